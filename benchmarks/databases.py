@@ -44,9 +44,9 @@ def server() -> psycopg.Connection[Any]:
 def connect(variable: str = "DATABASE_URL") -> psycopg.Connection[Any]:
     """A psycopg connection, in autocommit mode, to the database of this environment variable."""
     settings = environ.Env().db(variable)
-    given = {"host": settings["HOST"], "port": settings["PORT"], "user": settings["USER"], "dbname": settings["NAME"]}
-    given |= {"password": settings["PASSWORD"], **settings.get("OPTIONS", {})}
-    return psycopg.connect(**{key: value for key, value in given.items() if value}, autocommit=True)
+    options = {"host": settings["HOST"], "port": settings["PORT"], "user": settings["USER"], "dbname": settings["NAME"]}
+    options |= {"password": settings["PASSWORD"], **settings.get("OPTIONS", {})}
+    return psycopg.connect(**{key: value for key, value in options.items() if value}, autocommit=True)
 
 
 def transactions(database: str) -> int:

@@ -11,7 +11,7 @@ from django_skipqueue import JobContext, by, job, limit, rate, unique_by
 from django_skipqueue.values.part import install_parts, installed_parts
 
 WITHOUT_ROLLUPS = "BENCHMARKS_WITHOUT_ROLLUPS"
-"""Environment variable for `runworker`: its workers and its supervisor then record no history."""
+"""Environment variable for `runworker`. If it is set, the workers and their supervisor do not record history."""
 
 if WITHOUT_ROLLUPS in os.environ:
     history = [part for part in installed_parts() if part.name == "history"]

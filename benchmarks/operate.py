@@ -1,8 +1,8 @@
 """`python -m benchmarks.operate [--jobs N]`: how long the pages of the admin and the commands of operators take.
 
-Jobs of all statuses, in four queues, of five tasks, with three days of roll-ups, jobs that wait for limits, batches,
-schedules and entries in Django's log, in a database of its own on the server of DATABASE_URL. With `--keep` in the
-database of DATABASE_URL itself, which is filled once and can be measured again.
+The script fills a new database on the server of DATABASE_URL with jobs of all statuses, in four queues, of five tasks,
+with three days of roll-ups, jobs that wait for limits, batches, schedules and entries in Django's log. With `--keep` it
+uses the database of DATABASE_URL itself, which is filled once and can be measured again.
 The time of a page is that of the whole request, in-process, by Django's test client: middleware, session, every query,
 the template. The time of a command is that of its call in this process, without the start of Python. The columns
 "Python" and "PostgreSQL" are times on a processor: of this process, and of the server's process of its connection (if
@@ -284,7 +284,7 @@ def measure(jobs: int, archived: int, repeat: int) -> None:
 
 
 def fill(jobs: int, archived: int, user_id: int) -> None:
-    """Insert the jobs, those with limits among them, batches, schedules, the archive, the roll-ups and two workers."""
+    """Insert jobs with and without limits, batches, schedules, the archive, the roll-ups and two workers."""
     from django.db import connection
     from django.test import override_settings
 
@@ -328,7 +328,7 @@ class ProcessorTime(NamedTuple):
 
 
 SLOW = 200
-"""A page that takes more milliseconds of Python is counted as slow."""
+"""A page for which Python takes more milliseconds counts as slow."""
 
 
 def measure_and_print(name: str, repeat: int, call: Callable[[], object], *, processor: bool = True) -> bool:

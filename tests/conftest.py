@@ -1,4 +1,4 @@
-"""What every part of the suite shares. Tests use real PostgreSQL, and wait for conditions, never for a time."""
+"""Fixtures and hooks of the whole suite. Tests use a real PostgreSQL, and wait for conditions instead of sleeping."""
 
 import gc
 import os
@@ -19,9 +19,9 @@ from django_skipqueue.jobs.registry import Registry, registry
 from .app import sessions
 from .harness.fixtures import (  # noqa: F401 (fixtures and a hook)
     APPLICATION_NAME,
-    close_asyncs_connections,
+    close_connections_of_asgiref,
     gates,
-    logging_left_alone,
+    loggers_are_unchanged,
     manage,
     new_tables,
     package_logger,
@@ -37,9 +37,9 @@ from .harness.table import forget_gates, row  # noqa: F401 (a fixture)
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Name the connections of this process, so that tests can end all others, and let SIGINT through.
+    """Give the connections of this process a name, so that tests can end all others, and let SIGINT have its effect.
 
-    A shell starts background commands with SIGINT ignored; processes that the tests start would inherit that.
+    A shell makes background commands ignore SIGINT, which processes that the tests start would inherit.
     """
     config.addinivalue_line("markers", "slow: takes long and seldom fails; runs only where SKIPQUEUE_SLOW is set")
     os.environ["PGAPPNAME"] = APPLICATION_NAME
@@ -49,14 +49,14 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Spare the garbage collector what is there until the end: with Django and all tests in memory, it is slow."""
+    """Let the garbage collector ignore all objects that exist now: with Django and all tests, it would be slow."""
     gc.freeze()
     gc.set_threshold(10_000)
     gc.enable()
 
 
 def pytest_make_parametrize_id(val: object) -> str | None:
-    """The values themselves as the name of a case, where pytest would write `options3`."""
+    """Name a parametrized case by its value, where pytest would write `options3`."""
     return ascii(val)[:60] if isinstance(val, dict | list | tuple | timedelta) and is_plain(val) else None
 
 
@@ -64,7 +64,7 @@ ISO_TIME = re.compile(r"\d{4}-\d\d-\d\dT")
 
 
 def is_plain(value: object) -> bool:
-    """Whether each process of pytest writes the value alike: it has no moment, no set and no address of an object."""
+    """Whether all processes of pytest write the value alike, which they do not for times, sets and most objects."""
     if isinstance(value, dict):
         return all(map(is_plain, [*value, *value.values()]))
     if isinstance(value, list | tuple):
@@ -84,10 +84,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def django_db_setup(django_db_setup: None, django_db_blocker: Any) -> Iterator[None]:
-    """Before the test databases are dropped, end their open sessions: a thread that a test left stuck has one."""
+    """Before the test databases are dropped, end their sessions: a thread that a test left running may have one."""
     flush_little()
     yield
-    close_asyncs_connections()
+    close_connections_of_asgiref()
     with django_db_blocker.unblock():
         for connection in connections.all():
             if connection.settings_dict["NAME"].startswith("test_"):  # pytest-django created no other database
@@ -97,7 +97,10 @@ def django_db_setup(django_db_setup: None, django_db_blocker: Any) -> Iterator[N
 
 @pytest.fixture(autouse=True)
 def forgetful_gates() -> None:
-    """Forget when each gate is due again, which a process remembers: no test depends on the test before it."""
+    """Forget when each gate must be looked at again, so that no test depends on the test before it.
+
+    A gate is a condition for jobs to be queued.
+    """
     forget_gates()
 
 
@@ -110,20 +113,20 @@ WHERE datname = current_database() AND backend_type = 'client backend' AND pid <
 
 @pytest.fixture
 def session(transactional_db: None) -> Iterator[Callable[[], sessions.Session]]:
-    """Makes database sessions: each is a thread with its own connection, in which a test calls functions."""
+    """A function that makes a database session: a thread with its own connection, in which a test calls functions."""
     with ExitStack() as stack:
 
         def make() -> sessions.Session:
-            made = sessions.Session()
-            stack.callback(made.close)
-            return made
+            new_session = sessions.Session()
+            stack.callback(new_session.close)
+            return new_session
 
         yield make
 
 
 @pytest.fixture
 def connect(transactional_db: None) -> Iterator[Callable[..., psycopg.Connection[Any]]]:
-    """Makes connections without Django to the database under test."""
+    """A function that opens a psycopg connection to the database under test."""
     with ExitStack() as stack:
 
         def make(**options: Any) -> psycopg.Connection[Any]:
@@ -134,7 +137,7 @@ def connect(transactional_db: None) -> Iterator[Callable[..., psycopg.Connection
 
 @pytest.fixture(name="registry")
 def empty_registry(monkeypatch: pytest.MonkeyPatch) -> Registry:
-    """The registry of the process, without the tasks of the suite; they are back after the test."""
+    """The registry of the process without tasks. The tasks of the suite return after the test."""
     for name, value in vars(Registry()).items():
         monkeypatch.setattr(registry, name, value)
     return registry
@@ -142,5 +145,5 @@ def empty_registry(monkeypatch: pytest.MonkeyPatch) -> Registry:
 
 @pytest.fixture
 def worker_id() -> str:
-    """The id of a worker process, as `Job.locked_by` has it."""
+    """The id of a worker process, as in `Job.locked_by`."""
     return f"w:{secrets.token_hex(6)}"

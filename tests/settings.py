@@ -15,7 +15,7 @@ if not env("DATABASE_URL", default=""):
 
 
 def database(suffix: str = "") -> dict[str, Any]:
-    """The settings of a database on the server. The process id in its test name keeps two runs apart."""
+    """The settings of a database on the server. Its test name has the process id, so that two runs do not share it."""
     settings: dict[str, Any] = env.db("DATABASE_URL")
     name = settings["NAME"] + suffix
     return {**settings, "NAME": name, "TEST": {"NAME": f"test_{name}_{os.getpid()}"}}
@@ -59,7 +59,7 @@ TEMPLATES = [
 ROOT_URLCONF = "tests.urls"
 STATIC_URL = "static/"
 SECRET_KEY = "only-for-tests"
-PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]  # it is fast
+PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]  # the fastest hasher
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 TIME_ZONE = "UTC"
 USE_TZ = True

@@ -1,4 +1,4 @@
-"""The benchmarks: what they conclude from figures, and that rows, peers and checks can be run."""
+"""The benchmarks compute their figures correctly, and can be run."""
 
 import argparse
 import importlib
@@ -127,8 +127,8 @@ def test_a_slow_peer_gets_fewer_jobs(rate: float, jobs: int) -> None:
 def test_the_row_of_a_peer_has_its_figures_beside_ours_or_why_there_are_none() -> None:
     ours = {"drain default": 200.0, "drain best": 400.0, "enqueue one": 10.0, "enqueue bulk": 30.0}
     theirs = {name: value / 2 for name, value in ours.items()} | {"ms p50": 3.0, "ms p99": 5.0}
-    shown = row({"title": "other 1.0", "history": "row", "figures": theirs}, ours)
-    assert shown == "| other 1.0 | row | 100 | 200 | 5 | 15 | 3 / 5 | 2, 2, 2, 2 |"
+    line = row({"title": "other 1.0", "history": "row", "figures": theirs}, ours)
+    assert line == "| other 1.0 | row | 100 | 200 | 5 | 15 | 3 / 5 | 2, 2, 2, 2 |"
     assert "not measured: there is no redis-server" in row({"title": "x", "reason": "there is no redis-server"}, ours)
 
 
@@ -143,8 +143,8 @@ def test_the_row_of_a_limited_drain_has_its_ratio_to_the_plain_drain() -> None:
 
 def test_the_row_of_carried_drains_has_the_ratio_of_each_pair() -> None:
     rates = {"default": [(100.0, 40.0), (200.0, 60.0), (400.0, 200.0)], "best": [(1_000.0, 600.0)]}
-    shown = pairs.row({"title": "carried", "rates": rates}, None)
-    assert shown == "| carried | 200 and 60 | 0.4 (0.4, 0.3, 0.5) | 1,000 and 600 | 0.6 (0.6) |"
+    line = pairs.row({"title": "carried", "rates": rates}, None)
+    assert line == "| carried | 200 and 60 | 0.4 (0.4, 0.3, 0.5) | 1,000 and 600 | 0.6 (0.6) |"
     assert "not measured: there is no rabbitmq-server" in pairs.row(
         {"title": "x", "reason": "there is no rabbitmq-server"}, None
     )
@@ -172,12 +172,12 @@ def test_a_relay_opens_one_connection_for_all_celery_workers(tmp_path: Path, rab
 
 
 def test_the_database_of_a_measurement_is_dropped_even_if_it_fails(db: None) -> None:
-    made = []
+    environments = []
     with suppress(RuntimeError), databases.fresh_database() as environment:
-        made.append(environment)
+        environments.append(environment)
         assert _database_exists(environment)
         raise RuntimeError("the measurement fails")
-    assert not _database_exists(*made)
+    assert not _database_exists(*environments)
 
 
 def test_defer_asks_the_database_once(tmp_path: Path) -> None:

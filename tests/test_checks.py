@@ -1,4 +1,4 @@
-"""The system checks: each names one mistake, with a hint, and is silent without it."""
+"""Each system check reports one mistake of a project, with a hint, and reports nothing without the mistake."""
 
 import sys
 import types
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.django_db
 
 
 def send_update(order: int) -> None:
-    """A task, once it is registered."""
+    """A function that a test registers as a task."""
 
 
 def run_check(check: Callable[..., list[CheckMessage]], **options: Any) -> list[CheckMessage]:
@@ -60,7 +60,7 @@ def test_w002_names_a_foreign_key_that_keeps_jobs_from_being_pruned(
 ) -> None:
     with isolate_apps("tests.app"):
 
-        class Report(models.Model):  # noqa: DJ008 (nobody prints one)
+        class Report(models.Model):  # noqa: DJ008 (the test does not print a report)
             job = models.ForeignKey(Job, on_delete=on_delete, null=True, db_constraint=has_constraint, related_name="+")
 
             class Meta:
@@ -170,7 +170,7 @@ def test_e003_says_nothing_about_a_server_that_is_gone(monkeypatch: pytest.Monke
         (["tests.worker.attempts.test_middleware.undecorated"], ["skipqueue.E004"]),
         (["tests.worker.attempts.test_middleware.undecorated_async"], ["skipqueue.E004"]),
         (["os.sep", "contextlib.nothing"], ["skipqueue.E004", "skipqueue.E004"]),
-        ("contextlib.nullcontext", []),  # E001 says that it is no tuple
+        ("contextlib.nullcontext", []),  # E001 reports that it is no tuple
     ],
 )
 def test_e004_names_an_object_that_is_no_middleware(middleware: Any, expected: list[str]) -> None:
@@ -205,19 +205,19 @@ ADD = "tests.app.jobs.add"
 
 
 @pytest.mark.parametrize(
-    ("searchable", "said"),
+    ("searchable", "texts"),
     [
         ({ADD: ["a", "b"]}, []),
         ({"shop.nosuch": ["a"]}, ["'shop.nosuch']: no task is registered under this name."]),
         ({ADD: ["A", "b"]}, [f"{ADD!r}]: the task has no argument 'A'."]),
-        ({ADD: "a"}, []),  # E001 says that it is no list
+        ({ADD: "a"}, []),  # E001 reports that it is no list
     ],
 )
-def test_e013_names_an_argument_that_no_index_can_find(searchable: Any, said: list[str]) -> None:
+def test_e013_names_an_argument_that_no_index_can_find(searchable: Any, texts: list[str]) -> None:
     with override_settings(SKIPQUEUE={"SEARCHABLE": searchable}):
         messages = run_check(checks.check_searchable)
-    assert [message.id for message in messages] == ["skipqueue.E013"] * len(said)
-    for message, text in zip(messages, said, strict=True):
+    assert [message.id for message in messages] == ["skipqueue.E013"] * len(texts)
+    for message, text in zip(messages, texts, strict=True):
         assert text in message.msg
 
 
@@ -302,7 +302,7 @@ def test_e011_names_a_broker_url_that_nobody_can_read(monkeypatch: pytest.Monkey
 
 
 def test_e011_says_why_an_app_cannot_be_imported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """No command ends in a traceback of the project's module."""
+    """The message replaces a traceback, which would end every command."""
     (tmp_path / "broken_celery.py").write_text("app = 1 / 0\n")
     monkeypatch.syspath_prepend(tmp_path)
     with queue_carried_by_celery("broken_celery.app"):
@@ -315,7 +315,7 @@ def test_e011_names_the_extra_to_install_if_celery_is_missing(monkeypatch: pytes
         if module.endswith((".celery_carrier", ".rabbitmq")):
             monkeypatch.delitem(sys.modules, module)
     for package in ("amqp", "celery", "kombu"):
-        monkeypatch.setitem(sys.modules, package, None)  # as if it could not be found
+        monkeypatch.setitem(sys.modules, package, None)  # an import now fails as if the package was not installed
     with queue_carried_by_celery("tests.app.celery_app.app"):
         (message,) = run_check(celery_checks.check_carriers)
     assert message.id == "skipqueue.E011"
@@ -350,7 +350,7 @@ def test_w005_names_a_carried_task_that_may_take_longer_than_rabbitmq_waits(
 
 
 @pytest.mark.parametrize(
-    ("rules", "said"),
+    ("rules", "expected"),
     [
         ({"late-workers": None}, "SKIPQUEUE['RULES'] has no rule 'late-workers'. Did you mean 'late-worker'?"),
         ({"late-worker": 5}, "SKIPQUEUE['RULES']['late-worker'] must be None, which turns the rule off: the rule has"),
@@ -360,11 +360,11 @@ def test_w005_names_a_carried_task_that_may_take_longer_than_rabbitmq_waits(
         ({"late-worker": "x"}, ""),
     ],
 )
-def test_e012_names_a_threshold_of_no_rule(rules: dict[str, Any], said: str) -> None:
+def test_e012_names_a_threshold_of_no_rule(rules: dict[str, Any], expected: str) -> None:
     with override_settings(SKIPQUEUE={"RULES": rules}):
         messages = run_check(checks.check_rules)
-    assert ids(messages) == ["skipqueue.E012"] * bool(said)
-    assert all(message.msg.startswith(said) for message in messages)
+    assert ids(messages) == ["skipqueue.E012"] * bool(expected)
+    assert all(message.msg.startswith(expected) for message in messages)
 
 
 def test_the_check_of_the_server_leaves_the_connection_open() -> None:

@@ -1,4 +1,4 @@
-"""The `SKIPQUEUE` setting: typed, lazy, validated."""
+"""The setting `SKIPQUEUE` has typed values, is read when it is used, and is validated."""
 
 import math
 import re
@@ -62,7 +62,7 @@ def test_the_queue_has_one_database_or_several(settings: Any) -> None:
     assert conf.settings.database == "default"
 
 
-# Name of the case: the value of SKIPQUEUE, and how the error begins.
+# By the name of the case: a wrong value of SKIPQUEUE, and the beginning of the error message.
 WRONG: dict[str, tuple[Any, str]] = {
     "not a dict": (["WORKER_TIMEOUT"], "SKIPQUEUE must be a dict, not list."),
     "none": (None, "SKIPQUEUE must be a dict, not NoneType."),
@@ -232,11 +232,11 @@ WRONG: dict[str, tuple[Any, str]] = {
 
 
 def test_a_wrong_setting_is_one_clear_sentence_and_is_never_returned(settings: Any, subtests: pytest.Subtests) -> None:
-    for name, (value, said) in WRONG.items():
+    for name, (value, expected) in WRONG.items():
         with subtests.test(name):
             settings.SKIPQUEUE = value
             (problem,) = conf.problems()
-            assert problem.startswith(said)
+            assert problem.startswith(expected)
             with pytest.raises(ImproperlyConfigured) as raised:
                 _ = conf.settings.worker_timeout
             assert problem in str(raised.value)
@@ -275,8 +275,8 @@ def test_the_error_for_a_runworker_option_in_the_setting_names_the_option(settin
 
 def test_every_runworker_option_with_a_variable_is_a_setting_or_a_known_option() -> None:
     parser = load_command_class("django_skipqueue", "runworker").create_parser("manage.py", "runworker")
-    named = {name for action in parser._actions for name in re.findall(r"\[SKIPQUEUE_(\w+)\]", str(action.help))}
-    assert named - {field.name.upper() for field in fields(conf.Settings)} == conf.OPTIONS_OF_RUNWORKER
+    variables = {name for action in parser._actions for name in re.findall(r"\[SKIPQUEUE_(\w+)\]", str(action.help))}
+    assert variables - {field.name.upper() for field in fields(conf.Settings)} == conf.OPTIONS_OF_RUNWORKER
 
 
 def test_the_error_for_an_unknown_status_lists_the_finished_statuses_once(settings: Any) -> None:

@@ -1,4 +1,4 @@
-"""The example project's second way to run: Celery's workers send the e-mails, `make demo CARRIER=celery`."""
+"""The example project can run with Celery: with `make demo CARRIER=celery`, Celery's workers send the e-mails."""
 
 import os
 import re
@@ -25,9 +25,9 @@ from .test_example_project import FIGURES, MANAGE, completed, server_url  # noqa
 COUNT_WAITS = """
     SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%COUNT("skipqueue_job"."id")%'
 """
-"""Return a row if the statement with which the demo counts its jobs waits for a lock."""
+"""Returns a row if the statement by which the demo counts its jobs waits for a lock."""
 
-pytestmark = pytest.mark.slow  # each runs the demo with RabbitMQ and Celery
+pytestmark = pytest.mark.slow  # each test runs the demo with RabbitMQ and Celery
 
 WITH_RABBITMQ = MANAGE.parent.parent / "scripts" / "with_rabbitmq.py"
 
@@ -36,15 +36,15 @@ needs_rabbitmq = pytest.mark.skipif(program() is None and not REQUIRED, reason="
 
 @pytest.fixture
 def environment(server_url: str, broker_url: str, tmp_path: Path) -> dict[str, str]:  # noqa: F811
-    made = {
+    variables = {
         **os.environ,
         "DATABASE_URL": server_url,
         "EMAIL_FILE_PATH": str(tmp_path),
         "CARRIER": "celery",
         "CELERY_BROKER_URL": broker_url,
     }
-    del made["DJANGO_SETTINGS_MODULE"]
-    return made
+    del variables["DJANGO_SETTINGS_MODULE"]
+    return variables
 
 
 @pytest.fixture
@@ -69,12 +69,12 @@ def test_celery_sends_every_receipt_once(
     assert "the attempts that failed name celery@" in output
     assert len(list(Mailbox(tmp_path).receipts())) == 410
     with psycopg.connect(environment["DATABASE_URL"]) as connection:
-        held = connection.execute(
+        counts_by_holder = connection.execute(
             "SELECT split_part(locked_by, ':', 1), count(*) FROM skipqueue_job WHERE queue_name = 'emails' GROUP BY 1"
         ).fetchall()
         workers = connection.execute("SELECT name FROM skipqueue_worker").fetchall()
-    assert sum(count for _, count in held) == 412
-    assert "celery" in dict(held)
+    assert sum(count for _, count in counts_by_holder) == 412
+    assert "celery" in dict(counts_by_holder)
     assert workers == [("celery",)], "only the carrier's row stays"
 
 
@@ -95,19 +95,19 @@ def test_sigterm_ends_all_processes_of_the_demo_and_leaves_no_job_running(
     assert (demo.returncode, "Stopped." in errors) == (128 + signal.SIGTERM, True), errors
     wait_until(lambda: not any(process.is_running() for process in started), "nothing is left")
     with psycopg.connect(url) as connection:
-        found = connection.execute("SELECT count(*) FROM skipqueue_job WHERE status = 'running'").fetchone()
-    assert found == (0,)
+        running = connection.execute("SELECT count(*) FROM skipqueue_job WHERE status = 'running'").fetchone()
+    assert running == (0,)
 
 
 class TestWithRabbitMQ:
-    """`scripts/with_rabbitmq.py`."""
+    """`scripts/with_rabbitmq.py` runs a command with the URL of a broker."""
 
-    SHOW = [sys.executable, "-c", "import os; print(os.environ['CELERY_BROKER_URL'], flush=True); input()"]
+    PRINT_URL = [sys.executable, "-c", "import os; print(os.environ['CELERY_BROKER_URL'], flush=True); input()"]
 
     def start(self, **environment: str) -> "subprocess.Popen[str]":
         inherited = {name: value for name, value in os.environ.items() if name != "CELERY_BROKER_URL"}
         return subprocess.Popen(
-            [sys.executable, WITH_RABBITMQ, *self.SHOW],
+            [sys.executable, WITH_RABBITMQ, *self.PRINT_URL],
             env={**inherited, **environment},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -135,21 +135,21 @@ class TestWithRabbitMQ:
             assert lines[0] == "RabbitMQ starts.\n"
             assert lines[1].startswith("amqp://")
             started = psutil.Process(process.pid).children(recursive=True)
-            (folder,) = {home for each in started if (home := folder_of_node(each))}
+            (folder,) = {home for process in started if (home := folder_of_node(process))}
             assert folder.is_dir()
             process.send_signal(signal.SIGTERM)
-            process.wait()  # `communicate` would close its input, at whose end the command ends by itself
+            process.wait()  # `communicate` would close the input, and so end the command without the signal
         assert process.returncode == 128 + signal.SIGTERM
         wait_until(lambda: not any(map(is_alive, started)), "nothing is left")
         assert not folder.exists()
 
 
 class TestCompose:
-    """The files for `docker compose`. Docker itself is not run here."""
+    """The files for `docker compose` are consistent. The tests do not run Docker."""
 
     def services(self, name: str) -> dict[str, Any]:
-        found: dict[str, Any] = yaml.safe_load((MANAGE.parent / name).read_text())["services"]
-        return found
+        services: dict[str, Any] = yaml.safe_load((MANAGE.parent / name).read_text())["services"]
+        return services
 
     @pytest.mark.parametrize("name", ["compose.yaml", "compose.celery.yaml"])
     def test_the_commands_of_a_compose_file_parse(self, name: str) -> None:
@@ -159,19 +159,19 @@ class TestCompose:
             "runserver": "django.core",
         }
         commands = [service.get("command", []) for service in self.services(name).values()]
-        typed = [command[2:] for command in commands if command[:2] == ["python", "manage.py"]]
-        assert typed
-        for subcommand, *arguments in typed:
+        django_commands = [command[2:] for command in commands if command[:2] == ["python", "manage.py"]]
+        assert django_commands
+        for subcommand, *arguments in django_commands:
             load_command_class(apps[subcommand], subcommand).create_parser("manage.py", subcommand).parse_args(
                 arguments
             )
 
     def test_compose_celery_adds_a_broker_and_carrier_settings(self) -> None:
-        first, second = self.services("compose.yaml"), self.services("compose.celery.yaml")
-        assert set(second) - set(first) == {"rabbitmq", "relay", "celery"}
-        shop = (set(second) - {"rabbitmq", "postgres"}) | {"setup", "web", "worker"}
-        assert {name for name in shop if second[name]["environment"]["CARRIER"] == "celery"} == shop
-        assert "--group example-celery" in second["setup"]["build"]["dockerfile_inline"]
+        plain, with_celery = self.services("compose.yaml"), self.services("compose.celery.yaml")
+        assert set(with_celery) - set(plain) == {"rabbitmq", "relay", "celery"}
+        shop = (set(with_celery) - {"rabbitmq", "postgres"}) | {"setup", "web", "worker"}
+        assert {name for name in shop if with_celery[name]["environment"]["CARRIER"] == "celery"} == shop
+        assert "--group example-celery" in with_celery["setup"]["build"]["dockerfile_inline"]
 
 
 def ignores(signum: int, pid: int) -> bool:
@@ -181,7 +181,7 @@ def ignores(signum: int, pid: int) -> bool:
 
 
 def folder_of_node(process: psutil.Process) -> Path | None:
-    """The folder of the RabbitMQ node that a process belongs to; `None` for no node, or if the process has ended."""
+    """The folder of the RabbitMQ node to which a process belongs; `None` if there is no node or no process."""
     try:
         home = process.environ().get("RABBITMQ_MNESIA_BASE")
     except psutil.NoSuchProcess:

@@ -1,4 +1,4 @@
-"""The example project: the shop takes payments, mails receipts once, and its demo says the truth."""
+"""The shop of the example project takes payments and mails receipts once, and its demo prints the right figures."""
 
 import os
 import re
@@ -49,7 +49,7 @@ def payment(db: None) -> Payment:
 
 @pytest.fixture
 def mailbox(settings: Any, tmp_path: Path) -> Mailbox:
-    """Mails are written into files of this test."""
+    """The folder into which mails of this test are written."""
     settings.EMAIL_BACKEND = "payments.mailbox.MailboxBackend"
     settings.EMAIL_FILE_PATH = str(tmp_path / "mailbox")
     return Mailbox()
@@ -123,11 +123,11 @@ class TestSendReceipt:
         first, second = session(), session()
         first.begin()
         first(send_receipt, payment.pk)
-        late = second.start(send_receipt, payment.pk)
+        second_result = second.start(send_receipt, payment.pk)
         second.wait_until_blocked()
         first.commit()
 
-        assert late.result() == payment.email
+        assert second_result.result() == payment.email
         assert len(mailoutbox) == 1
 
     def test_a_receipt_is_sent_again_if_the_first_run_was_rolled_back(
@@ -175,7 +175,7 @@ class TestSendReceipt:
 
 
 class TestStatements:
-    """A sequence for each customer."""
+    """The statements of a customer are written one after the other, in a sequence for each customer."""
 
     def test_each_line_of_a_statement_has_the_total_so_far(self, db: None) -> None:
         bought = [("a@x.example", "1.00"), ("b@x.example", "5.00"), ("a@x.example", "2.50")]
@@ -226,8 +226,8 @@ def test_two_messages_of_one_account_may_go_to_the_bank_at_the_same_time(
     payment: Payment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("payments.jobs.time.sleep", lambda seconds: None)
-    made = [report_to_bank.defer(account=account, payment_id=payment.pk) for account in ("shop", "shop", "festival")]
-    assert {(job.limit_key, job.capacity) for job in made} == {
+    deferred = [report_to_bank.defer(account=name, payment_id=payment.pk) for name in ("shop", "shop", "festival")]
+    assert {(job.limit_key, job.capacity) for job in deferred} == {
         ('limit:payments.jobs.report_to_bank account="shop"', 2),
         ('limit:payments.jobs.report_to_bank account="festival"', 2),
     }
@@ -291,7 +291,7 @@ def test_importing_the_invoices_twice_makes_no_payment_twice(db: None) -> None:
 
 @pytest.fixture
 def server_url() -> Iterator[str]:
-    """An empty database of its own."""
+    """The URL of a new, empty database."""
     server = os.environ["DATABASE_URL"]
     name = f"example_{os.getpid()}"
     with psycopg.connect(server, autocommit=True) as connection:
@@ -308,11 +308,11 @@ FIGURES = """
     0411                     $13.86   AddressBlocked: invoices@zaehlwerk.example is blocked: the mailbox is full
   together           412   $2,328.60   of 412 payments, $2,328.60
 """
-"""What the demo prints about the receipts."""
+"""The figures of the receipts that the demo prints."""
 
 
 class TestDemo:
-    """`manage.py demo`, in a database of its own on the server under test."""
+    """`manage.py demo` runs on a new database."""
 
     @pytest.mark.slow  # `make check` runs the demo
     @pytest.mark.timeout(300)
@@ -340,7 +340,7 @@ class TestDemo:
 
 
 class TestServe:
-    """`manage.py serve`: something to see in the admin."""
+    """`manage.py serve` runs the shop with invented customers, whose jobs the admin shows."""
 
     def test_customers_leave_jobs_of_all_kinds_that_run(
         self, db: None, mailbox: Mailbox, monkeypatch: pytest.MonkeyPatch
@@ -360,8 +360,8 @@ class TestServe:
         }
         Job.objects.filter(task="payments.jobs.print_catalogue").update(kwargs={"pages": 0})
         run_jobs(include_scheduled=True)
-        ends = set(Job.objects.exclude(task="payments.jobs.fetch_exchange_rates").values_list("status", flat=True))
-        assert ends == {"completed"}
+        others = Job.objects.exclude(task="payments.jobs.fetch_exchange_rates")
+        assert set(others.values_list("status", flat=True)) == {"completed"}
 
     def test_serve_runs_customers_jobs_until_ctrl_c_stops_all_its_processes(
         self, server_url: str, tmp_path: Path
@@ -379,18 +379,18 @@ class TestServe:
         )
         try:
             wait_until(lambda: completed(server_url) >= 2, "customers' jobs are run", deadline=60)
-            started = psutil.Process(serve.pid).children(recursive=True)
-            assert len(started) >= 3
+            children = psutil.Process(serve.pid).children(recursive=True)
+            assert len(children) >= 3
             serve.send_signal(signal.SIGINT)
             assert serve.wait(60) == 0
-            wait_until(lambda: not any(process.is_running() for process in started), "nothing is left")
+            wait_until(lambda: not any(process.is_running() for process in children), "nothing is left")
         finally:
             serve.kill()
             serve.wait()
 
 
 def completed(url: str) -> int:
-    """How many jobs are completed; none before there is a table."""
+    """The number of completed jobs; 0 if the job table does not exist yet."""
     with psycopg.connect(url) as connection:
         if connection.execute("SELECT to_regclass('skipqueue_job')").fetchone() == (None,):
             return 0
@@ -400,7 +400,7 @@ def completed(url: str) -> int:
 
 
 def test_the_daily_summary_has_a_schedule(db: None) -> None:
-    found = {entry.name: entry for entry in all_entries()[0]}
-    entry = found["payments.jobs.daily_summary"]
+    entries_by_name = {entry.name: entry for entry in all_entries()[0]}
+    entry = entries_by_name["payments.jobs.daily_summary"]
     assert (entry.cron, entry.timezone) == ("0 9 * * mon-fri", "Europe/Berlin")
     assert daily_summary() == "0 payments, $0.00, 0 receipts sent"

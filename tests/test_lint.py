@@ -1,4 +1,4 @@
-"""The rules of `scripts/lint.py`: each reports the line that breaks it, and nothing in code that keeps it."""
+"""Each rule of `scripts/lint.py` reports the lines that break the rule, and no other lines."""
 
 from pathlib import Path
 from typing import NamedTuple
@@ -9,11 +9,11 @@ from scripts import lint
 
 
 class Case(NamedTuple):
-    """A module that breaks a rule in its last line, and one that keeps the rule."""
+    """The code of a module that breaks a rule in its last line, and code that keeps the rule."""
 
     path: str
-    broken: str
-    kept: str
+    wrong_code: str
+    right_code: str
 
 
 CASES = {
@@ -41,12 +41,12 @@ def reported_lines(rule: str, path: str, text: str) -> list[int]:
 
 def test_every_rule_reports_the_line_that_breaks_it_and_no_other_line() -> None:
     assert {rule.__name__ for rule in lint.RULES} == set(CASES)
-    for rule, (path, broken, kept) in CASES.items():
-        assert reported_lines(rule, path, broken) == [len(broken.splitlines())], rule
-        assert reported_lines(rule, path, kept) == [], rule
+    for rule, (path, wrong_code, right_code) in CASES.items():
+        assert reported_lines(rule, path, wrong_code) == [len(wrong_code.splitlines())], rule
+        assert reported_lines(rule, path, right_code) == [], rule
 
 
-# Code of the console that runs a statement put together in place.
+# Code of the console that runs an SQL statement, and puts it together in the same expression.
 STATEMENTS_RUN_IN_PLACE = (
     "c.execute(f'SELECT {x}')",
     "c.execute('SELECT %s' % x)",
@@ -57,7 +57,7 @@ STATEMENTS_RUN_IN_PLACE = (
     "SQL(f'DROP INDEX {x}')",
     "RunSQL(f'{x}')",
 )
-# Code of the console that puts a statement together.
+# Code of the console that puts an SQL statement together.
 STATEMENTS_COMPOSED_IN_CONSOLE = (
     "f'SELECT {x}'",
     "f'''\n  WITH x AS ({y})'''",
@@ -73,7 +73,7 @@ STATEMENTS_COMPOSED_IN_CONSOLE = (
     "joined(x)",
 )
 IMPORTS_AND_CONSTANTS = "from ..queue import claim as sql; from ..queue.claim import TAKE_OVER; OURS = 'SELECT 1'; "
-# Values of constants that are statements, but no literals.
+# Values of constants that are SQL statements, but not literals.
 STATEMENTS_COMPOSED_AT_IMPORT = (
     "'SELECT %s' % x",
     "f'SELECT {x}'",
@@ -101,15 +101,15 @@ def test_a_statement_is_joined_at_import_by_a_composer() -> None:
     ):
         for rule in ("statement_literal", "statement_made"):
             assert reported_lines(rule, "queue/a.py", f"A = {code}") == [], code
-    made = "def {}(statement): return f'SELECT {{statement}}'"
-    assert reported_lines("statement_made", "queue/a.py", made.format("joined")) == []
-    assert reported_lines("statement_made", "queue/a.py", made.format("to_walk")) == [1]
+    function = "def {}(statement): return f'SELECT {{statement}}'"
+    assert reported_lines("statement_made", "queue/a.py", function.format("joined")) == []
+    assert reported_lines("statement_made", "queue/a.py", function.format("to_walk")) == [1]
 
 
 def test_a_statement_is_used_only_in_its_folder_and_in_modules_of_statements() -> None:
     claim, gate = "from {}queue.claim import CLAIM\nCLAIM", "from {}parts.limits.admit import ADMIT_LONE\nADMIT_LONE"
     # The module, its code, and the lines that the rule reports.
-    for path, code, used in (
+    for path, code, reported in (
         ("queue/a.py", claim.format(".."), []),
         ("parts/limits/a.py", gate.format("..."), []),
         ("queue/a.py", gate.format("..") + "\nOURS = 'SELECT'", []),
@@ -121,7 +121,7 @@ def test_a_statement_is_used_only_in_its_folder_and_in_modules_of_statements() -
         ("worker/a.py", claim.format(".."), [2]),
         ("parts/limits/a.py", "from ...contrib.celery import rows\nrows.HAND_OVER\nOURS = 'SELECT'", [2]),
     ):
-        assert reported_lines("statement_import", path, code) == used, (path, code)
+        assert reported_lines("statement_import", path, code) == reported, (path, code)
 
 
 def test_the_words_that_the_glossary_rules_out() -> None:
@@ -157,8 +157,8 @@ def test_a_test_uses_no_private_name_of_the_package() -> None:
         "patch.object(a, '_there')",
         "setting('x'); monkeypatch.setattr('django_skipqueue.a._there', 1)",
     ):
-        found = list(lint.private_use("tests/test_a.py", lint.parse("tests/test_a.py", code), private))
-        assert [each.partition(": ")[0] for each in found] == ["tests/test_a.py:1"], code
+        findings = list(lint.private_use("tests/test_a.py", lint.parse("tests/test_a.py", code), private))
+        assert [finding.partition(": ")[0] for finding in findings] == ["tests/test_a.py:1"], code
     for code in ("self._left", "super()._run()", "row._state.db", "from .a import _there", "worker._own", "a('_left')"):
         assert not list(lint.private_use("tests/test_a.py", lint.parse("tests/test_a.py", code), private)), code
 
@@ -177,12 +177,14 @@ not_in = ["package/core/list.py"]
 
 def test_a_word_is_reported_in_its_rooms_alone() -> None:
     text = "from .alerts import x\nRAISED_ALERTS = x  # alerted\nalertness = 1\n"
-    for path, found in (
+    for path, findings in (
         ("package/core/a.py", ["word: The table scripts/words.toml rules this out here. (ALERTS: no part)"]),
         ("package/core/list.py", []),
         ("package/console/a.py", []),
     ):
-        assert list(lint.word(path, text, list(lint.words(WORDS)))) == [f"{path}:2: {each}" for each in found], path
+        assert list(lint.word(path, text, list(lint.words(WORDS)))) == [
+            f"{path}:2: {finding}" for finding in findings
+        ], path
 
 
 def test_each_room_of_the_table_exists() -> None:
@@ -201,8 +203,8 @@ def test_an_import_cycle_is_reported_at_an_import_that_closes_it(
     (package / "b.py").write_text(FOR_TYPES.format("a"))
     assert not list(lint.import_cycle("circular"))
     (package / "b.py").write_text("def f():\n    from . import a")
-    (found,) = lint.import_cycle("circular")
-    assert found.startswith(("circular/a.py:1: import-cycle: ", "circular/b.py:2: import-cycle: "))
+    (finding,) = lint.import_cycle("circular")
+    assert finding.startswith(("circular/a.py:1: import-cycle: ", "circular/b.py:2: import-cycle: "))
 
 
 FOR_TYPES = "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from . import {}"

@@ -1,4 +1,4 @@
-"""The migrations are complete and reversible, and make the tables of the design."""
+"""The migrations are complete and reversible, and make the tables and indexes of the design."""
 
 import re
 import subprocess
@@ -14,7 +14,7 @@ from .app.sessions import LAST_MIGRATION, schema
 
 APP = "django_skipqueue"
 
-# The indexes of the design: columns, and for which rows. PostgreSQL's spelling.
+# The columns of each index, and the rows that the index has, as PostgreSQL writes both.
 INDEXES = {
     "skipqueue_job_pkey": "UNIQUE (id)",
     "skipqueue_job_claim": "(queue_name, ((- priority)), run_after, id) WHERE (status = 'queued')",
@@ -56,15 +56,15 @@ INDEXES = {
         "OR ((finished_at IS NULL) AND ((unique_seconds IS NULL) OR (lease = 0)))))"
     ),
     "skipqueue_worker_pkey": "UNIQUE (id)",
-    "skipqueue_worker_id_43c5465b_like": "(id text_pattern_ops)",  # Django makes one for every unique text column
+    "skipqueue_worker_id_43c5465b_like": "(id text_pattern_ops)",  # Django makes it for every unique text column
 }
 
 
 def query(statement: str, using: str = "default") -> list[tuple[Any, ...]]:
     with connections[using].cursor() as cursor:
         cursor.execute(statement)
-        found: list[tuple[Any, ...]] = cursor.fetchall()
-    return found
+        rows: list[tuple[Any, ...]] = cursor.fetchall()
+    return rows
 
 
 @pytest.mark.django_db
@@ -75,24 +75,24 @@ def test_the_models_have_no_change_without_a_migration() -> None:
 @pytest.mark.django_db
 class TestTables:
     def test_the_job_and_worker_tables_have_exactly_the_indexes_of_the_design(self) -> None:
-        found = {
+        indexes = {
             name: re.sub(r"(?s)^CREATE (UNIQUE )?INDEX .* USING btree (.*)$", r"\1\2", definition).replace("::text", "")
             for name, definition in query(
                 "SELECT indexname, indexdef FROM pg_indexes "
                 "WHERE tablename IN ('skipqueue_job', 'skipqueue_worker') AND schemaname = 'public'"
             )
         }
-        assert found == INDEXES
+        assert indexes == INDEXES
 
     def test_the_storage_parameters_are_set(self) -> None:
-        found = {
+        parameters = {
             table: dict(option.split("=") for option in options)
             for table, options in query(
                 "SELECT relname, reloptions FROM pg_class "
                 "WHERE oid IN ('skipqueue_job'::regclass, 'skipqueue_worker'::regclass)"
             )
         }
-        assert found == {
+        assert parameters == {
             "skipqueue_job": {
                 "autovacuum_vacuum_scale_factor": "0.01",
                 "autovacuum_vacuum_threshold": "2000",
@@ -110,7 +110,7 @@ class TestTables:
         }
 
     def test_the_job_table_has_no_foreign_key_and_no_trigger(self) -> None:
-        """A foreign key would lock rows of the other table at every transition; a trigger would run inside each."""
+        """At every change of a job, a foreign key would lock a row of the other table, and a trigger would run."""
         assert (
             query(
                 "SELECT conname FROM pg_constraint "
@@ -129,7 +129,7 @@ class TestTables:
 
 @pytest.fixture
 def migrate(db: None) -> Iterator[Callable[[str | None], None]]:
-    """Migrates the app, in a schema of its own, to the migration named; None takes all of them back."""
+    """A function that migrates the app, in a new schema, to a migration; `None` reverses all migrations."""
     with schema("migrating") as migrate:
         yield migrate
 
@@ -154,12 +154,12 @@ def described_tables() -> dict[str, Any]:
 
 def test_migrating_to_zero_and_back_makes_the_same_tables(migrate: Callable[[str | None], None]) -> None:
     migrate(LAST_MIGRATION)
-    made = described_tables()
-    assert len(made["relations"]) > 8
+    tables = described_tables()
+    assert len(tables["relations"]) > 8
     migrate(None)
     assert described_tables() == {"relations": [], "columns": [], "constraints": []}
     migrate(LAST_MIGRATION)
-    assert described_tables() == made
+    assert described_tables() == tables
 
 
 @pytest.mark.django_db(databases=["default", "other"])
@@ -167,7 +167,7 @@ def test_every_postgresql_database_of_the_project_has_the_tables() -> None:
     assert query("SELECT count(*) FROM skipqueue_job", "other") == [(0,)]
 
 
-LITE = """
+MIGRATE_SQLITE = """
 import django
 from django.conf import settings
 from django.core.management import call_command
@@ -181,6 +181,7 @@ call_command("migrate", "django_skipqueue", "zero", verbosity=0)
 
 
 def test_a_sqlite_database_of_the_project_can_be_migrated() -> None:
-    """`migrate --database` makes the tables of every app in every database; ours stay empty there."""
-    done = subprocess.run([sys.executable, "-c", LITE], capture_output=True, text=True, timeout=120, check=False)
+    """A project may have another database, in which `migrate --database` makes the tables of every app."""
+    command = [sys.executable, "-c", MIGRATE_SQLITE]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr

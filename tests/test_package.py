@@ -1,4 +1,4 @@
-"""The package as it is imported: light, and with everything that users need."""
+"""The package can be imported without settings, and has the names that users import."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""Real workers do everything under each setting that a project may have for its databases and times."""
+"""Real workers run all kinds of tasks, whatever settings a project has for its databases and time zones."""
 
 import signal
 from collections.abc import Callable
@@ -56,7 +56,7 @@ SETTINGS = {
     """,
 }
 
-# What a task of a project does with its database and the queue, the web server's part as well.
+# The tasks of a project. They use the database and the queue as tasks and views of projects do.
 TASKS = """\
     from datetime import datetime, timedelta, UTC
 
@@ -135,7 +135,7 @@ def test_every_verb_works_with_use_tz_off(settings: Any) -> None:
 
 
 def defer_in_view(request: HttpRequest) -> HttpResponse:
-    """A view that defers and, if asked to, breaks afterwards."""
+    """A view that defers a job and, if the request asks for it, raises an error afterwards."""
     jobs.record.defer(request.GET["entry"])
     if "break" in request.GET:
         raise ValueError("after the defer")
@@ -162,7 +162,7 @@ def test_with_atomic_requests_a_job_commits_with_its_request(runworker: Run, mon
 
 
 def test_workers_of_two_databases_run_the_jobs_of_their_own_database(runworker: Run, settings: Any) -> None:
-    """Its tasks write where the project's data is, and each database has workers of its own."""
+    """Each database has its own workers. The tasks of both write into the project's default database."""
     settings.SKIPQUEUE = {"DATABASE": "other"}
     jobs.record.defer_many([{"entry": "in the second"}] * 50)
     jobs.record.using(database="default").defer("in the first")

@@ -1,4 +1,4 @@
-"""A row can harm neither a worker nor its log."""
+"""A manipulated row of the job table can harm neither a worker nor its log."""
 
 import logging
 import re
@@ -55,7 +55,7 @@ def test_the_registry_finds_no_name_that_was_not_registered() -> None:
 FORGED = "x\n2030-01-01 CRITICAL forged\r\x1b[2J\x1b]0;t\x07\u2028\x85\u202e\0end"
 JOB = ClaimedJob(7, 1, FORGED, FORGED, "[]", "{}", 2, 10, 0, 0.0, 0.0, "{}")
 ATTEMPT = Attempt(JOB, Outcome("failed", last_error=FORGED), 1.0, 2.0, FORGED)
-# A value for each parameter of a function or event that logs; every text is forged.
+# A value for each parameter of the functions and events that log. All texts try to forge a log line.
 VALUES: dict[str, Any] = {
     "job": JOB, "attempt": ATTEMPT, "attempts": [ATTEMPT], "worker": FORGED, "who": FORGED, "sender": FORGED,
     "worker_id": FORGED, "queue_name": FORGED, "queue_names": [FORGED], "error": ValueError(FORGED), "cause": FORGED,
@@ -82,11 +82,11 @@ LOGGED_EVENTS = [
 
 
 def test_no_line_of_the_log_can_be_forged(caplog: pytest.LogCaptureFixture, subtests: pytest.Subtests) -> None:
-    """Tries every event and every function that logs. A new one fails here until its parameters have values."""
+    """The test tries every event and every function that logs. A new event fails until VALUES has its parameters."""
     caplog.set_level(logging.DEBUG, logger="django_skipqueue")
     recovered = RecoveredJob(7, FORGED, FORGED, 2, "queued", FORGED, datetime.now(UTC), "{}", datetime.now(UTC))
     values = VALUES | {"database": FORGED, "task": FORGED, "jobs": [recovered]}
-    writers = {name: (speak, [*signature(speak).parameters]) for name, speak in LOG_FUNCTIONS.items()}
+    writers = {name: (write, [*signature(write).parameters]) for name, write in LOG_FUNCTIONS.items()}
     writers |= {
         kind.__name__: (lambda kind=kind, **given: kind(**given).write_lines(), [each.name for each in fields(kind)])
         for kind in LOGGED_EVENTS

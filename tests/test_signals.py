@@ -1,4 +1,4 @@
-"""Signals carry the values of their documentation; a receiver that raises harms nothing."""
+"""Signals have the documented arguments, and an error in a receiver does no harm."""
 
 import logging
 from collections.abc import Iterator
@@ -50,10 +50,10 @@ class TestJobDeferred:
 
     def test_job_deferred_is_sent_only_for_new_jobs(self, deferred_signals: Received) -> None:
         make_job(unique_key="1")
-        made = jobs.echo.using(unique_key=str).defer_many([(1,), (2,)])[1]
+        new_id = jobs.echo.using(unique_key=str).defer_many([(1,), (2,)])[1]
         jobs.echo.using(unique_key=str).defer(2)
-        said = {"database": "default", "queue_name": "default", "job_ids": [made]}
-        assert deferred_signals == [("tests.app.jobs.echo", said)]
+        arguments = {"database": "default", "queue_name": "default", "job_ids": [new_id]}
+        assert deferred_signals == [("tests.app.jobs.echo", arguments)]
 
     def test_job_deferred_is_not_sent_for_a_refused_call(self, deferred_signals: Received) -> None:
         with pytest.raises(TypeError):

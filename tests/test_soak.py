@@ -1,4 +1,4 @@
-"""A worker that runs for long does not grow, and its table neither. `make soak` runs a million jobs."""
+"""Neither a worker that runs for long nor its table grows. `make soak` runs a million jobs."""
 
 import os
 import signal
@@ -24,17 +24,17 @@ store = Store("default")
 JOBS = int(os.environ.get("SKIPQUEUE_SOAK_JOBS", "20000"))
 WAVES = 10
 WARM_UP = 4
-"""After these waves pools, caches and the table have reached their size."""
+"""After this number of waves, pools, caches and the table have reached their final sizes."""
 
 
 LATE_ARENAS = 4 * 1024 * 1024
-"""Bytes: a process fetches an arena of 3 to 4 MB at some time within its first 50,000 jobs, and then no more. A leak of
-600 bytes a job is seen nevertheless, and by `make soak` one of 13."""
+"""Bytes by which the memory may grow: a process allocates an arena of 3 to 4 MB once within its first 50,000 jobs. The
+test still finds a leak of 600 bytes a job, and `make soak` a leak of 13."""
 
 
 @dataclass(frozen=True)
 class Sample:
-    """The resources of the worker and the table after a wave of jobs was run, pruned and vacuumed."""
+    """The resources of the worker and the table after a wave of jobs was run and pruned, and the table vacuumed."""
 
     memory: int
     files: int
@@ -44,7 +44,7 @@ class Sample:
 
 
 def run_wave(worker: psutil.Process) -> Sample:
-    """Have the worker run a share of the jobs, and delete them."""
+    """Have the worker run a share of the jobs, delete the jobs, and vacuum the table. Returns the resources then."""
     share = JOBS // WAVES
     jobs.noop.defer_many([()] * (share * 8 // 10))
     jobs.anoop.defer_many([()] * (share // 10))
@@ -63,9 +63,9 @@ def run_wave(worker: psutil.Process) -> Sample:
 
 
 def all_have_ended(moment: datetime) -> bool:
-    """Whether all transactions of the server that began before the moment are over.
+    """Whether all transactions of the server that began before the moment are over, even in other databases.
 
-    Until then the next VACUUM gives no page back that the last one has emptied, also if they are of another database.
+    Until then, the next VACUUM cannot free the pages that the last VACUUM has emptied.
     """
     with connection.cursor() as cursor:
         cursor.execute(
@@ -94,14 +94,14 @@ def test_a_worker_and_its_table_are_as_large_after_many_jobs_as_after_a_few(
     samples = [run_wave(worker) for _ in range(WAVES)]
     with capsys.disabled():
         if JOBS >= 100_000:
-            print(*samples, sep="\n")  # noqa: T201 (what somebody who soaks wants to see)
+            print(*samples, sep="\n")  # noqa: T201 (for the user of `make soak`)
     early, last = samples[WARM_UP - 1], samples[-1]
     assert worker.is_running()
     assert last.memory <= early.memory * 1.05 + LATE_ARENAS, samples
     assert last.files <= early.files, samples
-    assert last.threads <= early.threads + 1, samples  # one for what coroutines do in a thread starts when it is needed
+    assert last.threads <= early.threads + 1, samples  # asgiref starts its thread when a coroutine first needs it
     assert last.table <= early.table, samples
-    # Where no page is used again, this is 2.35 times as large after six waves more.
+    # If PostgreSQL reused no page, the indexes would be 2.35 times as large after six more waves.
     assert last.indexes <= early.indexes * 2, samples
     process.send(signal.SIGTERM)
     assert process.wait() == 0

@@ -1,7 +1,7 @@
-"""Translations: gettext finds every text of the code, a language that somebody adds is shown, its faults are found.
+"""Gettext finds every text of the code, Django shows a language that somebody adds, and the tests find its faults.
 
-The package has no translation. Those that somebody adds to `django_skipqueue/locale` are checked here.
-`tests/console/admin/test_translation.py` looks at the pages.
+The package has no translation yet. These tests check translations that somebody adds to `django_skipqueue/locale`.
+`tests/console/admin/test_translation.py` checks the pages.
 """
 
 import ast
@@ -41,7 +41,7 @@ def read(path: Path) -> Catalog:
 
 
 def translations_by_text(messages: Catalog) -> dict[Text, Text]:
-    """Each text with its translation: both a string, or singular and plural forms."""
+    """Each text with its translation. Both are strings, or tuples of singular and plural forms."""
     return {_plain(message.id): _plain(message.string) for message in messages if message.id}
 
 
@@ -54,20 +54,23 @@ def plural_forms(text: Text) -> tuple[str, ...]:
 
 
 def texts_in_python() -> Iterator[tuple[str, Text | None]]:
-    """Each place in the code that has a text translated, with the text; `None` where that is no literal."""
+    """Yield each line of the code that has a text translated, with the text, or `None` if it is not a literal."""
     for path in PACKAGE.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in FUNCTIONS:
                 arguments = node.args[: FUNCTIONS[node.func.id]]
-                found = tuple(str(each.value) for each in arguments if isinstance(each, ast.Constant))
-                is_literal = len(found) == len(arguments)
-                text: Text | None = (found[0] if len(found) == 1 else found) if is_literal else None
+                literals = tuple(str(argument.value) for argument in arguments if isinstance(argument, ast.Constant))
+                are_literal = len(literals) == len(arguments)
+                text: Text | None = (literals[0] if len(literals) == 1 else literals) if are_literal else None
                 yield f"{path.relative_to(PACKAGE)}:{node.lineno}", text
 
 
 @pytest.fixture(scope="module")
 def added_language(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a language that was added to a copy of the package, as CONTRIBUTING.md says; all in brackets."""
+    """The folder of a language that was added to a copy of the package, as CONTRIBUTING.md describes.
+
+    Each translation is the text in brackets.
+    """
     if not shutil.which("xgettext") and not os.environ.get("SKIPQUEUE_REQUIRE_GETTEXT"):
         pytest.skip("the tools of GNU gettext are not installed")
     copy = tmp_path_factory.mktemp("added") / PACKAGE.name
@@ -90,7 +93,7 @@ def added_language(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def make_messages(package: Path) -> None:
-    """Do what `make messages` does."""
+    """Run the commands of `make messages`."""
     environment = {name: value for name, value in os.environ.items() if name != "DJANGO_SETTINGS_MODULE"}
     for command in RECIPE:
         line = [sys.executable, "-P", "-m", "django", *command.split()]
@@ -111,9 +114,8 @@ def faults_of_language(folder: Path) -> Iterator[str]:
     if translations_by_text(read(folder / "django.mo")) != translations:
         yield "django.mo is not made of django.po"
     for path in Path(django.__file__).parent.rglob(f"locale/{folder.parent.name}/LC_MESSAGES/django.po"):
-        for text, translation in translations_by_text(
-            read(path)
-        ).items():  # our translations replace Django's on all pages of a project
+        # The package's translations replace Django's on all pages of a project.
+        for text, translation in translations_by_text(read(path)).items():
             if all(plural_forms(translation)) and translations.get(text, translation) != translation:
                 yield f"not as in Django: {text}"
 
@@ -128,15 +130,15 @@ def has_placeholders(text: Text, translation: Text) -> bool:
 
 
 def test_every_text_in_the_code_is_a_literal() -> None:
-    """Xgettext reads no f-string, for example."""
-    found = list(texts_in_python())
-    assert len(found) > 500
-    assert [place for place, text in found if text is None] == []
+    """The program xgettext only finds literals, and not f-strings, for example."""
+    texts_by_line = list(texts_in_python())
+    assert len(texts_by_line) > 500
+    assert [line for line, text in texts_by_line if text is None] == []
 
 
 def test_gettext_finds_every_text_of_the_code(added_language: Path) -> None:
-    known = translations_by_text(read(added_language / "django.po"))
-    assert [(place, text) for place, text in texts_in_python() if text not in known] == []
+    translations = translations_by_text(read(added_language / "django.po"))
+    assert [(line, text) for line, text in texts_in_python() if text not in translations] == []
 
 
 def test_a_language_that_somebody_adds_is_shown(added_language: Path, settings: Any) -> None:
@@ -193,5 +195,5 @@ def test_each_fault_of_a_language_is_found(added_language: Path, tmp_path: Path)
 
 
 def test_a_complete_language_has_no_fault(added_language: Path) -> None:
-    """Its bracketed texts only differ from Django's translations."""
+    """The language whose texts are in brackets is complete, but differs from Django's translations."""
     assert {fault.partition(":")[0] for fault in faults_of_language(added_language)} == {"not as in Django"}

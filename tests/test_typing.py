@@ -1,4 +1,4 @@
-"""A type checker finds an error in the line of each wrong call of a task, and none in right calls."""
+"""A type checker finds an error in each wrong call of a task, and no error in right calls."""
 
 import os
 import re
@@ -20,7 +20,7 @@ plugins = mypy_django_plugin.main
 django_settings_module = {settings}
 """
 
-# A line that ends in `# error: …` must be an error that says so; every other line must be none.
+# In a line that ends with `# error: …`, mypy must report an error with this text; in every other line, no error.
 SNIPPET = """
 from collections.abc import Mapping
 from datetime import timedelta
@@ -158,12 +158,12 @@ def test_mypy_reports_exactly_the_wrong_calls_of_tasks(tmp_path: Path) -> None:
         check=False,
     )
     errors: dict[int, list[str]] = {}
-    for number, said in re.findall(r"^.*snippet\.py:(\d+): error: (.*)$", checked.stdout, re.MULTILINE):
-        errors.setdefault(int(number), []).append(said)
+    for number, error in re.findall(r"^.*snippet\.py:(\d+): error: (.*)$", checked.stdout, re.MULTILINE):
+        errors.setdefault(int(number), []).append(error)
     lines = SNIPPET.splitlines()
     expected = {number: line.split("# error: ")[1] for number, line in enumerate(lines, 1) if "# error: " in line}
     assert checked.returncode == 1, checked.stdout + checked.stderr
-    assert {number: (lines[number - 1], said) for number, said in errors.items() if number not in expected} == {}
+    assert {number: (lines[number - 1], texts) for number, texts in errors.items() if number not in expected} == {}
     assert {number: lines[number - 1] for number in expected if number not in errors} == {}
     for number, text in expected.items():
-        assert any(text in said for said in errors[number]), (lines[number - 1], errors[number])
+        assert any(text in error for error in errors[number]), (lines[number - 1], errors[number])

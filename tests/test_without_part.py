@@ -1,4 +1,4 @@
-"""The rules of `scripts/without_part.py`: which files and lines go with a part, and which lines keep it from going."""
+"""`scripts/without_part.py` removes the files and lines of a part, and reports other lines that still use the part."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from scripts.without_part import NotRemovable
 
 
 def test_the_files_of_a_part_are_its_folders_its_command_and_its_tests() -> None:
-    own = [
+    removed = [
         "django_skipqueue/parts/mail/part.py",
         "django_skipqueue/templates/admin/django_skipqueue/mail/notice.html",
         "django_skipqueue/templates/admin/django_skipqueue/letter/change_list.html",
@@ -19,7 +19,7 @@ def test_the_files_of_a_part_are_its_folders_its_command_and_its_tests() -> None
         "tests/console/rules/test_mail.py",
         "tests/console/rules/test_mail_plans.py",
     ]
-    others = [
+    kept = [
         "django_skipqueue/parts/mailbox/part.py",
         "django_skipqueue/queue/mail.py",
         "django_skipqueue/templates/admin/django_skipqueue/job/mail.html",
@@ -27,7 +27,7 @@ def test_the_files_of_a_part_are_its_folders_its_command_and_its_tests() -> None
         "tests/app/mail.py",
         "tests/console/rules/test_mailbox.py",
     ]
-    assert list(without_part.own_paths(map(Path, own + others), "mail", {"letter"})) == list(map(Path, own))
+    assert list(without_part.own_paths(map(Path, removed + kept), "mail", {"letter"})) == list(map(Path, removed))
 
 
 def test_the_import_of_a_part_and_its_lines_in_lists_are_removed() -> None:
@@ -37,9 +37,9 @@ def test_the_import_of_a_part_and_its_lines_in_lists_are_removed() -> None:
         "from ..parts.mail.models import Box, Letter\n"
         "ALL = (\n    MAIL,\n    OTHER,\n    *Box.KINDS,\n    'Letter',\n)\n"
     )
-    left = "from .other.part import PART as OTHER\nALL = (\n    OTHER,\n)\n"
-    assert without_part.without_lines(source, "mail") == left
-    assert without_part.without_lines(left, "mail") == left
+    remaining = "from .other.part import PART as OTHER\nALL = (\n    OTHER,\n)\n"
+    assert without_part.without_lines(source, "mail") == remaining
+    assert without_part.without_lines(remaining, "mail") == remaining
 
 
 @pytest.mark.parametrize("use", ["send(MAIL)", "ALL = (MAIL, OTHER)", "    MAIL, OTHER,"])
@@ -70,8 +70,8 @@ def test_import_contracts_that_name_a_part_are_removed() -> None:
     ],
 )
 def test_every_import_of_a_removed_part_is_reported(line: str) -> None:
-    found = list(without_part.leftovers(Path("django_skipqueue/queue/claim.py"), f"import json\n{line}\n", "mail"))
-    assert [number for number, _ in found] == [2]
+    leftovers = list(without_part.leftovers(Path("django_skipqueue/queue/claim.py"), f"import json\n{line}\n", "mail"))
+    assert [number for number, _ in leftovers] == [2]
 
 
 def test_the_import_of_another_part_is_not_reported() -> None:

@@ -1,4 +1,4 @@
-"""The settings that the type checker reads: those of the example project, with the models of the tests."""
+"""The settings that the type checker reads: the settings of the example project, with the app of the tests."""
 
 from shop import settings
 from shop.settings import *  # noqa: F403

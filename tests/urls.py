@@ -1,4 +1,4 @@
-"""The addresses of the test project: its admin, and the metrics of the queue."""
+"""The URLs of the test project: the admin, and the metrics of the queue."""
 
 from django.contrib import admin
 from django.urls import path

@@ -1,7 +1,7 @@
 """Other job queues (peers) measured with the same work as ours, by their public interfaces: `make bench-peers`.
 
 There is one module for each peer. Its head (an inline script block, PEP 723) says which packages are installed into its
-environment, and `peer.Peer` says which functions it has. To add a peer, write such a module and name it here.
+environment, and `peer.Peer` lists the functions that it must have. To add a peer, write a module and name it here.
 """
 
 PEERS = (

@@ -4,7 +4,7 @@
 # programs = ["rabbitmq-server"]
 # apps = ["django_skipqueue", "benchmarks.peers"]
 # ///
-"""Our queue carried by Celery: one relay passes the jobs to RabbitMQ, and Celery's workers run them.
+"""Our queue with Celery as its carrier: one relay passes the jobs to RabbitMQ, and Celery's workers run the jobs.
 
 Celery and RabbitMQ have the same settings as for the peer `celery_rabbitmq`.
 """

@@ -1,6 +1,7 @@
-"""Marks: lines in a file that say when a job ran. So all peers are timed alike, without their databases.
+"""Marks: lines in a file that say when a job ran. They time all peers in the same way, whatever database a peer has.
 
-Jobs run in the order in which they were enqueued: a marking job before the measured jobs and one after them time them.
+Jobs run in the order in which they were enqueued. So a marking job before the measured jobs and one after them show how
+long the measured jobs took.
 """
 
 import os
@@ -11,7 +12,7 @@ FILE = "BENCHMARKS_MARKS"
 """Environment variable: the path of the file."""
 
 KEYS = 1_000
-"""The number of keys of jobs with a limit. Such jobs run in no fixed order, so a mark at the end is of no use."""
+"""The number of keys of jobs with a limit. Their order is not fixed, so a mark after them does not show their end."""
 
 
 def leave(number: int) -> None:

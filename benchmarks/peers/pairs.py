@@ -1,6 +1,6 @@
-"""The table of `--pairs`: drains of our queue carried by Celery, and of plain Celery with the same broker and settings.
+"""The table of `--pairs`: drains of our queue whose jobs Celery runs, and of plain Celery with the same settings.
 
-The two are measured alternately, so that other load on the machine affects both.
+Both drains are measured alternately, so that other load on the machine affects both.
 """
 
 import statistics

@@ -1,4 +1,4 @@
-"""The functions of each peer's module. Its tasks are `noop`, which does nothing, and `mark`, which leaves a mark."""
+"""The functions of a peer's module. Its tasks are `noop`, which does nothing, and `mark`, which writes a mark."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -8,13 +8,13 @@ class Peer(Protocol):
     """A job queue that is measured."""
 
     TITLE: str
-    """Its name in the table."""
+    """The name of the peer in the table."""
 
     HISTORY: str
     """What the queue keeps of a finished job in the measured set-up."""
 
     def prepare(self) -> None:
-        """Create its tables, or start the server that it needs. The server ends with this process."""
+        """Create the tables of the peer, or start the server that it needs. The server ends with this process."""
 
     def enqueue(self, task: str, number: int) -> None:
         """Enqueue one job of `noop` or `mark`, as the quick start does."""

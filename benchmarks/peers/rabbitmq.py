@@ -1,4 +1,4 @@
-"""What the two peers with RabbitMQ share: a node for one measurement, and settings of Celery that lose no job.
+"""The two peers with RabbitMQ use this module: a node for one measurement, and settings with which Celery loses no job.
 
 With these settings a job is kept if its worker dies: the queue is on the disk (a quorum queue), the broker confirms
 each message to its sender, and a worker acknowledges a message after the job.

@@ -53,21 +53,21 @@ def _waits(count: int) -> Figures:
         wait_until(lambda: jobs.clock.defer() and Job.objects.completed().filter(task=jobs.clock.name).exists())
         wait_until(is_empty)
         deferred: dict[int, float] = {}
-        made = []
+        batch_ids = []
         for _ in range(count):
             now = time.time()
             deferred[jobs.clock.defer().pk] = now
             with Batch(on_finish=jobs.clock) as batch:
                 jobs.clock.defer_many([()] * JOBS_OF_A_BATCH)
-            made.append(batch.id)
+            batch_ids.append(batch.id)
             wait_until(partial(_is_over, batch))
         steps = chain(*[jobs.clock] * count).defer()
         wait_until(is_empty)
     started: dict[int, Any] = dict(Job.objects.filter(task=jobs.clock.name).values_list("pk", "result"))
-    ends: dict[int, list[float]] = {id: [] for id in made}
-    for pk, id in Job.objects.filter(batch_id__in=made).values_list("pk", "batch_id"):
-        ends[id or 0].append(started[pk])
-    last = [sorted(times)[-2:] for times in ends.values()]  # the times of the last job and of the callback
+    starts: dict[int, list[float]] = {id: [] for id in batch_ids}
+    for pk, id in Job.objects.filter(batch_id__in=batch_ids).values_list("pk", "batch_id"):
+        starts[id or 0].append(started[pk])
+    last = [sorted(times)[-2:] for times in starts.values()]  # the times of the last job and of the callback
     return {
         "ms plain": 1000 * statistics.median(started[pk] - at for pk, at in deferred.items()),
         "ms to the callback": 1000 * statistics.median(callback - end for end, callback in last),

@@ -1,4 +1,4 @@
-"""What the columns and indexes of the job table cost."""
+"""How much time and write-ahead log the columns and indexes of the job table cost."""
 
 import psutil
 from django.db import connection

@@ -1,4 +1,4 @@
-"""What fairness costs, and how long a job waits beside many of another tenant."""
+"""How much fairness slows a drain down, and how long a job waits beside many jobs of another tenant."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

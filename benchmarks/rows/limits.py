@@ -80,8 +80,8 @@ def _latencies(
                 time.sleep(0.02)
         wait_until(is_empty)
         for kind, times in called.items():
-            found: dict[int, Any] = dict(Job.objects.filter(pk__in=times).values_list("pk", "result"))
-            waits[kind] = [found[pk] - at for pk, at in times.items()]
+            started_at: dict[int, Any] = dict(Job.objects.filter(pk__in=times).values_list("pk", "result"))
+            waits[kind] = [started_at[pk] - called_at for pk, called_at in times.items()]
         plain, limited = (statistics.median(waits[kind]) for kind in called)
         ids = jobs.in_sequence.defer_many([(0,)] * count)
         wait_until(is_empty)

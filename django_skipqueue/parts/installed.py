@@ -1,4 +1,4 @@
-"""The parts of the package: a new part is one line here. Each file of a part is imported when it is asked for."""
+"""The parts of the package. A new part needs one line here; `given` imports a file of each part when it is needed."""
 
 from importlib import import_module
 from importlib.util import find_spec
@@ -17,10 +17,10 @@ NAMES = (
     "archive",
     "alerts",
 )
-"""In the order in which a job meets their gates, and in which a supervisor runs their services."""
+"""The order is the order in which a job meets the gates of the parts, and in which a supervisor runs their services."""
 
 
 def given(file: str, constant: str) -> tuple[Any, ...]:
-    """The constant of each part that has this file, in the order of the parts: `COLUMNS` of each `columns.py`."""
+    """Return a constant of each part that has this file, such as `COLUMNS` of each `columns.py`, in order."""
     modules = [f"{__package__}.{name}.{file}" for name in NAMES]
     return tuple(getattr(import_module(module), constant) for module in modules if find_spec(module))

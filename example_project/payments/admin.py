@@ -1,4 +1,4 @@
-"""Payments, what was mailed about them, and the addresses that refuse mail."""
+"""The admin pages of payments, of the e-mails about payments, and of blocked addresses."""
 
 from typing import Any
 
@@ -9,14 +9,14 @@ from .models import BlockedAddress, EmailDelivery, Payment, PaymentLine
 
 
 class ReadOnly:
-    """What happened is not edited."""
+    """Makes rows read-only in the admin, because they record what has happened."""
 
     def has_add_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """Nobody adds to it by hand."""
+        """Return False: no row can be added by hand."""
         return False
 
     def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """Nobody changes it."""
+        """Return False: no row can be changed."""
         return False
 
 
@@ -43,7 +43,7 @@ class PaymentAdmin(ReadOnly, admin.ModelAdmin):
 
 @admin.register(EmailDelivery)
 class EmailDeliveryAdmin(ReadOnly, admin.ModelAdmin):
-    """E-mails that have left."""
+    """E-mails that were sent."""
 
     list_display = ["payment", "email_type", "address", "sent_at"]
     list_select_related = ["payment"]
@@ -52,7 +52,7 @@ class EmailDeliveryAdmin(ReadOnly, admin.ModelAdmin):
 
 @admin.register(BlockedAddress)
 class BlockedAddressAdmin(admin.ModelAdmin):
-    """Addresses that mail came back from. To delete one is to let mail out to it again."""
+    """Addresses from which mail came back. The shop sends mail to an address again once its row is deleted."""
 
     list_display = ["address", "reason", "blocked_at"]
     search_fields = ["address"]

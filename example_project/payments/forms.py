@@ -1,4 +1,4 @@
-"""The till: what a customer fills in."""
+"""The form in which a customer buys a track."""
 
 from decimal import Decimal
 from typing import Any, NamedTuple
@@ -39,7 +39,7 @@ class PaymentForm(forms.ModelForm):
         fields = ["customer_name", "email"]
 
     def save(self, commit: bool = True) -> Any:
-        """Save the payment with its one line."""
+        """Save the payment, and one payment line with the track."""
         track: Track = self.cleaned_data["track"]
         self.instance.paid_on = timezone.localdate()
         self.instance.total = track.price

@@ -1,4 +1,4 @@
-"""The work that the shop's pages leave to a worker."""
+"""The tasks of the shop, which a worker runs."""
 
 import random
 import time
@@ -14,19 +14,19 @@ from .receipts import receipt_email
 
 
 class AddressBlocked(Exception):
-    """Mail to this address came back before."""
+    """The shop does not send mail to this address, because earlier mail came back from it."""
 
 
 @job(queue_name="emails", max_attempts=5, backoff=constant(1), retry_on=(OSError, OperationalError), timeout=60)
 def send_receipt(payment_id: int) -> str:
     """E-mail the receipt of a payment, once, and return the address.
 
-    The mail leaves inside the transaction that remembers it. Run again after a success, or twice at once, this finds
-    the remembered delivery and sends nothing. If the mail server refuses (an error of `smtplib` is an `OSError`),
-    nothing is remembered, and the job is retried.
+    The mail is sent inside the transaction that stores the delivery. If the job runs again after a success, or twice at
+    once, it finds the stored delivery and sends nothing. If the mail server refuses the mail (an error of `smtplib` is
+    an `OSError`), nothing is stored, and the job is retried.
 
-    One gap is left: a crash after the mail server took the mail and before the COMMIT. Then the receipt is sent twice,
-    with the same Message-ID. To commit first and send afterwards would instead leave some receipts unsent for ever.
+    One gap remains: a crash after the mail server has accepted the mail and before the COMMIT. Then the receipt is sent
+    twice, with the same Message-ID. To commit first and send afterwards could leave some receipts unsent for ever.
     """
     payment = Payment.objects.get(pk=payment_id)
     refuse_blocked(payment.email)
@@ -41,14 +41,14 @@ def send_receipt(payment_id: int) -> str:
 
 @job(takes_context=True)
 def count_receipts(context: JobContext) -> str:
-    """Say what became of a batch of receipts, once the last of them is done: `manage.py demo` makes one."""
+    """Count the sent and failed receipts of a batch after its last job. `manage.py demo` makes such a batch."""
     assert context.batch is not None  # noqa: S101 (a callback always has one)
     receipts = context.batch.progress()
     return f"{receipts.completed} sent, {receipts.failed} failed"
 
 
 def refuse_blocked(address: str) -> None:
-    """Raise `AddressBlocked`, which no retry can fix: a person must look into it."""
+    """Raise `AddressBlocked` if the address is blocked. A retry does not help: a person must unblock the address."""
     blocked = BlockedAddress.objects.filter(address__iexact=address).first()
     if blocked:
         raise AddressBlocked(f"{address} is blocked: {blocked.reason}")
@@ -58,8 +58,9 @@ def refuse_blocked(address: str) -> None:
 def write_statement(email: str, payment_id: int) -> str:
     """Add a payment to the statement of its customer, with the total so far.
 
-    Each line needs the one before it. So the jobs of a customer run one after the other, in the order of the payments,
-    while those of other customers run beside them. After a failure the statement waits for a person.
+    Each line needs the line before it. So the jobs of a customer run one after the other, in the order of the payments;
+    jobs of other customers run at the same time. After a failed job, the jobs of its customer wait until a person
+    retries or discards it.
     """
     payment = Payment.objects.get(pk=payment_id)
     lines = StatementLine.objects.filter(payment__email=email)
@@ -71,7 +72,7 @@ def write_statement(email: str, payment_id: int) -> str:
 
 @job(queue_name="reports", unique=unique_by("email"), on_conflict="replace")
 def summarize_customer(email: str) -> str:
-    """Say what a customer has bought, once after several payments: each call puts the one that waits off again."""
+    """Say what a customer has bought, once after several payments: each call replaces and delays the waiting job."""
     bought = Payment.objects.filter(email=email).aggregate(number=Count("pk"), total=Sum("total"))
     return f"{email}: {bought['number']} payments, ${bought['total'] or 0:,.2f}"
 
@@ -87,15 +88,15 @@ def daily_summary() -> str:
 
 @job
 def do_nothing() -> None:
-    """Show what the queue itself takes."""
+    """Do nothing, so that a run shows the time that the queue itself takes."""
 
 
-# What else goes on in a shop that is open: `manage.py serve` keeps it busy for some minutes
+# Other tasks of an open shop, which `manage.py serve` runs for some minutes
 
 
 @job(queue_name="reports", takes_context=True)
 def print_catalogue(context: JobContext, pages: int) -> str:
-    """Take some seconds, and show how many pages are done."""
+    """Run for some seconds, and show as progress how many pages are printed."""
     for page in range(1, pages + 1):
         time.sleep(0.5)
         context.progress(page / pages, f"{page} of {pages} pages")
@@ -104,7 +105,7 @@ def print_catalogue(context: JobContext, pages: int) -> str:
 
 @job(max_attempts=4, backoff=constant(5), retry_on=(ConnectionError,))
 def fetch_exchange_rates(currency: str) -> str:
-    """Fail about every second time: the bank is not always there."""
+    """Fail about every second time, as if the bank's server was often down."""
     if random.random() < 0.5:  # noqa: S311
         raise ConnectionError(f"The bank does not answer for {currency}.")
     return f"{currency} 1.08"
@@ -112,7 +113,7 @@ def fetch_exchange_rates(currency: str) -> str:
 
 @job(concurrency=limit(2, by="account"))
 def report_to_bank(account: str, payment_id: int) -> str:
-    """Tell the bank about a payment. It takes two messages of an account at once, and refuses a third."""
+    """Report a payment to the bank, which accepts two messages of an account at the same time, and refuses a third."""
     time.sleep(2)
     return f"{Payment.objects.get(pk=payment_id).reference} is known to account {account}"
 

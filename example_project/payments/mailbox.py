@@ -26,7 +26,7 @@ class Mailbox:
         self.folder = Path(folder or settings.EMAIL_FILE_PATH)
 
     def add(self, mail: Message) -> None:
-        """Write the mail into a file of its own. One that was sent before gets a number, so that it can be seen."""
+        """Write the mail into a new file. If the mail was sent before, a number in the file name shows that."""
         self.folder.mkdir(parents=True, exist_ok=True)
         name = get_valid_filename(str(mail["Message-ID"]).strip("<>").partition("@")[0])
         for path in chain([self.folder / f"{name}.eml"], (self.folder / f"{name}.{n}.eml" for n in count(2))):
@@ -38,12 +38,12 @@ class Mailbox:
             return
 
     def receipts(self) -> Iterator[ParsedMail]:
-        """Every receipt in the folder, read back from its file."""
+        """Yield every receipt in the folder."""
         for path in sorted(self.folder.glob("receipt-*.eml")):
             yield message_from_bytes(path.read_bytes(), policy=parse_headers)
 
     def refuse_once(self, message_id: str) -> bool:
-        """Whether this mail was not refused before; remembered in a file, for all the processes that send mails."""
+        """Whether this mail was not refused before. A file stores the refusal for all processes that send mails."""
         refused = self.folder / ".refused"
         refused.mkdir(parents=True, exist_ok=True)
         try:
@@ -57,42 +57,42 @@ class Mailbox:
         return sum(1 for _ in self.folder.glob(".refused/*"))
 
     def clear(self) -> None:
-        """Remove the receipts, and nothing else that may be in the folder."""
+        """Remove the receipts, but no other files in the folder."""
         for path in [*self.folder.glob("receipt-*.eml"), *self.folder.glob(".refused/*")]:
             path.unlink()
 
 
 def amount_paid(receipt: ParsedMail) -> Decimal:
     """The amount that a customer reads in the receipt."""
-    found = re.search(r"^Total paid: \$(\d+\.\d\d)$", receipt.get_content(), re.MULTILINE)
-    if not found:
+    total = re.search(r"^Total paid: \$(\d+\.\d\d)$", receipt.get_content(), re.MULTILINE)
+    if not total:
         raise ValueError(f"There is no total in the mail {receipt['Subject']!r}.")
-    return Decimal(found[1])
+    return Decimal(total[1])
 
 
 class MailboxBackend(BaseEmailBackend):
-    """Django's mail goes to the mailbox."""
+    """An e-mail backend for Django that puts mails into the mailbox."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.mailbox = Mailbox()
 
     def send_messages(self, email_messages: Sequence[EmailMessage]) -> int:
-        """Deliver all of them, or raise what a mail server answers."""
+        """Deliver all messages. Raises the errors of a mail server."""
         for message in email_messages:
             self.deliver(message.message())
         return len(email_messages)
 
     def deliver(self, mail: Message) -> None:
-        """Deliver one."""
+        """Deliver one mail."""
         self.mailbox.add(mail)
 
 
 class BusyMailboxBackend(MailboxBackend):
-    """The mailbox on a bad day: it refuses about every fifteenth mail at first, always the same ones."""
+    """Behaves like a busy mail server: it refuses about every fifteenth mail once, in each run the same mails."""
 
     def deliver(self, mail: Message) -> None:
-        """Deliver one, or answer as a busy mail server does."""
+        """Deliver one mail, or raise the error of a busy mail server."""
         message_id = str(mail["Message-ID"])
         if crc32(message_id.encode()) % 15 == 0 and self.mailbox.refuse_once(message_id):
             raise smtplib.SMTPResponseException(451, "The mail server is busy, try again later")

@@ -1,4 +1,4 @@
-"""What was paid, and which e-mails went out about it."""
+"""The models of payments, of e-mails about payments, and of blocked addresses."""
 
 from typing import Any
 
@@ -8,12 +8,12 @@ from django.utils.crypto import get_random_string
 
 
 def new_reference() -> str:
-    """A reference that a customer can read out on the telephone."""
+    """A random reference without letters and digits that look alike, which a customer can read out on the telephone."""
     return "W" + get_random_string(8, "23456789ABCDEFGHJKLMNPQRSTUVWXYZ")
 
 
 class PaymentQuerySet(models.QuerySet["Payment"]):
-    """Payments, with what happened to their receipts."""
+    """Payments, and whether their receipts were sent."""
 
     def with_receipts(self) -> Any:
         """Annotate each payment with `receipt_sent` and `address_blocked`."""
@@ -63,10 +63,10 @@ class PaymentLine(models.Model):
 
 
 class EmailDelivery(models.Model):
-    """An e-mail about a payment that has left. The unique key is what makes `send_receipt` safe to run again."""
+    """A sent e-mail about a payment. Its unique key makes `send_receipt` safe to run again."""
 
     class Type(models.TextChoices):
-        """What an e-mail is about."""
+        """The kinds of e-mails."""
 
         RECEIPT = "receipt"
 
@@ -94,7 +94,7 @@ class StatementLine(models.Model):
 
 
 class BlockedAddress(models.Model):
-    """An address that mail has come back from. Nothing more is sent to it until somebody takes it off this list."""
+    """An address from which mail has come back. The shop sends it no mail until somebody deletes this row."""
 
     address = models.EmailField(unique=True)
     reason = models.CharField(max_length=200)

@@ -9,7 +9,7 @@ from .models import Payment
 
 
 def receipt_email(payment: Payment) -> EmailMessage:
-    """The receipt, ready to be sent. Its Message-ID is always the same, so a mail server can tell a repetition."""
+    """The receipt as an e-mail. Its Message-ID is always the same, so that a mail server can recognise a repetition."""
     return EmailMessage(
         subject=f"Your receipt {payment.reference}",
         body=render_to_string("payments/receipt.txt", {"payment": payment, "lines": payment.lines.all()}),

@@ -1,4 +1,4 @@
-"""What the demo did, counted from what it left behind: the mails in the mailbox and the rows of its jobs."""
+"""The figures of the demo, counted from the mails in the mailbox and the rows of its jobs."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -57,7 +57,7 @@ class Summary:
 
     @classmethod
     def of(cls, jobs: QuerySet[Job], mailbox: Mailbox) -> Self:
-        """Count. `jobs` are the demo's own, one for each payment."""
+        """Count the figures. `jobs` are the jobs of the demo, one for each payment."""
         receipts = list(mailbox.receipts())
         completed = jobs.filter(status="completed")
         return cls(
@@ -77,11 +77,11 @@ class Summary:
 
     @property
     def failed_amount(self) -> Decimal:
-        """What the customers without a receipt paid."""
+        """The amount that customers without a receipt have paid."""
         return sum((failure.amount for failure in self.failures), Decimal(0))
 
     def report(self, *, log: Path, speed: float) -> str:
-        """The figures, for people; `speed`: jobs a second that do nothing."""
+        """A text with the figures. `speed` is the number of empty jobs a second."""
         return REPORT.format(
             sent=self.sent,
             sent_amount=dollars(self.sent_amount),
@@ -104,7 +104,7 @@ class Summary:
         )
 
     def problems(self) -> list[str]:
-        """What is not as it must be, one sentence each."""
+        """A sentence for each figure that is wrong."""
         checks = {
             f"{self.unfinished} jobs are not finished.": not self.unfinished,
             "Sent and failed do not make up all payments.": self.sent + len(self.failures) == self.payments,
@@ -118,13 +118,13 @@ class Summary:
 
 
 def failure(job: Job) -> Failure:
-    """Why this job failed."""
+    """The reason for which this job failed."""
     payment = Payment.objects.get(pk=job.kwargs["payment_id"])
     return Failure(payment.reference, payment.total, job.last_error)
 
 
 def rate(jobs: QuerySet[Job]) -> float:
-    """Jobs a second, from the start of the first to the end of the last."""
+    """The jobs finished a second, from the start of the first job to the end of the last."""
     times = jobs.aggregate(jobs=Count("pk"), time=Max("finished_at") - Min("started_at"))
     return times["jobs"] / times["time"].total_seconds() if times["jobs"] else 0.0
 
@@ -135,5 +135,5 @@ def dollars(amount: Decimal) -> str:
 
 
 def short(path: Path) -> str:
-    """The path from here, if it is below."""
+    """The path relative to the current folder, if it is inside."""
     return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)

@@ -1,4 +1,4 @@
-"""Work by Django's own interface, which Django 6.0 brought. It runs on the same worker, beside the jobs."""
+"""A task of Django's own task framework, which Django 6.0 introduced. The same worker runs it."""
 
 from typing import Any
 
@@ -12,13 +12,13 @@ HAS_TASKS = django.VERSION >= (6, 0)
 
 
 def turnover_by_year() -> dict[str, str]:
-    """What was paid in each year, as text: JSON has no decimals."""
+    """The amount that was paid in each year, as text, because JSON has no decimals."""
     years = Payment.objects.annotate(year=ExtractYear("paid_on")).values_list("year").annotate(paid=Sum("total"))
     return {str(year): f"{paid:,.2f}" for year, paid in years.order_by("year")}
 
 
 turnover: Any = None
-"""`turnover_by_year` as a task; `None` where Django has no tasks."""
+"""`turnover_by_year` as a task; `None` before Django 6.0."""
 
 if HAS_TASKS:
     from django.tasks import task

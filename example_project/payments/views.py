@@ -1,4 +1,4 @@
-"""The shop's one page: a till, and the payments it took."""
+"""The only page of the shop: a form to buy a track, and the payments."""
 
 from datetime import timedelta
 
@@ -13,11 +13,11 @@ from .jobs import send_receipt, summarize_customer, write_statement
 from .models import Payment
 
 SUMMARY_DELAY = timedelta(seconds=10)
-"""After the last payment of a customer."""
+"""The time between the last payment of a customer and the summary."""
 
 
 def home(request: HttpRequest) -> HttpResponse:
-    """Show the payments and what became of their receipts; take a new one."""
+    """Show the payments and whether their receipts were sent. A POST request makes a payment."""
     form = PaymentForm(request.POST or None)
     if request.method == "POST" and form.is_valid():
         payment = take_payment(form)
@@ -29,7 +29,7 @@ def home(request: HttpRequest) -> HttpResponse:
 
 @transaction.atomic
 def take_payment(form: PaymentForm) -> Payment:
-    """Save the payment, and defer its receipt and what else follows. All are committed, or none is."""
+    """Save the payment, and defer its jobs, in one transaction."""
     payment: Payment = form.save()
     send_receipt.defer(payment_id=payment.pk)
     write_statement.defer(email=payment.email, payment_id=payment.pk)

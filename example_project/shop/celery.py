@@ -1,4 +1,4 @@
-"""The shop's Celery app. Needed with `CARRIER=celery` alone: then Celery's workers send the e-mails."""
+"""The shop's Celery app. Only `CARRIER=celery` needs it: then Celery's workers send the e-mails."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""The shop's settings: what differs from machine to machine comes from the environment."""
+"""The shop's settings. Values that differ between machines come from the environment."""
 
 from pathlib import Path
 

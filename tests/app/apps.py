@@ -2,7 +2,7 @@ from django.apps import AppConfig
 
 
 class TestAppConfig(AppConfig):
-    """The app of the test suite: the tasks that the tests run, and the rows those tasks leave behind."""
+    """The app of the test suite: the tasks that the tests run, and a table for rows that these tasks write."""
 
     name = "tests.app"
     label = "testapp"

@@ -1,4 +1,7 @@
-"""Carriers for tests: the setting, and rows of workers and jobs as relays write them."""
+"""A carrier for tests: its setting, and rows of workers and jobs as relays write them.
+
+A carrier, here Celery, runs jobs for the queue. A relay is a process that hands jobs over to Celery.
+"""
 
 from datetime import timedelta
 from typing import Any
@@ -12,7 +15,7 @@ from django_skipqueue.models import Job, Worker
 from .rows import make_job, make_worker
 
 CARRIERS = {"CARRIERS": {"celery": {"APP": "tests.app.celery_app.app", "QUEUES": {"pdf": "pdf"}, "WAIT": 600}}}
-"""For `SKIPQUEUE`: the queue `pdf` is carried by `celery`."""
+"""The setting SKIPQUEUE: the carrier `celery` runs the jobs of the queue `pdf`."""
 
 CELERY = carrier_id("celery")
 
@@ -21,8 +24,8 @@ NOW = timedelta(0)
 
 def make_carrier(**fields: Any) -> Worker:
     """Make the row of the carrier `celery`, as a relay writes it while it is connected to the broker."""
-    given = {"id": CELERY, "name": "celery", "hostname": "", "pid": 0, "queues": ["pdf"], "concurrency": 2_000}
-    return _make(**{**given, "is_external": True, "reached_at": NOW, **fields})
+    defaults = {"id": CELERY, "name": "celery", "hostname": "", "pid": 0, "queues": ["pdf"], "concurrency": 2_000}
+    return _make(**{**defaults, "is_external": True, "reached_at": NOW, **fields})
 
 
 def make_relay(**fields: Any) -> Worker:

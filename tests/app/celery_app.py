@@ -1,4 +1,4 @@
-"""The Celery app of a project whose jobs a carrier runs."""
+"""The Celery app of a project whose jobs Celery runs."""
 
 from celery import Celery
 

@@ -1,8 +1,8 @@
-"""Processes that work through a queue as workers do, and print which jobs each was given.
+"""Starts processes that claim and settle all jobs of a queue as workers do, and prints which jobs each has claimed.
 
     python -m tests.app.drain DATABASE_NAME QUEUE LIMIT…
 
-There is a process for each limit. They start together, when all are connected.
+There is a process for each limit. The processes begin together, when all are connected.
 """
 
 import json
@@ -15,19 +15,19 @@ from multiprocessing.synchronize import Barrier
 import django
 
 context = multiprocessing.get_context("fork")
-starts: ContextVar[Barrier] = ContextVar("starts")
-"""Where the processes wait for each other."""
+start_barrier: ContextVar[Barrier] = ContextVar("start_barrier")
+"""The barrier at which the processes wait for each other."""
 
 
 def main(database: str, queue_name: str, limits: list[int]) -> None:
     django.setup()
     from django.db import connection
 
-    from . import rows  # noqa: F401 (imported once, for all processes)
+    from . import rows  # noqa: F401 (an import before the fork serves all processes)
 
     connection.settings_dict["NAME"] = database
-    together = context.Barrier(len(limits), timeout=60)
-    with context.Pool(len(limits), starts.set, [together]) as pool:
+    barrier = context.Barrier(len(limits), timeout=60)
+    with context.Pool(len(limits), start_barrier.set, [barrier]) as pool:
         json.dump(pool.starmap(drain, [(queue_name, limit) for limit in limits], chunksize=1), sys.stdout)
 
 
@@ -39,7 +39,7 @@ def drain(queue_name: str, limit: int) -> dict[str, list[int]]:
     from .rows import settle_and_claim
 
     connection.ensure_connection()
-    starts.get().wait()
+    start_barrier.get().wait()
 
     claimed: list[int] = []
     lost: list[int] = []

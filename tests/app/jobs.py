@@ -1,4 +1,4 @@
-"""The tasks that the tests run. Each is used by several tests; its name and arguments say what it does."""
+"""The tasks that the tests run. Several tests use each of them; its name and arguments say what it does."""
 
 import asyncio
 import os
@@ -47,7 +47,7 @@ async def aadd(a: int, b: int = 0) -> int:
 
 @job
 def echo(value: Any) -> Any:
-    """Return the argument as it came out of the row."""
+    """Return the argument as it was read from the job's row."""
     return value
 
 
@@ -58,18 +58,18 @@ def echo_length(text: str) -> int:
 
 @job
 def gather(first: Any, *rest: Any, flag: bool = False, **others: Any) -> list[Any]:
-    """Take every kind of parameter."""
+    """Return the arguments. The signature has every kind of parameter."""
     return [first, rest, flag, others]
 
 
 @job(name="mail.send", queue_name="mail", priority=7, max_attempts=3)
 def send_mail(payment_id: int) -> None:
-    """A task with options of its jobs."""
+    """A task with a name and options in its decorator."""
 
 
 @job(max_attempts=3, backoff=constant(0, jitter=0))
 def fail(message: str = "as asked") -> None:
-    """Fail every time, three times in a row without a pause."""
+    """Fail in every attempt. The three attempts follow each other without a pause."""
     raise ValueError(message)
 
 
@@ -125,15 +125,15 @@ async def aslow(seconds: float) -> float:
 @job(takes_context=True)
 def see_context(context: JobContext, note: str = "") -> dict[str, Any]:
     """Return the values of the context."""
-    return _seen(context, context.job.task, note)
+    return _context_values(context, context.job.task, note)
 
 
 @job(takes_context=True)
 async def asee_context(context: JobContext, note: str = "") -> dict[str, Any]:
-    return _seen(context, (await context.aget_job()).task, note)
+    return _context_values(context, (await context.aget_job()).task, note)
 
 
-def _seen(context: JobContext, task: str, note: str) -> dict[str, Any]:
+def _context_values(context: JobContext, task: str, note: str) -> dict[str, Any]:
     return {
         "job_id": context.job_id,
         "attempt": context.attempt,
@@ -166,7 +166,7 @@ def record_and_fail(context: JobContext, entry: str) -> None:
 
 @job(takes_context=True)
 def record_and_hold(context: JobContext, entry: str, until: str = "go", patience: float = 30) -> None:
-    """Write `entry`, then wait until the test has written `until`: so a test decides how long the task runs."""
+    """Write `entry`, then wait until the test has written `until`: the test decides how long the task runs."""
     _write(context, entry)
     deadline = time.monotonic() + patience
     while not Ledger.objects.filter(entry=until).exists():
@@ -187,7 +187,7 @@ async def arecord_and_hold(context: JobContext, entry: str, until: str = "go", p
 
 @job(takes_context=True)
 def record_and_die(context: JobContext, entry: str, on_attempt: int = 1) -> None:
-    """Write `entry`; in this attempt, kill the worker process as the kernel's out-of-memory killer would."""
+    """Write `entry`. In the attempt `on_attempt`, kill the worker process as the out-of-memory killer would."""
     _write(context, entry)
     if context.attempt == on_attempt:
         os.kill(os.getpid(), signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""Jobs with the key of a limit or a rate in any status, inserted without the functions under test."""
+"""Makes jobs with the key of a limit or a rate in any status, without the functions under test."""
 
 from collections.abc import Iterable, Sequence
 from datetime import timedelta
@@ -23,7 +23,7 @@ def make_keyed(key: str, status: str = "blocked", *, kind: str = "concurrency", 
 
 
 def make_limited(key: str, *, waiting: int = 1, held: int = 1, minutes: float = 5.0, **fields: Any) -> list[Job]:
-    """Make `held` jobs that hold permits, and `waiting` jobs, the first of which has waited for these minutes."""
+    """Make `held` jobs that hold permits, and `waiting` jobs, the first of which has waited for `minutes` minutes."""
     fields = {"capacity": max(held, 1)} | fields
     for _ in range(held):
         make_keyed(key, "running", **fields)
@@ -31,7 +31,7 @@ def make_limited(key: str, *, waiting: int = 1, held: int = 1, minutes: float = 
 
 
 def make_halted(key: str, *, minutes: float = 5.0, waiting: int = 1, **fields: Any) -> Job:
-    """Make a sequence whose job failed these minutes ago, and `waiting` jobs. Returns the failed job."""
+    """Make a sequence with a job that failed `minutes` minutes ago, and `waiting` jobs. Returns the failed job."""
     fields = {"kind": "halting"} | fields
     failed = make_keyed(key, "failed", finished_at=timedelta(minutes=-minutes), **fields)
     for _ in range(waiting):
@@ -40,7 +40,7 @@ def make_halted(key: str, *, minutes: float = 5.0, waiting: int = 1, **fields: A
 
 
 def make_rated(key: str, *, waiting: int = 1, minutes: float = 5.0, **fields: Any) -> list[Job]:
-    """Make jobs that wait for a token, the first of them for these minutes. By default, one job starts in a minute."""
+    """Make jobs that wait for a token, the first for `minutes` minutes. The default rate is one job a minute."""
     values: dict[str, Any] = {"rate_interval": 60.0, "rate_burst": 1, "rate_key": key, **fields}
     return [make_job("blocked", run_after=timedelta(minutes=number - minutes), **values) for number in range(waiting)]
 
@@ -57,7 +57,7 @@ def exchange(
     **options: Any,
 ) -> tuple[ExchangeResult, Admitted]:
     """Settle, admit and claim in one round trip, as the worker `w` does."""
-    sent = limit_statements(limited, keys, ahead, claims=bool(limit and queue_names), worker_id="w")
-    options |= {"between": sent.statements, "claim": sent.claim, "worker_id": "w"}
-    answer = store.exchange(settlements, queue_names=queue_names, limit=limit, **options)
-    return answer, announced(store, answer)
+    limits = limit_statements(limited, keys, ahead, claims=bool(limit and queue_names), worker_id="w")
+    options |= {"between": limits.statements, "claim": limits.claim, "worker_id": "w"}
+    result = store.exchange(settlements, queue_names=queue_names, limit=limit, **options)
+    return result, announced(store, result)

@@ -18,7 +18,7 @@ logger = logging.getLogger("shop.noting")
 
 @job(takes_context=True)
 def advance(context: JobContext, gate: str, *values: float, text: str = "") -> None:
-    """Write each value as the progress, and wait at the gate."""
+    """Write each value as the progress, and then wait until the test opens the gate."""
     for value in values:
         context.progress(value, text)
     gates[gate].wait()
@@ -83,7 +83,7 @@ def complete_and_go_on(context: JobContext, gate: str) -> None:
 
 @job(takes_context=True, max_attempts=5, backoff=lambda attempt: 0.0)
 def fail_at(context: JobContext, *values: float) -> None:
-    """The nth attempt writes the nth value as its progress, and fails; the attempt after the last value succeeds."""
+    """In the nth attempt, write the nth value as the progress, and ask for a retry; after the last value, succeed."""
     if context.attempt <= len(values):
         context.progress(values[context.attempt - 1])
         context.log(f"attempt {context.attempt}")
@@ -141,7 +141,7 @@ def log_what_is_broken() -> None:
 
 @job
 def log_in_a_thread() -> None:
-    """Log in a new thread, which belongs to no attempt, and in the thread of the task."""
+    """Log in a new thread, which does not belong to an attempt, and in the thread of the task."""
     thread = threading.Thread(target=logger.info, args=["of nobody"])
     thread.start()
     thread.join()

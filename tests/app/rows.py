@@ -1,4 +1,4 @@
-"""Jobs and workers in any state, inserted without the functions under test."""
+"""Makes jobs and workers in any state, without the functions under test."""
 
 import secrets
 from collections.abc import Iterable
@@ -30,7 +30,7 @@ def plan_of(statement: str, values: Any = None) -> str:
 
 
 def make_job(status: str = "queued", *, using: str = "default", **fields: Any) -> Job:
-    """Make a job in this status; a timedelta for a time counts from the clock of the database."""
+    """Make a job in this status. A timedelta as the value of a time is added to the time of the database."""
     fields.setdefault("task", "tests.app.jobs.noop")
     fields.setdefault("queue_name", "default")
     if status == "scheduled":
@@ -49,8 +49,8 @@ def make_job(status: str = "queued", *, using: str = "default", **fields: Any) -
     if status in FINISHED:
         fields = {"finished_at": timedelta(0), "lease": 2, "attempts": 1} | fields
     times = {name: Now() + value for name, value in fields.items() if isinstance(value, timedelta)}
-    made = Job.objects.using(using).create(status=status, **(fields | times))
-    return Job.objects.using(using).get(pk=made.pk)
+    job = Job.objects.using(using).create(status=status, **(fields | times))
+    return Job.objects.using(using).get(pk=job.pk)
 
 
 def multiply(job: Job, number: int) -> None:
@@ -78,8 +78,8 @@ def settle_and_claim(
     settlements: Iterable[Settlement], *, store: Store = DEFAULT, **options: Any
 ) -> tuple[set[LeaseRef], list[ClaimedJob]]:
     """Settle and claim in one statement. Returns the leases that were still valid, and the claimed jobs in order."""
-    answer = store.exchange(settlements, **options)
-    return set(answer.settled()), answer.claimed()
+    result = store.exchange(settlements, **options)
+    return set(result.settled()), result.claimed()
 
 
 def state(row: Job | Worker) -> dict[str, Any]:
@@ -88,11 +88,11 @@ def state(row: Job | Worker) -> dict[str, Any]:
 
 
 def are_in_order(*times: datetime | None) -> bool:
-    """Whether all these times are set, and each is later than the one before it."""
-    known = [time for time in times if time is not None]
-    return len(known) == len(times) and all(earlier < later for earlier, later in pairwise(known))
+    """Whether all these times are set, and each is later than the time before it."""
+    set_times = [time for time in times if time is not None]
+    return len(set_times) == len(times) and all(earlier < later for earlier, later in pairwise(set_times))
 
 
 def lease_of(job: Job) -> tuple[int, int]:
-    """The id and the lease of a job, as `Store.release` takes them."""
+    """The id and the lease of a job: an argument for `Store.release`."""
     return job.pk, job.lease

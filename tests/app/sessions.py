@@ -22,40 +22,40 @@ LAST_MIGRATION = max(path.stem for path in Path(migrations.__file__).parent.glob
 
 
 OF_DJANGO = ("context", "cursor_factory", "prepare_threshold")
-"""The connection parameters of Django that are no parameters of libpq."""
+"""The connection parameters of Django that libpq does not know."""
 
 
 def connect(*, autocommit: bool = True, alias: str = "default", **options: Any) -> psycopg.Connection[Any]:
     """Open a psycopg connection to the same database, without opening a connection of Django in this thread."""
     parameters = connections[alias].get_connection_params()
-    ours = {name: value for name, value in parameters.items() if name not in OF_DJANGO}
-    return psycopg.connect(**{**ours, "autocommit": autocommit, **options})
+    of_libpq = {name: value for name, value in parameters.items() if name not in OF_DJANGO}
+    return psycopg.connect(**{**of_libpq, "autocommit": autocommit, **options})
 
 
 @contextmanager
 def schema(name: str) -> Iterator[Callable[[str | None], None]]:
     """Make an empty schema. Yields a function that migrates the queue's tables there; `None` removes all tables."""
-    made = connections["default"].copy(alias=name)
-    connections[name] = made
+    schema_connection = connections["default"].copy(alias=name)
+    connections[name] = schema_connection
 
     def migrate(migration: str | None) -> None:
-        beside = [("skipqueue_celery", "0001_initial")] if migration == LAST_MIGRATION else []
-        gone = [("skipqueue_celery", None)] if migration is None else []
-        MigrationExecutor(made).migrate([*gone, ("django_skipqueue", migration), *beside])
+        after = [("skipqueue_celery", "0001_initial")] if migration == LAST_MIGRATION else []
+        before = [("skipqueue_celery", None)] if migration is None else []
+        MigrationExecutor(schema_connection).migrate([*before, ("django_skipqueue", migration), *after])
 
-    with made.cursor() as cursor:
+    with schema_connection.cursor() as cursor:
         cursor.execute(f"DROP SCHEMA IF EXISTS {name} CASCADE; CREATE SCHEMA {name}; SET search_path TO {name}")
     try:
         yield migrate
     finally:
-        with made.cursor() as cursor:
+        with schema_connection.cursor() as cursor:
             cursor.execute(f"DROP SCHEMA {name} CASCADE")
-        made.close()
+        schema_connection.close()
         del connections[name]
 
 
 class Session:
-    """A second user of the queue: a thread with a Django connection of its own, driven step by step from the test."""
+    """A second user of the queue: a thread with its own Django connection, in which the test calls functions."""
 
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(1)

@@ -9,11 +9,11 @@ from typing import Any, NoReturn, TypeVar
 T = TypeVar("T")
 
 DEADLINE = 40.0
-"""Seconds to wait at most. Only a test that fails waits so long, so this is far more than a busy machine takes."""
+"""The longest wait in seconds. Only a failing test waits so long, so it is far more than a busy machine needs."""
 
 
 def wait_until(condition: Callable[[], T], what: str = "", *, deadline: float = DEADLINE) -> T:
-    """Return the first true value of `condition`; fail when `deadline` seconds have gone by without one."""
+    """Call `condition` until it returns a true value, and return the value. Fails after `deadline` seconds."""
     end = time.monotonic() + deadline
     while not (value := condition()):
         if time.monotonic() > end:
@@ -23,20 +23,23 @@ def wait_until(condition: Callable[[], T], what: str = "", *, deadline: float = 
 
 
 def collect(take: Callable[[], Iterable[T]], number: int, what: str = "") -> list[T]:
-    """Call `take` until all it has returned is `number` values or more, and return them."""
-    taken: list[T] = []
+    """Call `take` until it has returned at least `number` values in all, and return the values."""
+    values: list[T] = []
 
     def are_enough() -> bool:
-        taken.extend(take())
-        return len(taken) >= number
+        values.extend(take())
+        return len(values) >= number
 
     wait_until(are_enough, what)
-    return taken
+    return values
 
 
 @contextmanager
 def within(seconds: float) -> Iterator[None]:
-    """Raise an error in a block of the main thread that takes longer: an endless loop must not stop the suite."""
+    """Raise an error in the `with` block if it takes longer, so that an endless loop does not block the whole suite.
+
+    Works in the main thread only.
+    """
 
     def stop(*_: Any) -> NoReturn:
         raise AssertionError(f"Not finished after {seconds:g} s.")

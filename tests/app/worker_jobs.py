@@ -1,4 +1,4 @@
-"""Tasks that mistreat their worker, and tasks whose length a test in the same process decides."""
+"""Tasks that harm their worker, and tasks that run until a test in the same process lets them end."""
 
 import asyncio
 import contextlib
@@ -26,13 +26,14 @@ store = Store("default")
 
 
 class Gate:
-    """Holds the tasks that come to it until a test opens it, and counts them."""
+    """A point at which tasks wait until a test opens it. It counts the tasks."""
 
     def __init__(self) -> None:
         self.inside = 0
         self.most = 0
         """The largest number of tasks that were at the gate at the same time."""
         self.came = 0
+        """The number of tasks that have come to the gate."""
         self.opened = threading.Event()
         self._lock = threading.Lock()
 
@@ -60,7 +61,7 @@ class Gate:
 
 
 class Gates(dict[str, Gate]):
-    """The gates by name. A gate is made when it is first used, also by two tasks at the same time."""
+    """The gates by name. The first use of a name makes its gate, even if two tasks use the name at the same time."""
 
     def __missing__(self, name: str) -> Gate:
         return self.setdefault(name, Gate())
@@ -79,14 +80,14 @@ def see(number: int) -> None:
     seen.append(number)
 
 
-stops, goes_on = threading.Event(), threading.Event()
+must_wait, may_continue = threading.Event(), threading.Event()
 
 
 @job
-def wait_while_it_stops() -> None:
-    """Once `stops` is set, wait until `goes_on` is set."""
-    if stops.is_set():
-        goes_on.wait(5)
+def wait_if_asked() -> None:
+    """If the test has set `must_wait`, wait until it sets `may_continue`."""
+    if must_wait.is_set():
+        may_continue.wait(5)
 
 
 @job
@@ -126,6 +127,7 @@ def pass_gate_and_get_over_it(name: str) -> None:
 
 @job
 def pass_gate_come_what_may(name: str) -> None:
+    """Wait at the gate in a call of the thread that Python cannot interrupt."""
     pass_gate(name)
 
 
@@ -171,7 +173,7 @@ async def apass_gates_in_a_thread(*names: str) -> None:
 
 @job
 async def apass_gate_instead_of_a_call(name: str) -> None:
-    """Give up a call in the thread before it begins, because another attempt occupies the thread; then wait."""
+    """Ask for a call in the thread, which another attempt occupies, give up after 50 ms, and wait at the gate."""
     with contextlib.suppress(asyncio.TimeoutError):
         await asyncio.wait_for(sync_to_async(pass_gate)(name), 0.05)
     await gates[name].await_()
@@ -201,7 +203,7 @@ async def aset_factory() -> None:
 
 @job
 async def acancel_itself() -> None:
-    """Cancel the own task of asyncio so late that it ends before it is cancelled."""
+    """Cancel the asyncio task in which this runs, so late that the task ends before the cancellation arrives."""
     task = asyncio.current_task()
     assert task is not None
     task.cancel()
@@ -219,7 +221,7 @@ _left_behind: list[Any] = []
 
 @job
 async def aleave_generator(name: str) -> None:
-    """Leave an asynchronous generator behind that, when it is closed, waits until the gate opens."""
+    """Leave an asynchronous generator open that waits, when it is closed, until the gate opens."""
 
     async def numbers() -> AsyncIterator[int]:
         try:
@@ -233,7 +235,7 @@ async def aleave_generator(name: str) -> None:
 
 @job
 async def aleave_blocking_background(name: str) -> None:
-    """Leave a task of asyncio behind that blocks the event loop until the gate opens."""
+    """Leave an asyncio task running that blocks the event loop until the gate opens."""
 
     async def block() -> None:
         await asyncio.sleep(0.01)
@@ -248,7 +250,7 @@ lost_networks: list[socket.socket] = []
 
 @job
 def lose_network() -> None:
-    """Suppress an error of the database, and then replace the connection by a socket on which nothing ever arrives."""
+    """Suppress a database error, and then replace the socket of the connection by one on which nothing ever arrives."""
     with connection.cursor() as cursor, contextlib.suppress(DatabaseError):
         cursor.execute("SELECT * FROM there_is_no_such_table")
     silent, open_end = socket.socketpair()
@@ -270,13 +272,13 @@ def count_frozen() -> int:
     return gc.get_freeze_count()
 
 
-_hoard: list[bytes] = []
+_kept_memory: list[bytes] = []
 
 
 @job
 def keep_memory(mb: int) -> None:
     """Allocate this number of megabytes, and never free them."""
-    _hoard.append(b"x" * (mb * 1024 * 1024))
+    _kept_memory.append(b"x" * (mb * 1024 * 1024))
 
 
 BASE_EXCEPTIONS: dict[str, BaseException] = {
@@ -323,7 +325,7 @@ def _type_begin() -> None:
 
 
 def _leave_hook() -> None:
-    """Leave an `on_commit` hook behind, as an interruption between a commit and its hooks does."""
+    """Leave an `on_commit` hook that was never called, as an interruption between a commit and its hooks does."""
     connection.ensure_connection()
     hook: Any = (set(), lambda: hooked.append("left behind"), False)
     connection.run_on_commit.append(hook)
@@ -379,7 +381,7 @@ async def amistreat_connection(how: str) -> None:
 
 @job(max_attempts=1)
 def write(entry: str) -> None:
-    """Write a row; its only attempt shows whether the thread's connection works."""
+    """Write a row. The task has one attempt, so it completes only if the thread's connection works."""
     Ledger.objects.create(entry=entry)
 
 
@@ -588,7 +590,7 @@ def atomic_dies_once(context: JobContext) -> None:
 
 @job(takes_context=True)
 def completes_itself(context: JobContext, entry: str, then: str = "") -> str:
-    """Write a row and complete the job in one transaction; `then` says what happens afterwards."""
+    """Write a row and complete the job in one transaction. `then` says what else happens before or after that."""
     if then == "without a block":
         context.complete("by hand")
     if then == "lose before":
@@ -669,25 +671,25 @@ def _stay_in_statement() -> None:
             cursor.execute("SELECT pg_sleep(0.05)")
 
 
-def _lose_note() -> None:
+def _forget_opening() -> None:
     """Make the worker forget that it has opened the connection."""
     _set_search_path()
-    ours = worker_connections.this_thread.connections
-    assert ours is not None
-    ours.opened.clear()
+    thread_connections = worker_connections.this_thread.connections
+    assert thread_connections is not None
+    thread_connections.opened.clear()
 
 
 SESSION_CHANGES: dict[str, Callable[[], None]] = {
     "search_path": _set_search_path,
     "set_autocommit": lambda: transaction.set_autocommit(False),
     "statement": _stay_in_statement,
-    "unnoted": _lose_note,
+    "unnoted": _forget_opening,
 }
 
 
 @job(max_attempts=1)
 def session_changed(how: str, *, then: str = "stay") -> None:
-    """Change the database session, and then run on, raise an error, or return."""
+    """Change the database session, and then continue to run (`stay`), raise an error (`raise`), or return."""
     SESSION_CHANGES[how]()
     if then == "raise":
         raise ValueError("as asked")
@@ -759,7 +761,10 @@ def leave_pipeline() -> None:
 
 @job
 def break_close(later: bool) -> None:
-    """Leave a connection whose `close` raises. The worker tries to close it after this job or before the next job."""
+    """Leave a connection whose `close` raises an error.
+
+    later: whether the worker closes the connection before the next job, and not after this job.
+    """
 
     def close() -> None:
         raw.close()  # the driver's connection is closed nevertheless

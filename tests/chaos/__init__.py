@@ -1,7 +1,7 @@
-"""Breaks workers, machines, connections and PostgreSQL under load, and checks from recorded rows that no promise broke.
+"""Breaks workers, machines, connections and PostgreSQL under load, and checks by recorded rows that all promises hold.
 
-Invariant: the record (the "witness") is written by triggers and by the tasks themselves, in the database; no statement
-of the worker is trusted.
+Invariant: triggers in the database and the tasks themselves write the record (the "witness"), not the worker, because
+the worker is under test.
 """
 
 WORKER_TIMEOUT = 4.0

@@ -73,7 +73,7 @@ def _run_all(options: argparse.Namespace, cluster: Cluster, home: Path) -> bool:
     names = chosen(options.scenarios, list(SCENARIOS), seed=options.seed, others=options.others)
     rows = [_run(name, options, cluster, home / name) for name in names if _can_run(name)]
     if options.markdown and all(rows):
-        # `all(rows)` does not tell mypy that no row is None, so `filter` does.
+        # mypy does not infer from `all(rows)` that no row is None, so `filter` removes `None`.
         write([HEAD, *filter(None, rows)], options.markdown)
     return not all(rows)
 
@@ -96,7 +96,7 @@ def _can_run(name: str) -> bool:
 
 
 def _prepare(cluster: Cluster) -> None:
-    """Make the tables of the queue, and the tables of the witness."""
+    """Create the tables of the queue, and the tables of the witness, which record what happens."""
     from django.core.management import call_command
 
     from .clocks import FOLDER
@@ -111,16 +111,16 @@ def _prepare(cluster: Cluster) -> None:
 
 
 def _run(name: str, options: argparse.Namespace, cluster: Cluster, folder: Path) -> str | None:
-    """Run one scenario. Returns its row of the table, or `None` if it failed."""
+    """Run one scenario. Returns its row in the table of figures, or `None` if it failed."""
     try:
         verdict = _verdict(name, options, cluster, folder)
     except Exception:
         traceback.print_exc()
-        _complain(name, ["it broke off"], options)
+        _print_violations(name, ["it broke off"], options)
         return None
     print(verdict.row, flush=True)
     if verdict.violations:
-        _complain(name, verdict.violations, options)
+        _print_violations(name, verdict.violations, options)
         return None
     return verdict.row
 
@@ -133,16 +133,16 @@ def _verdict(name: str, options: argparse.Namespace, cluster: Cluster, folder: P
     from .scenarios import SCENARIOS, Run
 
     scenario = SCENARIOS[name]
-    given = {"seed": options.seed, "seconds": options.seconds, "rate": options.rate}
+    values = {"seed": options.seed, "seconds": options.seconds, "rate": options.rate}
     if scenario.has_three:
-        run = RunOfThree(name, folder, **given)
+        run = RunOfThree(name, folder, **values)
         return run.verdict()
     if scenario.has_carrier:
-        return judge_carried(name, RunWithCarrier(name, cluster, folder, **given).evidence())
-    return judge(name, Run(name, cluster, folder, **given).evidence())
+        return judge_carried(name, RunWithCarrier(name, cluster, folder, **values).evidence())
+    return judge(name, Run(name, cluster, folder, **values).evidence())
 
 
-def _complain(name: str, violations: list[str], options: argparse.Namespace) -> None:
+def _print_violations(name: str, violations: list[str], options: argparse.Namespace) -> None:
     print(f"\n{name}: {len(violations)} violations", file=sys.stderr)
     for violation in violations[:30]:
         print(f"  {violation}", file=sys.stderr)

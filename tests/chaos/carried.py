@@ -19,13 +19,13 @@ CARRIER = "celery"
 CELERY_QUEUE = "chaos"
 
 WINDOW = 300
-"""Jobs that the carrier holds at most, beside one batch of each relay."""
+"""The setting WINDOW: how many jobs Celery and RabbitMQ hold at most, beside one batch of each relay."""
 
 CHILDREN = 8
 """Processes in which Celery's worker runs jobs."""
 
 RABBITMQ_CONF = "loopback_users = none\nheartbeat = 5\n"
-"""The broker demands heartbeats each 5 seconds from clients too, so that they notice a lost connection soon."""
+"""With `heartbeat`, the broker and its clients send heartbeats, and so notice a lost connection within seconds."""
 
 BROKER = "RabbitMQ"
 """The target of faults that hit the broker, or a connection to it."""
@@ -114,8 +114,8 @@ class Broker:
                 raise TimeoutError("RabbitMQ took no connection within 60 s.")
             time.sleep(0.05)
 
-    def left_over(self) -> dict[str, int]:
+    def count_messages(self) -> dict[str, int]:
         """The number of messages in each queue, delivered messages included."""
         lines = self.node.control("list_queues", "--no-table-headers", "name", "messages").splitlines()
-        found = (line.rsplit(maxsplit=1) for line in lines if line.strip())
-        return {name: int(count) for name, count in found if name.startswith(("skipqueue.", CELERY_QUEUE))}
+        names_and_counts = (line.rsplit(maxsplit=1) for line in lines if line.strip())
+        return {name: int(count) for name, count in names_and_counts if name.startswith(("skipqueue.", CELERY_QUEUE))}

@@ -1,6 +1,6 @@
-"""The faults that only the scenario `relay` has: those of the broker, and those of Celery's worker.
+"""The faults that only the scenario `relay` has: faults of the broker, and faults of Celery's worker.
 
-Invariant: the same as that of `faults`.
+Invariant: when a function that causes a fault returns, everything works again or is being started again.
 """
 
 import random
@@ -26,16 +26,16 @@ from .machines import Machine
 from .stage import Stage
 
 OUT_OF_REACH = 12.0
-"""Seconds for which a connection lets nothing through: longer than two heartbeats of the broker."""
+"""Seconds for which a connection transmits no byte: longer than two heartbeats of the broker."""
 
 
 class CarrierFaults:
-    """Its public methods are strokes (functions that cause a fault); the machine that they get is one with a relay."""
+    """The public methods are strokes, functions that cause a fault. Their argument `machine` is one with a relay."""
 
     def __init__(self, broker: Broker, celery: CeleryWorker, relays: Sequence[CarriedMachine]) -> None:
         self._broker = broker
         self._celery = celery
-        self._all = [celery, *relays]
+        self._clients = [celery, *relays]
 
     @property
     def of_celery(self) -> list[Stroke]:
@@ -75,7 +75,7 @@ class CarrierFaults:
             self._celery.start()
 
     def stop_broker(self, stage: Stage, machine: Machine, choose: random.Random) -> None:
-        """`rabbitmqctl stop_app`, and `start_app` after a moment."""
+        """Run `rabbitmqctl stop_app`, and `start_app` after a moment."""
         with stage.fault(STOPPED, BROKER):
             self._broker.stop_application()
             stage.wait(choose.uniform(0, 2))
@@ -89,25 +89,25 @@ class CarrierFaults:
             self._broker.node.start()
 
     def cut_any(self, stage: Stage, machine: Machine, choose: random.Random) -> None:
-        """Reset the connections of a relay or of Celery's worker to the broker; for a moment there are no new ones."""
-        self._cut(stage, choose.choice(self._all), choose)
+        """Reset the connections of a relay or of Celery's worker to the broker, and refuse new ones for a moment."""
+        self._cut(stage, choose.choice(self._clients), choose)
 
     def cut_celery(self, stage: Stage, machine: Machine, choose: random.Random) -> None:
-        """Reset the connections of Celery's worker to the broker; for a moment there are no new ones."""
+        """Reset the connections of Celery's worker to the broker, and refuse new ones for a moment."""
         self._cut(stage, self._celery, choose)
 
     def stall_any(self, stage: Stage, machine: Machine, choose: random.Random) -> None:
-        """Let no byte and no error through between a relay and the broker."""
-        self._stall(stage, choose.choice(self._all[1:]), choose)
+        """Hold back all bytes and errors between a relay and the broker."""
+        self._stall(stage, choose.choice(self._clients[1:]), choose)
 
     def stall_celery(self, stage: Stage, machine: Machine, choose: random.Random) -> None:
-        """Let no byte and no error through between Celery's worker and the broker."""
+        """Hold back all bytes and errors between Celery's worker and the broker."""
         self._stall(stage, self._celery, choose)
 
     def lose_relay(self, stage: Stage, machine: Machine, choose: random.Random) -> None:
-        """Close the connection of a relay on the side of the broker alone, so that the relay does not notice it."""
+        """Close the connection of a relay only on the broker's side, so that the relay does not notice that."""
         with stage.fault(LOST, BROKER):
-            choose.choice(self._all[1:]).broker.lose_server()
+            choose.choice(self._clients[1:]).broker.lose_server()
             stage.wait(OUT_OF_REACH)
 
     def _cut(self, stage: Stage, machine: CarriedMachine, choose: random.Random) -> None:

@@ -1,6 +1,6 @@
-"""The invariants where a carrier runs the jobs: most of the common ones, and some of its own.
+"""The invariants of the scenario in which a carrier (Celery) runs the jobs: most of the common ones, and some more.
 
-Invariant: each function is pure: it reads the evidence, and yields the violations.
+Each function reads the evidence, and yields the violations as sentences.
 """
 
 from collections import Counter, defaultdict
@@ -40,33 +40,36 @@ from .policies import (
 RELAYS = 2
 
 MOST_CARRIED = WINDOW + WINDOW * (RELAYS - 1) // RELAYS
-"""The window, and the share of it that each other relay may still use after one relay has counted the jobs again."""
+"""The largest number of jobs that the carrier may hold.
+
+Each relay counts these jobs by itself. After one has counted again, another may still use its share of the window.
+"""
 
 MOST_TWICE = 0.01
 """The largest share of the jobs that may run twice."""
 
 SPEED_LIMIT = 30.0
-"""Seconds at most from the last fault to full speed: attempts to connect to a broker have growing pauses."""
+"""Seconds at most from the last fault to full speed: clients of the broker pause ever longer before they reconnect."""
 
 WAIT_LIMIT = 15.0
-"""Seconds at most from the enqueue of an urgent job, or the claim of any job, to its start behind a full window."""
+"""Seconds at most until an urgent job starts after its enqueue, or any job after its claim: Celery has a long queue."""
 
 DEATHS = 3
-"""After this many deliveries whose worker dies, the broker gives a job back."""
+"""The number of deliveries whose worker dies, after which the broker gives the job back."""
 
 
 def nothing_is_left_over(evidence: Evidence) -> Iterator[str]:
-    """At the end, no row says that the carrier holds a job, and the broker holds no message."""
-    for queue, count in sorted(evidence.left_over.items()):
+    """At the end, the carrier holds no job according to the job table, and the broker has no message."""
+    for queue, count in sorted(evidence.messages_left.items()):
         if count:
             yield f"{count} messages were left in {queue}"
-    if evidence.carried and evidence.carried[-1][1]:
-        yield f"{evidence.carried[-1][1]} jobs were left with the carrier"
+    if evidence.carried_counts and evidence.carried_counts[-1][1]:
+        yield f"{evidence.carried_counts[-1][1]} jobs were left with the carrier"
 
 
 def window_holds(evidence: Evidence) -> Iterator[str]:
-    """At no moment does the carrier hold more jobs than its window and the shares that relays had found free."""
-    for at, count in evidence.carried:
+    """The carrier never holds more jobs than MOST_CARRIED."""
+    for at, count in evidence.carried_counts:
         if count > MOST_CARRIED:
             after = f"{at - evidence.calm_from:.1f} s after the begin"
             yield f"{after} the carrier held {count} jobs, more than {MOST_CARRIED}"
@@ -74,13 +77,15 @@ def window_holds(evidence: Evidence) -> Iterator[str]:
 
 def handed_over_once(evidence: Evidence) -> Iterator[str]:
     """Under each lease a job is handed over at most once: by the relay that has claimed it, to the carrier."""
-    held = {(each.claim.job, each.claim.lease): each.claim.holder for each in evidence.held}
+    claimers = {
+        (held_lease.claim.job, held_lease.claim.lease): held_lease.claim.holder for held_lease in evidence.held_leases
+    }
     counts = Counter((change.job, change.lease) for change in evidence.changes if change.verb == "hand_over")
     for change in evidence.changes:
         if change.verb != "hand_over":
             continue
         lease = (change.job, change.lease)
-        if counts[lease] > 1 or change.holder != carrier_id(CARRIER) or held.get(lease) != change.holder_before:
+        if counts[lease] > 1 or change.holder != carrier_id(CARRIER) or claimers.get(lease) != change.holder_before:
             yield f"job {change.job} was handed over from {change.holder_before} to {change.holder}"
 
 
@@ -93,12 +98,12 @@ def few_run_twice(evidence: Evidence) -> Iterator[str]:
 
 def carried_deaths_are_counted_right(evidence: Evidence) -> Iterator[str]:
     """A job is recovered for deaths of Celery's processes only if enough faults made the broker deliver it again."""
-    for held in evidence.held:
-        end = held.end
+    for held_lease in evidence.held_leases:
+        end = held_lease.end
         if end is None or end.verb != "recover" or end.holder_before != carrier_id(CARRIER):
             continue
         count = sum(
-            fault.what in DELIVER_AGAIN and fault.overlaps(held.claim.at - 1, end.at) for fault in evidence.faults
+            fault.what in DELIVER_AGAIN and fault.overlaps(held_lease.claim.at - 1, end.at) for fault in evidence.faults
         )
         if count < DEATHS:
             yield f"job {end.job} was recovered for {DEATHS} deaths of its workers, and there were {count} faults"
@@ -111,20 +116,20 @@ def jobs_run_twice(evidence: Evidence) -> set[int]:
     recovered has begun again under a later lease.
     """
     counts = Counter((entry.job, entry.lease, entry.what) for entry in evidence.entries)
-    found = {job for (job, _, what), times in counts.items() if times > 1 and what != "effect"}
-    begun: defaultdict[int, set[int]] = defaultdict(set)
+    twice = {job for (job, _, what), times in counts.items() if times > 1 and what != "effect"}
+    leases_begun: defaultdict[int, set[int]] = defaultdict(set)
     for entry in evidence.entries:
-        begun[entry.job].add(entry.lease)
-    for held in evidence.held:
-        job, lease = held.claim.job, held.claim.lease
-        is_taken_away = held.end is not None and held.end.verb in ("release", "recover")
-        if is_taken_away and lease in begun[job] and max(begun[job]) > lease:
-            found.add(job)
-    return found
+        leases_begun[entry.job].add(entry.lease)
+    for held_lease in evidence.held_leases:
+        job, lease = held_lease.claim.job, held_lease.claim.lease
+        is_taken_away = held_lease.end is not None and held_lease.end.verb in ("release", "recover")
+        if is_taken_away and lease in leases_begun[job] and max(leases_begun[job]) > lease:
+            twice.add(job)
+    return twice
 
 
 def _as_if_all_machines_were_hit(invariant: Invariant, evidence: Evidence) -> Iterator[str]:
-    """Check an invariant as if each fault hit all machines: a fault of any machine can delay a carried job."""
+    """Check an invariant as if each fault hit all machines: a fault of any machine can delay a job that Celery runs."""
     faults = [replace(fault, target=POSTGRES) for fault in evidence.faults]
     return invariant(replace(evidence, faults=faults))
 

@@ -1,7 +1,7 @@
 """Records which worker processes of all machines were alive, and until when, by looking at them many times a second.
 
-Invariant: the record does not depend on the database or on a log, so that it can contradict them: a worker that they
-call dead may be alive.
+Invariant: the record does not depend on the database or on a log, so that it can contradict both: a worker that the
+database calls dead may be alive.
 """
 
 import contextlib
@@ -24,8 +24,8 @@ class Census:
     def __init__(self, machines: Sequence[Machine]) -> None:
         self._machines = machines
         self._lives: dict[int, Life] = {}
-        self._seen: dict[int, psutil.Process] = {}
-        self._over = threading.Event()
+        self._processes: dict[int, psutil.Process] = {}
+        self._is_stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="census", daemon=True)
 
     def start(self) -> None:
@@ -34,32 +34,32 @@ class Census:
 
     def stop(self) -> dict[int, Life]:
         """Stop the thread. Returns the life of each worker process by its process id."""
-        self._over.set()
+        self._is_stopped.set()
         self._thread.join()
         return self._lives
 
     def _run(self) -> None:
-        while not self._over.wait(LOOK):
+        while not self._is_stopped.wait(LOOK):
             for machine in self._machines:
                 self._add_new_workers(machine)
-            for pid, process in list(self._seen.items()):
+            for pid, process in list(self._processes.items()):
                 if _is_alive(process):
                     self._lives[pid].last_seen = time.time()
                 else:
-                    del self._seen[pid]
+                    del self._processes[pid]
                     self._lives[pid].is_over = True
 
     def _add_new_workers(self, machine: Machine) -> None:
         """Add the new worker processes of a machine."""
         for pid in machine.pids[1:]:
-            if pid not in self._seen:
+            if pid not in self._processes:
                 with contextlib.suppress(psutil.NoSuchProcess):
-                    self._seen[pid] = psutil.Process(pid)
+                    self._processes[pid] = psutil.Process(pid)
                     self._lives[pid] = Life(machine.name, time.time(), time.time())
 
 
 def _is_alive(process: psutil.Process) -> bool:
-    """Whether the process exists, running or stopped, and is no zombie."""
+    """Whether the process exists, even if it is stopped, and is not a zombie."""
     with contextlib.suppress(psutil.NoSuchProcess):
         return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
     return False

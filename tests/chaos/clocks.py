@@ -1,6 +1,6 @@
 """Clocks that can be set: libfaketime gives the processes of a machine, or of PostgreSQL, another time of day.
 
-Invariant: only the time of day is wrong. Monotonic time is unchanged, as when a real clock is set.
+Invariant: only the time of day is changed. Monotonic time stays right, as when somebody sets a real clock.
 """
 
 from collections.abc import Mapping
@@ -31,6 +31,6 @@ class Clock:
 
     def set(self, seconds: float) -> None:
         """From now on, let the clock be wrong by this number of seconds."""
-        fresh = self._file.with_suffix(".new")
-        fresh.write_text(f"{seconds:+g}\n")
-        fresh.rename(self._file)
+        new_file = self._file.with_suffix(".new")
+        new_file.write_text(f"{seconds:+g}\n")
+        new_file.rename(self._file)

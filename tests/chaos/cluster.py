@@ -1,6 +1,6 @@
 """A PostgreSQL that the scenarios stop, pause and replace, whose connections they cut, and whose clock they change.
 
-Invariant: PostgreSQL is durable (`fsync` and `synchronous_commit` are on): committed rows survive a crash.
+Invariant: `fsync` and `synchronous_commit` are on, so that committed rows survive a crash.
 """
 
 import contextlib
@@ -31,18 +31,18 @@ IS_SYNCHRONOUS = "SELECT 1 FROM pg_stat_replication WHERE sync_state = 'sync'"
 class Cluster:
     """A server in the folder `home`, reachable through Unix sockets only; machines connect through a proxy.
 
-    The server may have a standby. After a failover the standby is the server, and the old server is made again as its
-    standby. The URL names both: libpq connects to the one that accepts writes.
+    The server may have a standby. After a failover the standby is the server, and a new standby takes the place of the
+    old server. The URL names both servers: libpq connects to the server that accepts writes.
     """
 
     def __init__(self, home: Path) -> None:
-        # Without locks: PostgreSQL reads the time in signal handlers, too.
+        # The library without locks: PostgreSQL reads the time in signal handlers too, where a lock could block.
         self.clock = Clock(home / "clock", threads=False)
         self._server = Server(home, self.clock.environment)
         self._standby = Server(home.with_name(f"{home.name}-2"), self.clock.environment)
         self._is_copied = False
-        both = ",".join(str(server.sockets) for server in (self._server, self._standby))
-        self._address = f"host={quote(both)}&port=5432,5432&target_session_attrs=read-write"
+        socket_folders = ",".join(str(server.sockets) for server in (self._server, self._standby))
+        self._address = f"host={quote(socket_folders)}&port=5432,5432&target_session_attrs=read-write"
         self.url = self._url(DATABASE)
 
     @property
@@ -56,9 +56,8 @@ class Cluster:
         self._server.start()
         with self.connect(database="postgres") as connection:
             connection.execute("ALTER SYSTEM SET deadlock_timeout = '100ms'")
-            connection.execute(
-                "ALTER SYSTEM SET max_connections = 300"
-            )  # killed processes keep their connections for a moment
+            # The server closes the connections of killed processes a moment later.
+            connection.execute("ALTER SYSTEM SET max_connections = 300")
         self._server.stop()
         self._server.start()
         self._server.create_database(DATABASE)
@@ -129,7 +128,7 @@ class Cluster:
         _kill(self._standby)
 
     def refuse_writes(self) -> None:
-        """Make the server refuse transactions that write. The server and its sessions go on."""
+        """Make the server refuse transactions that write. The server and its sessions stay."""
         with self.connect() as connection:
             connection.execute("ALTER SYSTEM SET default_transaction_read_only = on")
             connection.execute("SELECT pg_reload_conf()")
@@ -143,12 +142,12 @@ class Cluster:
     def terminate_backends(self, choose: random.Random, *, share: float) -> int:
         """Terminate a random share of the sessions on the server. Returns how many."""
         with self.connect() as connection:
-            found = connection.execute(
+            sessions = connection.execute(
                 "SELECT pid FROM pg_stat_activity WHERE datname = %s AND pid <> pg_backend_pid() "
                 "AND backend_type = 'client backend' ORDER BY backend_start, pid",
                 [DATABASE],
             ).fetchall()
-            chosen = [pid for (pid,) in found if choose.random() < share]
+            chosen = [pid for (pid,) in sessions if choose.random() < share]
             connection.execute("SELECT pg_terminate_backend(pid) FROM unnest(%s::int[]) AS pid", [chosen])
         return len(chosen)
 
@@ -160,7 +159,7 @@ class Cluster:
 
 
 def _processes(server: Server) -> list[psutil.Process]:
-    """The processes of a running server, the postmaster first: once it is stopped or killed, it starts no new ones."""
+    """The processes of a running server. The postmaster is first, because it starts the others, and must stop first."""
     postmaster = psutil.Process(int((server.data / "postmaster.pid").read_text().split()[0]))
     return [postmaster, *postmaster.children(recursive=True)]
 

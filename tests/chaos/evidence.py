@@ -1,6 +1,6 @@
 """The evidence after a scenario: rows of the witness's tables, log lines, the census of processes, and the faults.
 
-Invariant: plain values, read once. Other modules judge them.
+Invariant: the evidence is plain values, read once. Other modules judge it.
 """
 
 import bisect
@@ -59,24 +59,24 @@ class Change(NamedTuple):
     rate_key: str | None = None
     rate_interval: float | None = None
     rate_burst: int | None = None
-    stated: float = 0.0
-    """When the statement of the change began, by the clock of PostgreSQL, which may be wrong."""
+    statement_began: float = 0.0
+    """When the statement that made the change began, by the clock of PostgreSQL, which may be wrong."""
     batch: int | None = None
     calls_back: str | None = None
-    """The callback of its batch that the job is; `None` if the job is no callback."""
+    """If the job is a callback of its batch, the kind of callback, such as `on_finish`; otherwise `None`."""
     had_begun: bool | None = None
     """Whether the row before the change says that the job has begun."""
     has_begun: bool | None = None
     """Whether the row after the change says that the job has begun."""
     is_ahead: bool | None = None
-    """Whether the job is claimed ahead, without a permit: it uses the permit of another job of its worker later."""
+    """Whether the job was claimed before it had a permit of its limit: later it gets the one of a job of its worker."""
 
     @property
     def verb(self) -> str:
-        """The kind of change, derived from the row; `illegal` if no function of the package changes a job so."""
+        """The kind of change, derived from the row; `illegal` if the package never changes a job in this way."""
         if self.before == "running" and self.after is not None:
             return self._end_of_lease()
-        known: dict[tuple[str | None, str | None], str] = {
+        legal_changes: dict[tuple[str | None, str | None], str] = {
             (None, "scheduled"): "enqueue",
             (None, "queued"): "enqueue",
             (None, "blocked"): "enqueue",
@@ -96,7 +96,7 @@ class Change(NamedTuple):
             ("discarded", "blocked"): "retry",
             ("discarded", None): "prune",
         }
-        return known.get((self.before, self.after), "illegal")
+        return legal_changes.get((self.before, self.after), "illegal")
 
     def _end_of_lease(self) -> str:
         error = self.error or ""
@@ -121,11 +121,12 @@ class Entry(NamedTuple):
     job: int
     lease: int
     what: str
+    """`begin`, `end` or `effect`."""
     at: float
 
 
 class BatchChange(NamedTuple):
-    """A batch was made (`open`), finished, or deleted. `seq` numbers it together with the changes of jobs."""
+    """A change of a batch: it was made (`open`), finished, or deleted. `seq` counts changes of jobs and batches."""
 
     seq: int
     batch: int
@@ -153,7 +154,7 @@ class Promise(NamedTuple):
     priority: int
 
 
-class Held(NamedTuple):
+class HeldLease(NamedTuple):
     """One lease: the change that began it (the claim), and the change that ended it."""
 
     claim: Change
@@ -180,14 +181,14 @@ class Life:
 
 
 class Death(NamedTuple):
-    """A process that was killed, that hangs, or that nobody could hear of for much longer than the worker timeout."""
+    """A process that was killed, that hangs, or whose heartbeats stopped for much longer than the worker timeout."""
 
     pid: int
     at: float
     alone: bool
     """Whether the supervisor of the process still lives, so that it notices the death."""
     frozen: bool = False
-    """Whether the process is still there, and does nothing."""
+    """Whether the process still exists, but does nothing."""
 
 
 class Stop(NamedTuple):
@@ -201,7 +202,7 @@ class Stop(NamedTuple):
 
     @property
     def had_workers(self) -> bool:
-        """Whether it had started its workers. Before that, SIGTERM ends it like any other program."""
+        """Whether the `runworker` had started its workers. Before that, SIGTERM ends it like any other program."""
         return len(self.pids) > 1
 
 
@@ -220,10 +221,10 @@ class Fault:
     deaths: list[Death] = field(default_factory=list)
     stops: list[Stop] = field(default_factory=list)
     overdue: list[str] = field(default_factory=list)
-    """Sentences about effects that the fault should have had in time, and had not."""
+    """Sentences about things that had to happen within a time after the fault, and did not."""
 
     def overlaps(self, began: float, ended: float) -> bool:
-        """Whether the fault lasted at some moment of this time."""
+        """Whether the fault lasted at any moment of this time."""
         return self.began <= ended and began <= self.ended
 
 
@@ -232,7 +233,7 @@ class Evidence:
     """All evidence of one run of a scenario."""
 
     changes: list[Change] = field(default_factory=list)
-    """In their order; changes of one job, or of one unique key, in the order of their commits."""
+    """Changes of jobs in their order; changes of one job, or of one unique key, in the order of their commits."""
     entries: list[Entry] = field(default_factory=list)
     promises: list[Promise] = field(default_factory=list)
     batches: list[BatchChange] = field(default_factory=list)
@@ -260,10 +261,10 @@ class Evidence:
     """The life of each worker process, by its process id."""
     urgent: set[int] = field(default_factory=set)
     """The jobs that must start before all other jobs."""
-    placed: set[int] = field(default_factory=set)
-    """The jobs that write a row into the schema that each new connection is set to."""
+    row_writers: set[int] = field(default_factory=set)
+    """The jobs whose task writes a row through Django."""
     rows: dict[str, set[int]] = field(default_factory=dict)
-    """The jobs that have written such a row, by the schema of the row."""
+    """The jobs that have written such a row, by the schema in which the row is."""
     log: list[Line] = field(default_factory=list)
     """The log lines of all machines."""
     faults: list[Fault] = field(default_factory=list)
@@ -277,13 +278,13 @@ class Evidence:
     calm_again: float = 0.0
     """When the last fault was over."""
     load_until: float = 0.0
-    carried: list[tuple[float, int]] = field(default_factory=list)
-    """Moments, and how many jobs the carrier held then according to their rows."""
-    left_over: dict[str, int] = field(default_factory=dict)
+    carried_counts: list[tuple[float, int]] = field(default_factory=list)
+    """Times, and how many jobs the carrier (Celery) held at each time, according to the job table."""
+    messages_left: dict[str, int] = field(default_factory=dict)
     """How many messages were left in each queue of the broker at the end."""
 
     @cached_property
-    def held(self) -> list[Held]:
+    def held_leases(self) -> list[HeldLease]:
         """All leases, each with the change that ended it."""
         ends, begins = {}, []
         for change in self.changes:
@@ -293,7 +294,7 @@ class Evidence:
                 ends[change.job, change.lease_before] = change
             if change.after == "running":
                 begins.append(change)
-        return [Held(claim, ends.get((claim.job, claim.lease))) for claim in begins]
+        return [HeldLease(claim, ends.get((claim.job, claim.lease))) for claim in begins]
 
     @cached_property
     def handed_over(self) -> dict[tuple[int, int], Change]:
@@ -317,7 +318,7 @@ class Evidence:
         return dict(grouped)
 
     def status_at(self, job: int, seq: int) -> str | None:
-        """The status of a job just before the change `seq`; its last one if pruned; `None` if it did not exist."""
+        """The status of a job just before the change `seq`: `None` before its enqueue, the last one after a prune."""
         changes = self.by_job.get(job, [])
         last = bisect.bisect_left(changes, seq, key=lambda change: change.seq) - 1
         if last < 0:
@@ -332,11 +333,11 @@ class Evidence:
     @cached_property
     def lines_of(self) -> dict[int, list[Line]]:
         """The log lines that name a job, by its id."""
-        found: defaultdict[int, list[Line]] = defaultdict(list)
+        grouped: defaultdict[int, list[Line]] = defaultdict(list)
         for line in self.log:
-            for number in {int(number) for number in JOB_ID.findall(line.text)}:
-                found[number].append(line)
-        return dict(found)
+            for job_id in {int(digits) for digits in JOB_ID.findall(line.text)}:
+                grouped[job_id].append(line)
+        return dict(grouped)
 
     def machine_of(self, holder: str | None) -> str:
         """The machine of a worker, by the id that stands in `locked_by`."""
@@ -344,23 +345,23 @@ class Evidence:
 
     @cached_property
     def deaths(self) -> list[tuple[Fault, Death]]:
-        """All of them, each with its fault."""
+        """All deaths, each with its fault."""
         return [(fault, death) for fault in self.faults for death in fault.deaths]
 
     @cached_property
     def stops(self) -> list[tuple[Fault, Stop]]:
-        """All of them, each with its fault."""
+        """All stops, each with its fault."""
         return [(fault, stop) for fault in self.faults for stop in fault.stops]
 
-    def held_by(self, pids: set[int], at: float) -> list[Held]:
-        """The leases that these processes held at a moment, and did not hand over."""
+    def held_by(self, pids: set[int], at: float) -> list[HeldLease]:
+        """The leases that these processes held at this time, without jobs that they had handed over to a carrier."""
         return [
-            held
-            for held in self.held
-            if self.processes.get(held.claim.holder) in pids
-            and held.claim.at <= at
-            and (held.end is None or held.end.at > at)
-            and (held.claim.job, held.claim.lease) not in self.handed_over
+            held_lease
+            for held_lease in self.held_leases
+            if self.processes.get(held_lease.claim.holder) in pids
+            and held_lease.claim.at <= at
+            and (held_lease.end is None or held_lease.end.at > at)
+            and (held_lease.claim.job, held_lease.claim.lease) not in self.handed_over
         ]
 
 
@@ -387,13 +388,13 @@ ROWS = """
 SELECT 'chaos_tenant', job_id FROM chaos_tenant.chaos_row UNION SELECT 'public', job_id FROM public.chaos_row
 """
 
-ATOMIC = ("tests.chaos.jobs.work_atomic", "tests.chaos.jobs.work_completing")
+ATOMIC_TASKS = ("tests.chaos.jobs.work_atomic", "tests.chaos.jobs.work_completing")
 WITH_STEPS = ("tests.chaos.jobs.go_on",)
-PLACED = ("tests.chaos.jobs.write_row", "tests.chaos.jobs.write_row_again")
+TASKS_THAT_WRITE_ROWS = ("tests.chaos.jobs.write_row", "tests.chaos.jobs.write_row_again")
 
 
 def gather(connection: psycopg.Connection[Any], **known: Any) -> Evidence:
-    """Read the tables of the witness. `known` are the values that the runner itself knows."""
+    """Read the tables of the witness. `known` has the values that are not in the database."""
     promises = [Promise(*row) for row in connection.execute(PROMISES)]
     processes = connection.execute(PROCESSES).fetchall()
     changes = [Change(*row) for row in connection.execute(CHANGES)]
@@ -416,9 +417,9 @@ def gather(connection: psycopg.Connection[Any], **known: Any) -> Evidence:
         taken=dict(connection.execute(TAKEN).fetchall()),
         needs=[Need(*row) for row in connection.execute(NEEDS)],
         statuses=pruned | dict(connection.execute(STATUSES).fetchall()),
-        atomic={promise.job for promise in promises if promise.task in ATOMIC},
+        atomic={promise.job for promise in promises if promise.task in ATOMIC_TASKS},
         urgent={promise.job for promise in promises if promise.priority == URGENT},
-        placed={promise.job for promise in promises if promise.task in PLACED},
+        row_writers={promise.job for promise in promises if promise.task in TASKS_THAT_WRITE_ROWS},
         processes={worker: pid for worker, pid, _ in processes},
         names={worker: name for worker, _, name in processes},
         rows=dict(rows),

@@ -1,6 +1,6 @@
 """Builds evidence step by step, for the tests of the invariants.
 
-Invariant: `without_violations()` violates no invariant; a test adds its violation.
+Invariant: the evidence of `without_violations()` violates no invariant; a test adds its violation.
 """
 
 from typing import Any
@@ -48,8 +48,8 @@ class EvidenceBuilder:
         self.change(job, "running", "running", lease=self.last_change(job).lease + 1, holder=holder)
 
     def write_entries(self, job: int, *what: str) -> None:
-        for each in what:
-            self.evidence.entries.append(Entry(job, self.last_change(job).lease, each, self.time))
+        for kind in what:
+            self.evidence.entries.append(Entry(job, self.last_change(job).lease, kind, self.time))
 
     def settle(self, job: int, status: str = "completed", **values: Any) -> None:
         lease = self.last_change(job).lease
@@ -123,7 +123,7 @@ class EvidenceBuilder:
 
 
 def without_violations() -> EvidenceBuilder:
-    """Evidence of a steady load, a worker that dies, a job taken over and a `runworker` that stops: no violation."""
+    """Legal evidence of a steady load, a worker that dies, a job taken over and a `runworker` that stops."""
     builder = EvidenceBuilder()
     builder.run_steady_load_until(110)
     builder.defer(1)

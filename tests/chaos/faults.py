@@ -25,18 +25,18 @@ from .machines import Machine
 from .promises import promise
 from .stage import Stage
 
-LONG = WORKER_TIMEOUT + 7
-"""Seconds for which a machine is paused or cut off: longer than others need to notice that it is dead."""
+LONG_PAUSE = WORKER_TIMEOUT + 7
+"""Seconds for which a machine is paused or cut off: longer than the other machine needs to notice that it is dead."""
 
-SILENT = 2 * WORKER_TIMEOUT
-"""Seconds for which a supervisor alone is silent: twice the time after which others call its machine dead."""
+SILENT_SECONDS = 2 * WORKER_TIMEOUT
+"""Seconds for which only a supervisor is silent: twice the time after which another machine counts its workers dead."""
 
 HOUR = 3600.0
 
 FROZEN_LIMIT = 40.0
 """Seconds within which a worker that hangs must be replaced: its supervisor waits for thirty."""
 
-LARGE = 900_000
+LARGE_TEXT_LENGTH = 900_000
 """Characters of a large text: nearly as many bytes as arguments and results may have."""
 
 SLOW_LINK = 4_000_000
@@ -46,7 +46,7 @@ LARGE_LIMIT = 80.0
 """Seconds within which large jobs must be finished: twice the transfer time if one worker claims them all."""
 
 MOVE_LIMIT = 20.0
-"""Seconds within which each machine must use a new primary: twice the time after which a statement is given up."""
+"""Seconds within which each machine must use a new primary: twice the timeout of a statement."""
 
 CLAIMERS = """
 SELECT count(DISTINCT split_part(holder, '/', 1))
@@ -55,8 +55,8 @@ FROM chaos_change WHERE after = 'running' AND before <> 'running' AND at > to_ti
 
 HELD = "SELECT count(*) FROM skipqueue_job WHERE status = 'running' AND split_part(locked_by, '/', 1) = %s"
 
-VERY_LONG = SILENT - 1
-"""Seconds of a job that must run during all of SILENT: longer than the worker timeout."""
+VERY_LONG_JOB = SILENT_SECONDS - 1
+"""Seconds of a job that must run during all of SILENT_SECONDS: longer than the worker timeout."""
 
 SHORT_JOBS, LONG_JOBS, LONG_JOB = 5000, 400, 0.3
 """How many jobs take no time, how many jobs after them take long, and how many seconds these take."""
@@ -83,7 +83,7 @@ def kill_supervisor(stage: Stage, machine: Machine, choose: random.Random) -> No
 
 
 def kill_machine(stage: Stage, machine: Machine, choose: random.Random) -> None:
-    """SIGKILL everything on one machine. Start it again when the other machine has long noticed."""
+    """SIGKILL all processes of a machine. Start it again after the other machine has recovered its jobs."""
     with stage.fault("machine killed", machine.name) as fault:
         fault.deaths = machine.kill()
         stage.wait(WORKER_TIMEOUT + choose.uniform(4, 6))
@@ -91,17 +91,17 @@ def kill_machine(stage: Stage, machine: Machine, choose: random.Random) -> None:
 
 
 def stop_machine(stage: Stage, machine: Machine, choose: random.Random) -> None:
-    """A rolling deploy: SIGTERM, wait for the end, start the new one."""
+    """Send SIGTERM to a machine, wait for its end, and start it again, as a rolling deploy does."""
     with stage.fault("SIGTERM", machine.name) as fault:
         fault.stops = [machine.stop()]
         machine.start()
 
 
 def pause_machine(stage: Stage, machine: Machine, choose: random.Random) -> None:
-    """SIGSTOP to all of a machine's processes, for longer than the worker timeout: others take its jobs."""
+    """SIGSTOP all processes of a machine for longer than the worker timeout: the other machine recovers its jobs."""
     with stage.fault("machine paused", machine.name, silences=True) as fault:
         fault.deaths = machine.pause()
-        stage.wait(LONG)
+        stage.wait(LONG_PAUSE)
         _check_holds_no_job(stage, fault, machine)
         machine.resume()
 
@@ -109,27 +109,27 @@ def pause_machine(stage: Stage, machine: Machine, choose: random.Random) -> None
 def _check_holds_no_job(stage: Stage, fault: Fault, machine: Machine) -> None:
     """Check that a machine that was silent for long holds no job: the other machine must have recovered its jobs.
 
-    Without a check during other faults: they may lock the table, or leave the other supervisor without a connection.
+    Other faults may delay the recovery (they may lock the table), so nothing is checked while there is another fault.
     """
     if any(other is not fault and other.overlaps(fault.began, float("inf")) for other in stage.faults):
         return
     with stage.cluster.connect() as connection:
-        ((held,),) = connection.execute(HELD, [machine.name]).fetchall()
-    if held:
-        fault.overdue.append(f"{held} jobs of a machine that has been silent for {LONG:g} s are still running")
+        ((count,),) = connection.execute(HELD, [machine.name]).fetchall()
+    if count:
+        fault.overdue.append(f"{count} jobs of a machine that has been silent for {LONG_PAUSE:g} s are still running")
 
 
 def pause_supervisor(stage: Stage, machine: Machine, choose: random.Random) -> None:
-    """SIGSTOP to a supervisor alone: its workers live, and keep their jobs."""
+    """SIGSTOP only a supervisor: its workers live, and keep their jobs."""
     _defer_long()
     with stage.fault("supervisor paused", machine.name, slows=False):
         machine.pause_supervisor()
-        stage.wait(SILENT)
+        stage.wait(SILENT_SECONDS)
         machine.resume()
 
 
 def pause_workers(stage: Stage, machine: Machine, choose: random.Random) -> None:
-    """SIGSTOP to the workers for longer than the worker timeout, while their supervisor lives: they keep their jobs."""
+    """SIGSTOP the workers for longer than the worker timeout, while their supervisor lives: they keep their jobs."""
     with stage.fault("workers paused", machine.name):
         machine.pause_workers()
         stage.wait(WORKER_TIMEOUT + choose.uniform(1, 3))
@@ -142,7 +142,7 @@ def freeze_workers(stage: Stage, machine: Machine, choose: random.Random) -> Non
         pid, name = _freeze_loop(stage)
         frozen.target = name.partition("/")[0]
         frozen.deaths = [Death(pid, time.time(), alone=True, frozen=True)]
-        (other,) = (each for each in stage.machines if each.name != frozen.target)
+        (other,) = (candidate for candidate in stage.machines if candidate.name != frozen.target)
         paused.target = other.name
         paused.deaths = other.pause_worker(choose.randrange(100))
         for fault in (frozen, paused):
@@ -154,35 +154,35 @@ def freeze_workers(stage: Stage, machine: Machine, choose: random.Random) -> Non
 
 def _freeze_loop(stage: Stage) -> tuple[int, str]:
     """Defer a job that freezes its worker. Returns the process id and the name of the worker that runs it."""
-    with _django():
+    with closing_connection():
         (job,) = defer_many(jobs.freeze, [()])
     with stage.cluster.connect() as connection:
         deadline = time.monotonic() + 30
         while time.monotonic() < deadline:
-            found = connection.execute(
+            worker = connection.execute(
                 "SELECT process.pid, process.name FROM chaos_ledger JOIN skipqueue_job AS job ON job.id = job_id "
                 "JOIN chaos_process AS process ON worker_id = locked_by WHERE what = 'begin' AND job_id = %s",
                 [job],
             ).fetchone()
-            if found:
-                return int(found[0]), str(found[1])
+            if worker:
+                return int(worker[0]), str(worker[1])
             time.sleep(0.05)
     raise RuntimeError("The job that freezes a worker did not begin within 30 s.")
 
 
 def block_log(stage: Stage, machine: Machine, choose: random.Random) -> None:
-    """Stop reading the log of a machine until its pipe is full, and kill a worker, so that much is logged."""
+    """Stop reading the log of a machine until its pipe is full, and kill a worker, so that the machine logs more."""
     _defer_long()
     with stage.fault(LOG_BLOCKED, machine.name, slows=False) as fault:
         machine.logbook.block()
         stage.wait(1)
         fault.deaths = machine.kill_worker(choose.randrange(100))
-        stage.wait(SILENT - 1)
+        stage.wait(SILENT_SECONDS - 1)
         machine.logbook.unblock()
 
 
 def change_clock(stage: Stage, machine: Machine, choose: random.Random) -> None:
-    """Set the clock of a machine an hour forward or back for some seconds."""
+    """Set the clock of a machine forward or back by an hour for some seconds."""
     with stage.fault("clock off", machine.name, slows=False):
         machine.clock.set(choose.choice((HOUR, -HOUR)))
         stage.wait(choose.uniform(4, 6))
@@ -193,20 +193,20 @@ def change_clock(stage: Stage, machine: Machine, choose: random.Random) -> None:
 
 
 def _defer_long() -> None:
-    """Defer a few jobs that take longer than the worker timeout: functions and coroutines."""
+    """Defer a few jobs that take longer than the worker timeout; the tasks are a function and a coroutine."""
     for task in (jobs.work, jobs.work_async):
-        _defer_if_possible(task, [(VERY_LONG,)] * 4)
+        _defer_if_possible(task, [(VERY_LONG_JOB,)] * 4)
 
 
 def _defer_if_possible(task: Task[..., Any], calls: Sequence[tuple[object, ...]]) -> None:
-    """Defer jobs, but do nothing while there is no database."""
-    with contextlib.suppress(Error), _django():
+    """Defer jobs, or do nothing if the database is not available."""
+    with contextlib.suppress(Error), closing_connection():
         defer_many(task, calls)
 
 
 def short_then_long(stage: Stage, machine: Machine, choose: random.Random) -> None:
     """Defer short jobs, and long jobs behind them, while one machine is stopped; start it again after a second."""
-    with stage.fault("short jobs, then long ones", machine.name, slows=False) as fault, _django():
+    with stage.fault("short jobs, then long ones", machine.name, slows=False) as fault, closing_connection():
         fault.stops = [machine.stop()]
         with transaction.atomic():  # visible at once, so that one claim takes short and long jobs
             defer_many(jobs.blink, [()] * SHORT_JOBS)
@@ -221,26 +221,26 @@ def short_then_long(stage: Stage, machine: Machine, choose: random.Random) -> No
 
 def send_large(stage: Stage, machine: Machine, choose: random.Random) -> None:
     """Defer many short jobs, and behind them jobs with arguments and results of nearly 1 MB, over slow connections."""
-    loads = [secrets.token_hex(LARGE // 2) for _ in range(4)]
-    with stage.fault("large rows", POSTGRES) as fault, _django(), stage.cluster.connect() as connection:
-        for each in stage.machines:
-            each.proxy.limit(SLOW_LINK)
+    large_texts = [secrets.token_hex(LARGE_TEXT_LENGTH // 2) for _ in range(4)]
+    with stage.fault("large rows", POSTGRES) as fault, closing_connection(), stage.cluster.connect() as connection:
+        for any_machine in stage.machines:
+            any_machine.proxy.limit(SLOW_LINK)
         with transaction.atomic():
             defer_many(jobs.blink, [()] * SHORT_JOBS)
-            ids = defer_many(jobs.produce, [(LARGE,)] * 160)
-        for load in loads:
-            ids += defer_many(jobs.carry, [(load,)] * 5)
-            ids += defer_many(jobs.drop, [(load,)] * 3)
+            ids = defer_many(jobs.return_large_text, [(LARGE_TEXT_LENGTH,)] * 160)
+        for text in large_texts:
+            ids += defer_many(jobs.return_argument, [(text,)] * 5)
+            ids += defer_many(jobs.discard_large_argument, [(text,)] * 3)
 
-        def left() -> int:
+        def count_unfinished() -> int:
             unfinished = "SELECT count(*) FROM skipqueue_job WHERE id = ANY (%s) AND status IN ('queued', 'running')"
             row = connection.execute(unfinished, [ids]).fetchone()
             return int(row[0]) if row else 0
 
-        if not stage.wait_for(lambda: left() == 0, LARGE_LIMIT):
-            fault.overdue.append(f"{left()} of {len(ids)} large jobs were not finished")
-        for each in stage.machines:
-            each.proxy.limit(float("inf"))
+        if not stage.wait_for(lambda: count_unfinished() == 0, LARGE_LIMIT):
+            fault.overdue.append(f"{count_unfinished()} of {len(ids)} large jobs were not finished")
+        for any_machine in stage.machines:
+            any_machine.proxy.limit(float("inf"))
 
 
 # The network between a machine and PostgreSQL
@@ -256,24 +256,24 @@ def cut_network(stage: Stage, machine: Machine, choose: random.Random) -> None:
 
 
 def stall_network(stage: Stage, machine: Machine, choose: random.Random) -> None:
-    """Let no byte and no error through between a machine and PostgreSQL, for longer than the worker timeout."""
+    """Hold back all bytes and errors between a machine and PostgreSQL, for longer than the worker timeout."""
     with stage.fault("network stalled", machine.name, silences=True) as fault:
         fault.deaths = [Death(pid, time.time(), alone=False) for pid in machine.pids]
         machine.proxy.stall()
-        stage.wait(LONG)
+        stage.wait(LONG_PAUSE)
         _check_holds_no_job(stage, fault, machine)
         machine.proxy.flow()
 
 
 def lose_server(stage: Stage, machine: Machine, choose: random.Random) -> None:
-    """Half-open: close the connections of a machine on the server's side, so that the machine never notices."""
+    """Close the connections of a machine only on the server's side (half-open), so that the machine never notices."""
     with stage.fault("half-open", machine.name, silences=True):
         machine.proxy.lose_server()
-        stage.wait(LONG)
+        stage.wait(LONG_PAUSE)
 
 
 def lose_clients(stage: Stage, machine: Machine, choose: random.Random) -> None:
-    """Half-open: close the connections of a machine, so that the server does not notice for a while."""
+    """Close the connections of a machine only on its side (half-open): the server does not notice for a while."""
     with stage.fault("half-open", machine.name, silences=True):
         machine.proxy.lose_clients()
         stage.wait(choose.uniform(2, 4))
@@ -281,7 +281,7 @@ def lose_clients(stage: Stage, machine: Machine, choose: random.Random) -> None:
 
 
 def stall_supervisor(stage: Stage, machine: Machine, choose: random.Random) -> None:
-    """Let no byte and no error through between a supervisor and PostgreSQL; the connections of its workers work."""
+    """Hold back all bytes and errors between a supervisor and PostgreSQL; the connections of its workers work."""
     _without_supervisor(stage, machine, "supervisor stalled", machine.proxy.stall_process)
 
 
@@ -296,21 +296,21 @@ def _without_supervisor(stage: Stage, machine: Machine, what: str, keep_out: Cal
         _defer_long()
         with stage.fault(what, machine.name, slows=False):
             keep_out(supervisor)
-            stage.wait(SILENT)
+            stage.wait(SILENT_SECONDS)
             machine.proxy.let_in()
 
 
 def slow_connects(stage: Stage, machine: Machine, choose: random.Random) -> None:
-    """Make opening a connection slow: slower than the timeout of the tasks that open one."""
+    """Make opening a connection take longer than the timeout of the tasks that open one."""
     with stage.fault("slow to connect", POSTGRES):
-        for each in stage.machines:
-            each.proxy.delay_connects(0.3)
+        for any_machine in stage.machines:
+            any_machine.proxy.delay_connects(0.3)
         for _ in range(12):
             for task in (jobs.write_row_again, jobs.write_row):
                 _defer_if_possible(task, [()] * 12)
             stage.wait(0.5)
-        for each in stage.machines:
-            each.proxy.delay_connects(0)
+        for any_machine in stage.machines:
+            any_machine.proxy.delay_connects(0)
 
 
 # PostgreSQL
@@ -334,7 +334,7 @@ def fail_over(stage: Stage, machine: Machine, choose: random.Random) -> None:
 
 
 def turn_read_only(stage: Stage, machine: Machine, choose: random.Random) -> None:
-    """Make the primary refuse writes with all sockets open, as when a cloud swaps roles, and promote the standby.
+    """Make the primary refuse writes, but keep all sockets open, and promote the standby, as some clouds do.
 
     All machines must find the new primary while the former primary still answers.
     """
@@ -345,18 +345,18 @@ def turn_read_only(stage: Stage, machine: Machine, choose: random.Random) -> Non
         promoted = time.time()
         with stage.cluster.connect() as connection:
 
-            def moved() -> bool:
-                found = connection.execute(CLAIMERS, [promoted]).fetchone()
-                return found is not None and found[0] == len(stage.machines)
+            def all_machines_have_claimed() -> bool:
+                row = connection.execute(CLAIMERS, [promoted]).fetchone()
+                return row is not None and row[0] == len(stage.machines)
 
-            if not stage.wait_for(moved, MOVE_LIMIT):
+            if not stage.wait_for(all_machines_have_claimed, MOVE_LIMIT):
                 fault.overdue.append(f"not all machines had found the new primary within {MOVE_LIMIT:g} s")
         stage.cluster.kill_standby()
     stage.cluster.add_standby()
 
 
 def pause_postgres(stage: Stage, machine: Machine, choose: random.Random) -> None:
-    """SIGSTOP to all of PostgreSQL for longer than the worker timeout."""
+    """SIGSTOP all processes of PostgreSQL for longer than the worker timeout."""
     with stage.fault("PostgreSQL paused", POSTGRES):
         stage.cluster.pause()
         stage.wait(WORKER_TIMEOUT + choose.uniform(2, 4))
@@ -395,8 +395,8 @@ def lock_table(stage: Stage, machine: Machine, choose: random.Random) -> None:
 
 
 @contextlib.contextmanager
-def _django() -> Iterator[None]:
-    """Use Django's connection in the thread of a stroke, and close it."""
+def closing_connection() -> Iterator[None]:
+    """Close the connection that Django opens in this thread, at the end of the block."""
     try:
         yield
     finally:

@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from itertools import pairwise
 
-from .evidence import FINISHED, Death, Evidence, Fault, Held
+from .evidence import FINISHED, Death, Evidence, Fault, HeldLease
 
 FULL_SPEED = 0.95
 """The share of the speed before the first fault that counts as full speed."""
@@ -17,21 +17,21 @@ WINDOW = 1.0
 """Seconds over which the speed is measured."""
 
 
-def repeats(evidence: Evidence) -> list[Held]:
+def repeats(evidence: Evidence) -> list[HeldLease]:
     """The leases under which a task ran to its end although its job ran to its end again under a later lease."""
     ends: defaultdict[int, set[int]] = defaultdict(set)
     for entry in evidence.entries:
         if entry.what == "end":
             ends[entry.job].add(entry.lease)
-    leases = {(held.claim.job, held.claim.lease): held for held in evidence.held}
+    leases = {(held_lease.claim.job, held_lease.claim.lease): held_lease for held_lease in evidence.held_leases}
     return [leases[job, lease] for job, ended in ends.items() for lease in sorted(ended)[:-1] if (job, lease) in leases]
 
 
-def taken_back(evidence: Evidence) -> Iterator[tuple[Fault, Death, Held, float | None]]:
+def taken_back(evidence: Evidence) -> Iterator[tuple[Fault, Death, HeldLease, float | None]]:
     """Each lease that a process held when it died, and the seconds until the lease was ended."""
     for fault, death in evidence.deaths:
-        for held in evidence.held_by({death.pid}, death.at):
-            yield fault, death, held, held.end.at - death.at if held.end else None
+        for held_lease in evidence.held_by({death.pid}, death.at):
+            yield fault, death, held_lease, held_lease.end.at - death.at if held_lease.end else None
 
 
 def calm_speed(evidence: Evidence) -> float:

@@ -1,15 +1,15 @@
 """Functions that each add a violation to evidence without violations, mostly by the changes of a new job 7.
 
-Invariant: each violates one invariant, which `test_invariants` names beside it.
+Invariant: each function violates one invariant, which `test_invariants` names beside it.
 """
 
 from .evidence import URGENT, Death, Entry, Stop
 from .evidence_builder import EvidenceBuilder
 
-# What is lost
+# Lost jobs
 
 
-def lose_a_row(builder: EvidenceBuilder) -> None:
+def delete_the_row_of_a_job(builder: EvidenceBuilder) -> None:
     del builder.evidence.statuses[1]
 
 
@@ -18,7 +18,7 @@ def leave_a_job_running(builder: EvidenceBuilder) -> None:
     builder.claim(7)
 
 
-def leave_a_job_of_a_transaction_that_was_rolled_back(builder: EvidenceBuilder) -> None:
+def keep_a_job_of_a_rolled_back_transaction(builder: EvidenceBuilder) -> None:
     builder.defer(7)
     builder.claim(7)
     builder.settle(7)
@@ -36,7 +36,7 @@ def claim_a_running_job(builder: EvidenceBuilder) -> None:
 
 
 def take_over(builder: EvidenceBuilder, *, deaths: int = 2, claimed_by: str = "third", holder: str = "alone") -> None:
-    """Have a process take a job over; with these defaults it may."""
+    """Have a process take a job over. With the default values this is legal."""
     builder.defer(7)
     for _ in range(deaths):
         builder.claim(7, "victim")
@@ -64,7 +64,7 @@ def take_over_a_job_that_has_begun(builder: EvidenceBuilder) -> None:
     builder.evidence.entries.append(Entry(7, claim.lease, "begin", claim.at))
 
 
-def give_a_lease_twice(builder: EvidenceBuilder) -> None:
+def use_a_lease_twice(builder: EvidenceBuilder) -> None:
     builder.defer(7)
     builder.claim(7)
     builder.recover(7)
@@ -72,7 +72,7 @@ def give_a_lease_twice(builder: EvidenceBuilder) -> None:
     builder.settle(7)
 
 
-def change_a_row_behind_the_witness(builder: EvidenceBuilder) -> None:
+def change_a_row_without_a_record(builder: EvidenceBuilder) -> None:
     builder.defer(7)
     builder.change(7, "failed", "queued", lease=1)
     builder.claim(7)
@@ -124,7 +124,7 @@ def have_an_effect_and_fail(builder: EvidenceBuilder) -> None:
 # Repeats
 
 
-def repeat_what_was_completed(builder: EvidenceBuilder) -> None:
+def run_a_completed_job_again(builder: EvidenceBuilder) -> None:
     builder.defer(7)
     builder.claim(7)
     builder.write_entries(7, "end")
@@ -134,15 +134,15 @@ def repeat_what_was_completed(builder: EvidenceBuilder) -> None:
     builder.settle(7)
 
 
-def recover_in_silence(builder: EvidenceBuilder) -> None:
+def recover_without_a_log_line(builder: EvidenceBuilder) -> None:
     builder.evidence.log = []
 
 
-def speak_of_a_recovery_too_late(builder: EvidenceBuilder) -> None:
+def log_a_recovery_too_late(builder: EvidenceBuilder) -> None:
     builder.evidence.log = [line._replace(at=line.at + 10) for line in builder.evidence.log]
 
 
-def give_back_in_silence(builder: EvidenceBuilder) -> None:
+def release_without_a_log_line(builder: EvidenceBuilder) -> None:
     builder.defer(7)
     builder.claim(7, "third")
     builder.write_entries(7, "end")
@@ -155,13 +155,13 @@ def give_back_in_silence(builder: EvidenceBuilder) -> None:
 # Attempts
 
 
-def try_too_often(builder: EvidenceBuilder) -> None:
+def exceed_max_attempts(builder: EvidenceBuilder) -> None:
     builder.defer(7)
     builder.change(7, "queued", "running", lease=1, attempts=4)
     builder.settle(7)
 
 
-def refund_too_much(builder: EvidenceBuilder) -> None:
+def make_attempts_negative(builder: EvidenceBuilder) -> None:
     builder.defer(7)
     builder.claim(7)
     builder.settle(7, attempts=-1)
@@ -223,13 +223,13 @@ def release_a_job_after_sigterm_and_charge_it(builder: EvidenceBuilder) -> None:
 # Speed
 
 
-def stay_slow(builder: EvidenceBuilder) -> None:
+def finish_half_of_the_jobs(builder: EvidenceBuilder) -> None:
     late = [change for change in builder.evidence.changes if change.at > 130]
     for change in late[::2]:
         builder.evidence.changes.remove(change)
 
 
-def stand_still(builder: EvidenceBuilder) -> None:
+def finish_no_job_for_11_seconds(builder: EvidenceBuilder) -> None:
     """For 11 seconds no job is finished, and then all at once."""
     for number, change in enumerate(builder.evidence.changes):
         if 130 < change.at < 141:
@@ -239,7 +239,7 @@ def stand_still(builder: EvidenceBuilder) -> None:
 # Deaths
 
 
-def die(builder: EvidenceBuilder, *, alone: bool, seconds: float) -> None:
+def recover_after(builder: EvidenceBuilder, *, alone: bool, seconds: float) -> None:
     builder.time = 160
     builder.defer(7)
     builder.claim(7, "third")
@@ -251,11 +251,11 @@ def die(builder: EvidenceBuilder, *, alone: bool, seconds: float) -> None:
 
 
 def notice_the_death_of_a_process_late(builder: EvidenceBuilder) -> None:
-    die(builder, alone=True, seconds=2.1)
+    recover_after(builder, alone=True, seconds=2.1)
 
 
 def notice_the_death_of_a_machine_late(builder: EvidenceBuilder) -> None:
-    die(builder, alone=False, seconds=9.1)
+    recover_after(builder, alone=False, seconds=9.1)
 
 
 def never_notice_a_death(builder: EvidenceBuilder) -> None:
@@ -264,7 +264,7 @@ def never_notice_a_death(builder: EvidenceBuilder) -> None:
     builder.add_fault(began=builder.time, ended=builder.time, deaths=[Death(12, builder.time, alone=True)])
 
 
-def take_from_the_living(builder: EvidenceBuilder) -> None:
+def recover_a_job_of_a_live_worker(builder: EvidenceBuilder) -> None:
     builder.defer(7)
     builder.claim(7, "other")
     builder.recover(7)
@@ -272,12 +272,12 @@ def take_from_the_living(builder: EvidenceBuilder) -> None:
     builder.settle(7)
 
 
-def end_for_no_reason(builder: EvidenceBuilder) -> None:
+def end_a_worker_without_a_reason(builder: EvidenceBuilder) -> None:
     builder.time = 200
     builder.end_process(11)
 
 
-def fail_for_one_worker(builder: EvidenceBuilder, *holders: str) -> None:
+def fail_for_deaths_of_one_worker(builder: EvidenceBuilder, *holders: str) -> None:
     builder.defer(7)
     for holder in holders or ("victim", "victim", "victim"):
         builder.claim(7, holder)
@@ -285,21 +285,21 @@ def fail_for_one_worker(builder: EvidenceBuilder, *holders: str) -> None:
     builder.evidence.changes[-1] = builder.evidence.changes[-1]._replace(after="failed", max_attempts=50)
 
 
-def fail_for_the_living(builder: EvidenceBuilder) -> None:
-    fail_for_one_worker(builder, "other", "other", "other")
+def fail_for_deaths_of_a_live_worker(builder: EvidenceBuilder) -> None:
+    fail_for_deaths_of_one_worker(builder, "other", "other", "other")
 
 
-# Places, waiting, and what is overdue
+# Rows in a wrong schema, long waits, and missing effects of faults
 
 
 def complete_without_a_row(builder: EvidenceBuilder) -> None:
-    builder.evidence.placed.add(7)
+    builder.evidence.row_writers.add(7)
     builder.defer(7)
     builder.claim(7)
     builder.settle(7)
 
 
-def write_elsewhere(builder: EvidenceBuilder) -> None:
+def write_into_another_schema(builder: EvidenceBuilder) -> None:
     builder.evidence.rows = {"public": {7}}
 
 
@@ -313,7 +313,7 @@ def have_an_urgent_job_wait(builder: EvidenceBuilder) -> None:
     builder.settle(7)
 
 
-def hoard(builder: EvidenceBuilder) -> None:
+def begin_long_after_the_claim(builder: EvidenceBuilder) -> None:
     builder.time = 160
     builder.defer(7)
     builder.claim(7)
@@ -322,7 +322,7 @@ def hoard(builder: EvidenceBuilder) -> None:
     builder.settle(7)
 
 
-def hoard_and_give_back(builder: EvidenceBuilder) -> None:
+def release_long_after_the_claim(builder: EvidenceBuilder) -> None:
     builder.time = 160
     builder.defer(7)
     builder.claim(7)
@@ -332,5 +332,5 @@ def hoard_and_give_back(builder: EvidenceBuilder) -> None:
     builder.settle(7)
 
 
-def never_replace(builder: EvidenceBuilder) -> None:
+def never_replace_a_paused_worker(builder: EvidenceBuilder) -> None:
     builder.add_fault("worker frozen", began=150, ended=165, overdue=["a worker that was paused was not replaced"])

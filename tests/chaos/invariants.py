@@ -41,7 +41,7 @@ KEEP_THE_LEASE = ("enqueue", "admit", "put_back", "prune", "hand_over", "reset_a
 """The kinds of changes that do not increase the lease."""
 
 LAST_BREATH = 0.2
-"""Seconds by which the census, or a clock with hundredths of a second, may be late."""
+"""Seconds by which the recorded end of a process may be too late: the census does not look all the time."""
 
 
 def nothing_is_lost(evidence: Evidence) -> Iterator[str]:
@@ -58,16 +58,16 @@ def nothing_is_lost(evidence: Evidence) -> Iterator[str]:
 
 
 def one_live_lease(evidence: Evidence) -> Iterator[str]:
-    """(2) At most one live lease at any instant: every change is a legal one, and no lease comes twice."""
+    """(2) A job has at most one live lease at any instant: every change is legal, and no lease comes twice."""
     yield from changes_are_legal(evidence)
-    begun = Counter((entry.job, entry.lease) for entry in evidence.entries if entry.what == "begin")
-    for (job, lease), times in sorted(begun.items()):
+    begins = Counter((entry.job, entry.lease) for entry in evidence.entries if entry.what == "begin")
+    for (job, lease), times in sorted(begins.items()):
         if times > 1:
             yield f"job {job} began {times} times under lease {lease}"
 
 
 def changes_are_legal(evidence: Evidence) -> Iterator[str]:
-    """The part of invariant (2) that a carrier keeps as well, although it may deliver a job twice."""
+    """The part of invariant (2) that holds with Celery as well, although its broker may deliver a job twice."""
     for job, changes in evidence.by_job.items():
         for change in changes:
             if change.verb == "illegal":
@@ -79,14 +79,16 @@ def changes_are_legal(evidence: Evidence) -> Iterator[str]:
         for earlier, later in pairwise(changes):
             if (later.before, later.lease_before) != (earlier.after, earlier.lease):
                 yield f"job {job} was {earlier.after} under lease {earlier.lease}, then changed from {later.before}"
-    claimed = {(held.claim.job, held.claim.lease): held.claim.at for held in evidence.held}
+    claimed = {
+        (held_lease.claim.job, held_lease.claim.lease): held_lease.claim.at for held_lease in evidence.held_leases
+    }
     for job, lease in sorted({(entry.job, entry.lease) for entry in evidence.entries if entry.what == "begin"}):
         if (job, lease) not in claimed:
             yield f"job {job} began under lease {lease}, which was never given"
 
 
 def settled_by_its_holder(evidence: Evidence) -> Iterator[str]:
-    """(3) Every accepted settle had the current lease: what was written came about under the lease that it ended."""
+    """(3) Every accepted settle had the current lease: the written outcome is from the attempt under this lease."""
     for change in evidence.changes:
         if change.verb == "settle" and change.ran_under not in (None, change.lease_before):
             yield (
@@ -96,7 +98,7 @@ def settled_by_its_holder(evidence: Evidence) -> Iterator[str]:
 
 
 def atomic_effects_once(evidence: Evidence) -> Iterator[str]:
-    """(4) An atomic job's effect is there exactly once if it is completed, and else not at all."""
+    """(4) An atomic job's effect exists exactly once if the job is completed, and otherwise not at all."""
     effects = Counter(entry.job for entry in evidence.entries if entry.what == "effect")
     for job in sorted(evidence.atomic):
         expected = 1 if evidence.statuses.get(job) == "completed" else 0
@@ -105,11 +107,11 @@ def atomic_effects_once(evidence: Evidence) -> Iterator[str]:
 
 
 def repeats_are_explained(evidence: Evidence) -> Iterator[str]:
-    """(5) An effect repeats only where a lease was lost, or where its own attempt failed; a line or a row tells why."""
-    for held in repeats(evidence):
-        reason = reason_of_repeat(evidence, held)
+    """(5) An effect repeats only if a lease was lost or its attempt failed; a log line or the job's row says why."""
+    for held_lease in repeats(evidence):
+        reason = reason_of_repeat(evidence, held_lease)
         if not isinstance(reason, Reason):
-            yield f"job {held.claim.job} ran to its end under lease {held.claim.lease} and again: {reason}"
+            yield f"job {held_lease.claim.job} ran to its end under lease {held_lease.claim.lease} and again: {reason}"
 
 
 def attempts_are_bounded(evidence: Evidence) -> Iterator[str]:
@@ -134,7 +136,7 @@ def unique_keys_are_unique(evidence: Evidence) -> Iterator[str]:
 
 
 def stops_are_clean(evidence: Evidence) -> Iterator[str]:
-    """(8) After SIGTERM a `runworker` ends, leaves no row running, and burned no attempt."""
+    """(8) After SIGTERM a `runworker` ends, leaves no job running, and charges no job an attempt."""
     for fault, stop in evidence.stops:
         if stop.code is None:
             yield f"{fault.target} did not end"
@@ -145,7 +147,7 @@ def stops_are_clean(evidence: Evidence) -> Iterator[str]:
 
 
 def speed_is_back(evidence: Evidence, *, limit: float = SPEED_LIMIT) -> Iterator[str]:
-    """(9) Within 10 s of the last fault's end jobs are finished as fast as before, and never none for as long."""
+    """(9) Within 10 s of the last fault's end jobs are finished as fast as before; no pause is longer than 10 s."""
     seconds, gap = full_speed_after(evidence), longest_gap(evidence)
     if seconds is None or seconds > limit:
         yield f"{limit:g} s after the last fault, jobs were not yet finished as fast as before the first"
@@ -154,18 +156,21 @@ def speed_is_back(evidence: Evidence, *, limit: float = SPEED_LIMIT) -> Iterator
 
 
 def deaths_are_noticed(evidence: Evidence) -> Iterator[str]:
-    """(10) Jobs are back in 2 s from a dead process, 40 s from a frozen one, 5 s and a timeout from a dead machine."""
-    for fault, death, held, seconds in taken_back(evidence):
+    """(10) Jobs are recovered in time.
+
+    The limit is 2 s for a dead process, 40 s for a frozen process, and the worker timeout and 5 s for a dead machine.
+    """
+    for fault, death, held_lease, seconds in taken_back(evidence):
         limit = (
             FROZEN_LIMIT if death.frozen else PROCESS_LIMIT if death.alone else evidence.worker_timeout + MACHINE_LIMIT
         )
-        if seconds is None or seconds > limit + excuse(evidence, fault, death, held):
+        if seconds is None or seconds > limit + excuse(evidence, fault, death, held_lease):
             after = "never" if seconds is None else f"after {seconds:.1f} s"
-            yield f"job {held.claim.job} of a process that died ({fault.what}) was taken back {after}"
+            yield f"job {held_lease.claim.job} of a process that died ({fault.what}) was taken back {after}"
 
 
 def live_workers_keep_their_jobs(evidence: Evidence) -> Iterator[str]:
-    """(11) No job is recovered from a worker that lives and can be heard of, and no such worker ends."""
+    """(11) No job is recovered from a worker that lives and sends heartbeats, and no such worker ends by itself."""
     for change in evidence.changes:
         life = evidence.lives.get(evidence.processes.get(change.holder_before or "", 0))
         lived = life is not None and life.last_seen > change.at + LAST_BREATH
@@ -179,7 +184,7 @@ def live_workers_keep_their_jobs(evidence: Evidence) -> Iterator[str]:
 
 
 def deaths_are_counted_right(evidence: Evidence) -> Iterator[str]:
-    """(12) A job that has attempts left fails for the deaths of its workers only where three processes really ended."""
+    """(12) A job that has attempts left fails for the deaths of its workers only if three processes really ended."""
     for job, changes in evidence.by_job.items():
         recoveries = [change for change in changes if change.verb == "recover"]
         if recoveries and recoveries[-1].after == "failed" and recoveries[-1].attempts < recoveries[-1].max_attempts:
@@ -190,9 +195,9 @@ def deaths_are_counted_right(evidence: Evidence) -> Iterator[str]:
 
 
 def rows_are_in_their_place(evidence: Evidence) -> Iterator[str]:
-    """(13) A completed job's row is in the schema that its connection was set to, and none is in another."""
+    """(13) The row that a completed job wrote is in the schema of its connection, and no other schema has such rows."""
     rows = evidence.rows.get("chaos_tenant", set())
-    for job in sorted(evidence.placed):
+    for job in sorted(evidence.row_writers):
         if evidence.statuses.get(job) == "completed" and job not in rows:
             yield f"job {job} is completed, and its row is not there"
     for job in sorted(evidence.rows.get("public", set())):
@@ -200,23 +205,23 @@ def rows_are_in_their_place(evidence: Evidence) -> Iterator[str]:
 
 
 def nothing_waits_for_long(evidence: Evidence, *, limit: float = WAIT_LIMIT) -> Iterator[str]:
-    """(14) An urgent job begins within 5 s of its enqueue, and any job within 5 s of its claim, or it is given back."""
+    """(14) An urgent job begins within 5 s of its enqueue; any job begins, or is released, within 5 s of its claim."""
     for job in sorted(evidence.urgent):
         changes = evidence.by_job[job]
-        begun = [at for change in changes if (at := evidence.first_entry.get((job, change.lease)))]
-        if begun and _waited(evidence, limit, changes[0].at, min(begun), changes):
-            yield f"job {job} was urgent, and began after {min(begun) - changes[0].at:.1f} s"
-    for held in evidence.held:
-        begun_at = evidence.first_entry.get((held.claim.job, held.claim.lease))
-        if begun_at is None and held.end is not None and held.end.verb == "release":
-            begun_at = held.end.at
-        if begun_at is not None and _waited(evidence, limit, held.claim.at, begun_at, [held.claim]):
-            name = _name(evidence, held.claim.holder)
-            yield f"job {held.claim.job} was claimed by {name}, and waited there for {begun_at - held.claim.at:.1f} s"
+        begun_at = [at for change in changes if (at := evidence.first_entry.get((job, change.lease)))]
+        if begun_at and _waited(evidence, limit, changes[0].at, min(begun_at), changes):
+            yield f"job {job} was urgent, and began after {min(begun_at) - changes[0].at:.1f} s"
+    for held_lease in evidence.held_leases:
+        until = evidence.first_entry.get((held_lease.claim.job, held_lease.claim.lease))
+        if until is None and held_lease.end is not None and held_lease.end.verb == "release":
+            until = held_lease.end.at
+        if until is not None and _waited(evidence, limit, held_lease.claim.at, until, [held_lease.claim]):
+            name, seconds = _name(evidence, held_lease.claim.holder), until - held_lease.claim.at
+            yield f"job {held_lease.claim.job} was claimed by {name}, and waited there for {seconds:.1f} s"
 
 
 def nothing_is_overdue(evidence: Evidence) -> Iterator[str]:
-    """(15) What a fault is to bring about comes about in its time."""
+    """(15) Everything that must happen after a fault, such as the replacement of a frozen worker, happens in time."""
     for fault in evidence.faults:
         yield from fault.overdue
 
@@ -253,17 +258,17 @@ INVARIANTS: tuple[Invariant, ...] = (
 
 
 def _faulty_stops(evidence: Evidence, stop: Stop) -> Iterator[str]:
-    """The faults of a `runworker` in its handling of jobs that its processes held when it got SIGTERM."""
-    for held in evidence.held:
-        end = held.end
-        if evidence.processes.get(held.claim.holder) not in stop.pids or held.claim.at > stop.ended:
+    """The jobs that a `runworker` left running, or charged an attempt, after it got SIGTERM."""
+    for held_lease in evidence.held_leases:
+        end = held_lease.end
+        if evidence.processes.get(held_lease.claim.holder) not in stop.pids or held_lease.claim.at > stop.ended:
             continue
-        if (held.claim.job, held.claim.lease) in evidence.handed_over:
+        if (held_lease.claim.job, held_lease.claim.lease) in evidence.handed_over:
             continue
         if end is None or end.at > stop.ended:
-            yield f"job {held.claim.job} was left running after SIGTERM"
+            yield f"job {held_lease.claim.job} was left running after SIGTERM"
         elif end.at >= stop.began and _was_charged(end):
-            yield f"job {held.claim.job} was charged an attempt for a SIGTERM"
+            yield f"job {held_lease.claim.job} was charged an attempt for a SIGTERM"
 
 
 def _was_charged(end: Change) -> bool:
@@ -277,16 +282,18 @@ def _had_trouble(evidence: Evidence, life: Life) -> bool:
 
 
 def _is_alone(evidence: Evidence, pid: int) -> bool:
-    """Whether the process was started for one job that two workers had died of, and so ends with that job."""
-    return any(evidence.names[holder].endswith("/alone") for holder, its in evidence.processes.items() if its == pid)
+    """Whether the process was started to run a single job, of which two workers had died. It ends with the job."""
+    return any(
+        evidence.names[holder].endswith("/alone") for holder, its_pid in evidence.processes.items() if its_pid == pid
+    )
 
 
 def _may_take_over(evidence: Evidence, change: Change) -> bool:
     """Whether a process that runs one job alone may take the job: two workers died of it, and it has not begun."""
     pid = evidence.processes.get(change.holder or "", 0)
     same_machine = evidence.machine_of(change.holder) == evidence.machine_of(change.holder_before)
-    earlier = [known for known in evidence.by_job[change.job] if known.seq < change.seq]
-    deaths = sum(known.verb == "recover" for known in earlier)
+    earlier_changes = [earlier for earlier in evidence.by_job[change.job] if earlier.seq < change.seq]
+    deaths = sum(earlier.verb == "recover" for earlier in earlier_changes)
     has_begun = (change.job, change.lease_before) in evidence.first_entry
     return _is_alone(evidence, pid) and same_machine and deaths >= 2 and not has_begun
 
@@ -304,7 +311,7 @@ def _is_over(evidence: Evidence, holder: str | None) -> bool:
 
 
 def _waited(evidence: Evidence, limit: float, began: float, ended: float, changes: list[Change]) -> bool:
-    """Whether this time is too long, and no fault hit the machines that made these changes."""
+    """Whether the time is longer than the limit, and no fault hit the machines that made the changes."""
     if ended - began <= limit:
         return False
     machines = {evidence.machine_of(change.holder) for change in changes if change.holder}

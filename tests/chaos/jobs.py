@@ -1,7 +1,7 @@
-"""The tasks that run while faults happen. Each writes rows with its lease into the ledger.
+"""The tasks that run while faults happen. Each writes rows with its lease into the ledger, the table `chaos_ledger`.
 
-Invariant: the result or the error of a task says `ran under lease N`, so that an outcome written under another lease is
-found.
+Invariant: the result or the error of a task contains the lease under which it ran, so that the checks find an outcome
+that was written under another lease.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ connection_created.connect(enter_tenant)
 
 @job(takes_context=True, max_attempts=50, backoff=soon)
 def quick(context: JobContext) -> Result:
-    """Write only the end: most jobs are like this."""
+    """Write only that it ends; most jobs of the load have this task."""
     return _write(context, "end")
 
 
@@ -98,20 +98,20 @@ def write_row_again(context: JobContext) -> Result:
 
 
 @job(takes_context=True, max_attempts=50, backoff=soon)
-def carry(context: JobContext, load: str) -> Result:
+def return_argument(context: JobContext, load: str) -> Result:
     """Return the argument, even if it is large."""
     return {**_write(context, "end"), "load": load}
 
 
 @job(takes_context=True, max_attempts=50, backoff=soon)
-def produce(context: JobContext, size: int) -> Result:
+def return_large_text(context: JobContext, size: int) -> Result:
     """Return a text of this many characters."""
     return {**_write(context, "end"), "load": "x" * size}
 
 
 @job(takes_context=True, max_attempts=50, backoff=soon)
-def drop(context: JobContext, load: str) -> None:
-    """Discard the own job, so that its large row is pruned."""
+def discard_large_argument(context: JobContext, load: str) -> None:
+    """Discard its own job, so that the large row is pruned."""
     _write(context, "begin")
     raise Discard(_lease_text(context))
 
@@ -127,7 +127,7 @@ def freeze(context: JobContext) -> Result:
 
 @job(takes_context=True, max_attempts=50, backoff=soon)
 def stumble(context: JobContext, times: int) -> Result:
-    """Ask for a retry this often, and then complete."""
+    """Ask for a retry this number of times, and then complete."""
     _write(context, "begin")
     if context.attempt <= times:
         raise Retry(_lease_text(context))
@@ -136,7 +136,7 @@ def stumble(context: JobContext, times: int) -> Result:
 
 @job(takes_context=True, max_attempts=50, backoff=soon)
 def doze(context: JobContext, times: int) -> Result:
-    """Snooze this often, and then complete."""
+    """Snooze this number of times, and then complete."""
     _write(context, "begin")
     if ledger.count(context.job_id, "begin") <= times:
         raise Snooze(after=0.2)
@@ -153,7 +153,7 @@ def limited(context: JobContext, key: int, seconds: float) -> Result:
 
 @job(takes_context=True, max_attempts=50, backoff=soon, sequence=by("key", on_failure="continue"))
 def in_order(context: JobContext, key: int, times: int) -> Result:
-    """Ask for a retry this often, and then complete; the jobs of a key run one after the other."""
+    """Ask for a retry this number of times, and then complete; the jobs of a key run one after the other."""
     _write(context, "begin")
     if context.attempt <= times:
         raise Retry(_lease_text(context))
@@ -162,7 +162,7 @@ def in_order(context: JobContext, key: int, times: int) -> Result:
 
 @job(takes_context=True, max_attempts=1, sequence=by("key"))
 def in_strict_order(context: JobContext, key: int, times: int) -> Result:
-    """Fail for good this often, so that its sequence halts until an operator retries or discards it."""
+    """Fail for good this number of times, so that its sequence halts until an operator retries or discards the job."""
     _write(context, "begin")
     if ledger.count(context.job_id, "begin") <= times:
         raise ValueError(_lease_text(context))
@@ -171,7 +171,7 @@ def in_strict_order(context: JobContext, key: int, times: int) -> Result:
 
 @job(takes_context=True, max_attempts=50, backoff=soon, rate=rate("5/s", by="key", burst=2))
 def rated(context: JobContext, key: int, times: int) -> Result:
-    """Ask for a retry this often, and then complete; each attempt takes a token of the rate."""
+    """Ask for a retry this number of times, and then complete; each attempt takes a token of the rate."""
     _write(context, "begin")
     if context.attempt <= times:
         raise Retry(_lease_text(context))
@@ -224,7 +224,7 @@ CALLBACKS: dict[str, Any] = {
 
 @job(takes_context=True, max_attempts=50, backoff=soon, timeout=1)
 def overrun(context: JobContext, times: int) -> Result:
-    """Exceed the timeout this often, and then complete."""
+    """Exceed the timeout this number of times, and then complete."""
     _write(context, "begin")
     while context.attempt <= times:
         _pause(0.02)
@@ -264,7 +264,7 @@ def give_up(context: JobContext) -> None:
 
 
 def _pause(seconds: float) -> None:
-    """Wait this number of seconds, but not by `time.sleep`, which raises OSError under libfaketime."""
+    """Wait this number of seconds, without `time.sleep`, which raises OSError under libfaketime."""
     threading.Event().wait(seconds)
 
 

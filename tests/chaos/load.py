@@ -1,7 +1,7 @@
 """The load: it defers jobs of every kind, one by one and many at once, cancels and retries jobs, and rolls back.
 
-Invariant: each job is deferred in a transaction that also writes a row called a promise: either both are committed or
-neither. So the rows say what was committed, even if an error hides it.
+Invariant: the transaction that defers a job also writes a row called a promise, so that the promises say which jobs
+were committed, even if the commit seemed to fail.
 """
 
 import contextlib
@@ -62,40 +62,40 @@ class Load:
         self._ids: list[int] = []
         self._with_steps: list[int] = []
         self._ordered_ids: list[int] = []
-        """Jobs of batches and chains. They are not retried by hand, which would confuse their order."""
+        """Jobs of batches and chains. The load does not retry these jobs, because retries would change their order."""
         # Each method that defers or changes jobs, and its weight in the random choice.
         kinds: dict[Callable[[], None], int] = {
-            self._defer_quick_jobs: 50,
-            self._work: 20,
-            self._work_async: 10,
-            self._work_atomic: 16,
-            self._work_completing: 6,
-            self._work_long: 8,
-            self._write_row: 8,
-            self._in_future: 8,
-            self._unique: 8,
-            self._stumble: 5,
-            self._doze: 4,
-            self._limited: 10,
-            self._in_order: 10,
-            self._in_strict_order: 8,
+            self._defer_quick: 50,
+            self._defer_work: 20,
+            self._defer_work_async: 10,
+            self._defer_work_atomic: 16,
+            self._defer_work_completing: 6,
+            self._defer_long_work: 8,
+            self._defer_write_row: 8,
+            self._defer_for_later: 8,
+            self._defer_unique: 8,
+            self._defer_stumble: 5,
+            self._defer_doze: 4,
+            self._defer_limited: 10,
+            self._defer_in_order: 10,
+            self._defer_in_strict_order: 8,
             self.mend: 4,
-            self._rated: 5,
-            self._rated_and_limited: 3,
-            self._narrow: 10,
-            self._fair: 1,
-            self._batch: 4,
-            self._chain: 4,
-            self._fail: 1,
-            self._give_up: 1,
-            self._many: 1,
+            self._defer_rated: 5,
+            self._defer_rated_and_limited: 3,
+            self._defer_into_narrow: 10,
+            self._defer_fair: 1,
+            self._defer_batch: 4,
+            self._defer_chain: 4,
+            self._defer_fail: 1,
+            self._defer_give_up: 1,
+            self._defer_ten: 1,
             self._roll_back: 3,
-            self._cancel: 4,
-            self._retry: 1,
-            self._pause: 1,
+            self._cancel_recent: 4,
+            self._retry_recent: 1,
+            self._pause_queue: 1,
         }
-        kinds |= {self._overrun: 1} if has_timeouts else {}
-        kinds |= {self._go_on: 8, self._signal: 10} if has_steps else {}
+        kinds |= {self._defer_overrun: 1} if has_timeouts else {}
+        kinds |= {self._defer_go_on: 8, self._signal: 10} if has_steps else {}
         self._kinds, self._weights = list(kinds), list(kinds.values())
 
     def start(self) -> None:
@@ -116,7 +116,7 @@ class Load:
                 while self._deferred < (time.monotonic() - began) * self._rate and not self._over.is_set():
                     if urgent_at <= time.monotonic():
                         urgent_at = time.monotonic() + URGENT_INTERVAL
-                        self._urgent()
+                        self._defer_urgent()
                     self._choose.choices(self._kinds, self._weights)[0]()
             except Error:  # PostgreSQL is not available now
                 connection.close()
@@ -138,97 +138,97 @@ class Load:
 
     # One method for each kind of job
 
-    def _short(self) -> float:
+    def _short_time(self) -> float:
         return self._choose.uniform(0, 0.02)
 
-    def _work(self) -> None:
-        self._defer(jobs.work.using(priority=self._choose.choice((0, 0, 0, 5, -5))), self._short())
+    def _defer_work(self) -> None:
+        self._defer(jobs.work.using(priority=self._choose.choice((0, 0, 0, 5, -5))), self._short_time())
 
-    def _work_async(self) -> None:
-        self._defer(jobs.work_async, self._short())
+    def _defer_work_async(self) -> None:
+        self._defer(jobs.work_async, self._short_time())
 
-    def _work_atomic(self) -> None:
-        self._defer(jobs.work_atomic, self._short())
+    def _defer_work_atomic(self) -> None:
+        self._defer(jobs.work_atomic, self._short_time())
 
-    def _work_completing(self) -> None:
-        self._defer(jobs.work_completing, self._short())
+    def _defer_work_completing(self) -> None:
+        self._defer(jobs.work_completing, self._short_time())
 
-    def _work_long(self) -> None:
+    def _defer_long_work(self) -> None:
         tasks = (jobs.work, jobs.work_async, jobs.work_atomic, jobs.work_completing)
         self._defer(self._choose.choice(tasks), self._choose.uniform(0.2, 1.5))
 
-    def _in_future(self) -> None:
-        self._defer(jobs.work.using(run_after=timedelta(seconds=self._choose.uniform(0.3, 4))), self._short())
+    def _defer_for_later(self) -> None:
+        self._defer(jobs.work.using(run_after=timedelta(seconds=self._choose.uniform(0.3, 4))), self._short_time())
 
-    def _unique(self) -> None:
+    def _defer_unique(self) -> None:
         self._defer(jobs.work.using(unique_key=f"key {self._choose.randrange(8)}"), self._choose.uniform(0, 0.2))
 
-    def _stumble(self) -> None:
+    def _defer_stumble(self) -> None:
         self._defer(jobs.stumble, self._choose.randint(1, 3))
 
-    def _doze(self) -> None:
+    def _defer_doze(self) -> None:
         self._defer(jobs.doze, self._choose.randint(1, 3))
 
-    def _limited(self) -> None:
+    def _defer_limited(self) -> None:
         """Defer a job with a limit, of a random priority, in one of two queues."""
         task = jobs.limited.using(priority=self._choose.choice((0, 0, 5, -5)), queue_name=self._choose.choice(QUEUES))
-        self._defer(task, self._choose.randrange(4), self._short())
+        self._defer(task, self._choose.randrange(4), self._short_time())
 
-    def _pause(self) -> None:
+    def _pause_queue(self) -> None:
         """Pause a queue whose jobs share permits and tokens with jobs of the other queue."""
         Queue.pause(NARROW, for_=timedelta(seconds=self._choose.uniform(0.2, 2)))
 
-    def _in_order(self) -> None:
+    def _defer_in_order(self) -> None:
         self._defer(jobs.in_order, self._choose.randrange(4), self._choose.choice((0,) * 9 + (1,)))
 
-    def _in_strict_order(self) -> None:
+    def _defer_in_strict_order(self) -> None:
         self._defer(jobs.in_strict_order, self._choose.randrange(4), self._choose.choice((0,) * 9 + (1,)))
 
     def mend(self) -> None:
         """Do what an operator does: retry or discard the failures that halt a sequence; at the end send the signals."""
         for id in Job.objects.filter(status="failed", limit_kind="halting").values_list("pk", flat=True):
-            verb = self._choose.choice((store.retry, store.discard))
-            verb([id])
+            retry_or_discard = self._choose.choice((store.retry, store.discard))
+            retry_or_discard([id])
         if self._running is None or self._running.done():  # the load is over: nobody else sends the signals
             for id in Job.objects.unfinished().filter(task=jobs.go_on.name).values_list("pk", flat=True):
                 with transaction.atomic():
                     self._send(id, "at the end")
 
-    def _rated(self) -> None:
+    def _defer_rated(self) -> None:
         """Defer more jobs with a rate than may start at once."""
         key = self._choose.randrange(3)
         task = jobs.rated.using(priority=self._choose.choice((0, 5)), queue_name=self._choose.choice(QUEUES))
         self._note_deferred(*defer_many(task, [(key, self._choose.choice((0, 0, 1))) for _ in range(4)]))
 
-    def _rated_and_limited(self) -> None:
+    def _defer_rated_and_limited(self) -> None:
         key = self._choose.randrange(3)
-        self._note_deferred(*defer_many(jobs.rated_and_limited, [(key, self._short()) for _ in range(4)]))
+        self._note_deferred(*defer_many(jobs.rated_and_limited, [(key, self._short_time()) for _ in range(4)]))
 
-    def _narrow(self) -> None:
-        self._defer(jobs.work.using(queue_name=NARROW), self._short())
+    def _defer_into_narrow(self) -> None:
+        self._defer(jobs.work.using(queue_name=NARROW), self._short_time())
 
-    def _fair(self) -> None:
-        """Defer many jobs of one tenant, and behind them one job of another tenant."""
-        self._note_deferred(*defer_many(jobs.fair, [(0, self._short()) for _ in range(40)]))
-        self._defer(jobs.fair, self._choose.randrange(1, 4), self._short())
+    def _defer_fair(self) -> None:
+        """Defer many jobs of one tenant, and then one job of another tenant."""
+        self._note_deferred(*defer_many(jobs.fair, [(0, self._short_time()) for _ in range(40)]))
+        self._defer(jobs.fair, self._choose.randrange(1, 4), self._short_time())
 
-    def _batch(self) -> None:
-        """Defer a batch, sometimes with an inner batch; some of its jobs do not complete."""
+    def _defer_batch(self) -> None:
+        """Defer a batch, sometimes with a batch inside; some of the jobs do not complete."""
         with transaction.atomic(), Batch(**jobs.CALLBACKS):
             ids = promise_all(call.defer() for call in self._calls(3))
             if self._choose.random() < 0.4:
                 with Batch(**jobs.CALLBACKS):
                     ids += promise_all(call.defer() for call in self._calls(2))
                     if self._choose.random() < 0.5:
-                        self._defer_chain()
+                        self._defer_steps()
         self._note_deferred_in_order(ids)
 
-    def _chain(self) -> None:
+    def _defer_chain(self) -> None:
         with transaction.atomic():
-            ids = self._defer_chain()
+            ids = self._defer_steps()
         self._note_deferred_in_order(ids)
 
-    def _defer_chain(self) -> list[int]:
+    def _defer_steps(self) -> list[int]:
         """Defer a chain of three steps, the second with two jobs."""
         first, left, right, last = self._calls(4)
         after_failure: AfterFailure = self._choose.choice(("run", "discard"))
@@ -238,9 +238,9 @@ class Load:
 
     def _calls(self, count: int) -> list[TaskCall]:
         kinds = [
-            jobs.work.s(self._short()),
-            jobs.work_async.s(self._short()),
-            jobs.work_atomic.s(self._short()),
+            jobs.work.s(self._short_time()),
+            jobs.work_async.s(self._short_time()),
+            jobs.work_atomic.s(self._short_time()),
             jobs.stumble.s(self._choose.randint(1, 2)),
             jobs.grow.s(self._choose.randint(1, 3)),
             jobs.fail.s(),
@@ -248,7 +248,7 @@ class Load:
         ]
         return self._choose.choices(kinds, [8, 4, 4, 4, 3, 1, 1], k=count)
 
-    def _go_on(self) -> None:
+    def _defer_go_on(self) -> None:
         self._defer(jobs.go_on)
         self._with_steps = [*self._with_steps[-40:], self._ids[-1]]
 
@@ -265,25 +265,25 @@ class Load:
         if send_signal(store, [id], "go", payload):
             promise_signal(id, payload)
 
-    def _fail(self) -> None:
+    def _defer_fail(self) -> None:
         self._defer(jobs.fail)
 
-    def _overrun(self) -> None:
+    def _defer_overrun(self) -> None:
         self._defer(jobs.overrun, self._choose.randint(1, 2))
 
-    def _give_up(self) -> None:
+    def _defer_give_up(self) -> None:
         self._defer(jobs.give_up)
 
-    def _write_row(self) -> None:
+    def _defer_write_row(self) -> None:
         self._defer(jobs.write_row)
 
-    def _urgent(self) -> None:
+    def _defer_urgent(self) -> None:
         self._defer(jobs.work.using(priority=URGENT), 0.0)
 
-    def _many(self) -> None:
-        self._note_deferred(*defer_many(jobs.work, [(self._short(),) for _ in range(10)]))
+    def _defer_ten(self) -> None:
+        self._note_deferred(*defer_many(jobs.work, [(self._short_time(),) for _ in range(10)]))
 
-    def _defer_quick_jobs(self) -> None:
+    def _defer_quick(self) -> None:
         self._note_deferred(*defer_many(jobs.quick, [()] * STEADY))
 
     def _roll_back(self) -> None:
@@ -292,12 +292,12 @@ class Load:
             promise([job.pk], job.task)
             raise Rollback
 
-    def _cancel(self) -> None:
-        """Cancel one of the last jobs, in whatever status it is."""
+    def _cancel_recent(self) -> None:
+        """Cancel one of the last jobs, whatever its status is."""
         if recent := [*self._ids[-30:], *self._ordered_ids[-5:]]:
             store.cancel(self._choose.sample(recent, 1), reason=CANCELLED)
 
-    def _retry(self) -> None:
+    def _retry_recent(self) -> None:
         """Retry the last jobs that failed or were discarded."""
         store.retry(self._ids)
 

@@ -1,6 +1,6 @@
-"""The log output of the processes of a machine, read from a pipe as a log collector does, which may stop reading.
+"""Reads the log output of a machine's processes from a pipe, as a log collector does, and can stop reading for a while.
 
-Invariant: each line has the time at which it was read, by the clock of the runner.
+Invariant: each line has the time at which it was read, by the clock of the process that runs the scenario.
 """
 
 import fcntl
@@ -12,7 +12,7 @@ from pathlib import Path
 from .evidence import Line
 
 PIPE_SIZE = 4096
-"""The size of the pipe in bytes: as small as the kernel allows, so that it is soon full when nobody reads it."""
+"""The size of the pipe in bytes: as small as the kernel allows, so that the pipe is soon full when nobody reads."""
 
 
 class Logbook:
@@ -26,11 +26,11 @@ class Logbook:
 
     def open(self) -> int:
         """Make a pipe that a thread reads until its last writer is gone. The caller closes the returned writing end."""
-        reads, writes = os.pipe()
+        reading_end, writing_end = os.pipe()
         if hasattr(fcntl, "F_SETPIPE_SZ"):
-            fcntl.fcntl(writes, fcntl.F_SETPIPE_SZ, PIPE_SIZE)
-        threading.Thread(target=self._read, args=[reads], daemon=True).start()
-        return writes
+            fcntl.fcntl(writing_end, fcntl.F_SETPIPE_SZ, PIPE_SIZE)
+        threading.Thread(target=self._read, args=[reading_end], daemon=True).start()
+        return writing_end
 
     def block(self) -> None:
         """Stop reading, so that the pipe is soon full."""

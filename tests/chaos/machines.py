@@ -1,4 +1,4 @@
-"""A machine: a process group of `runworker` and its workers, kept running as a process manager would.
+"""A machine: a process group of `runworker` and its workers, which a thread restarts as a process manager would.
 
 Invariant: a death is recorded with the time before the kill, so that no recovery seems faster than it was.
 """
@@ -39,7 +39,7 @@ class Machine:
         self, name: str, cluster: Cluster, folder: Path, *, own_clock: bool = False, knows_standby: bool = False
     ) -> None:
         self.name = name
-        self.proxy, *self._others = [Proxy(socket) for socket in cluster.sockets[: 2 if knows_standby else 1]]
+        self.proxy, *self._standby_proxies = [Proxy(socket) for socket in cluster.sockets[: 2 if knows_standby else 1]]
         self.logbook = Logbook(name)
         self.clock = Clock(folder / f"{name}.clock", threads=True)
         self._witness = cluster.url
@@ -62,7 +62,7 @@ class Machine:
     def boot(self) -> None:
         """Start the proxies, and start `runworker` for the first time."""
         self.clock.set(0)
-        for proxy in (self.proxy, *self._others):
+        for proxy in (self.proxy, *self._standby_proxies):
             proxy.start()
         self.start()
 
@@ -71,7 +71,7 @@ class Machine:
         if self._process is not None:
             self.resume()
             self.kill()
-            for proxy in (self.proxy, *self._others):
+            for proxy in (self.proxy, *self._standby_proxies):
                 proxy.stop()
 
     def start(self) -> None:
@@ -92,7 +92,7 @@ class Machine:
             code = None
             self._signal(signal.SIGKILL)
         ended = time.time()
-        self._dismiss_manager()
+        self._join_manager()
         return Stop(frozenset(pids), began, ended, code)
 
     def kill(self) -> list[Death]:
@@ -101,7 +101,7 @@ class Machine:
         process = self._stop_restarts()
         self._signal(signal.SIGKILL)
         process.wait()
-        self._dismiss_manager()
+        self._join_manager()
         return deaths
 
     def kill_worker(self, number: int) -> list[Death]:
@@ -115,13 +115,13 @@ class Machine:
         return self._kill(self.pids[0], alone=False) + orphans if self.pids else []
 
     def pause(self) -> list[Death]:
-        """SIGSTOP all processes. Other machines take a machine that is paused for long for dead."""
+        """SIGSTOP all processes. After a while, the other machine counts this machine as dead."""
         deaths = [Death(pid, time.time(), alone=False) for pid in self.pids]
         self._stop_running(death.pid for death in deaths)
         return deaths
 
     def pause_supervisor(self) -> None:
-        """SIGSTOP the supervisor alone."""
+        """SIGSTOP the supervisor, but not its workers."""
         self._stop_running(self.pids[:1])
 
     def pause_workers(self) -> None:
@@ -175,7 +175,7 @@ class Machine:
                 self._run()
 
     def _clear_away(self) -> None:
-        """Clean up before the next start: here nothing."""
+        """Subclasses may clean up before the next start."""
 
     def _stop_restarts(self) -> subprocess.Popen[bytes]:
         """Keep the process manager from starting `runworker` again. Returns the last process."""
@@ -184,13 +184,13 @@ class Machine:
             assert self._process is not None
             return self._process
 
-    def _dismiss_manager(self) -> None:
-        """Wait for the end of the process manager: it must not watch the next process."""
+    def _join_manager(self) -> None:
+        """Wait until the thread of the process manager has ended: it must not watch the next process."""
         assert self._manager is not None
         self._manager.join()
 
     def _run(self) -> None:
-        ports = [str(proxy.port) for proxy in (self.proxy, *self._others)]
+        ports = [str(proxy.port) for proxy in (self.proxy, *self._standby_proxies)]
         hosts = ["127.0.0.1"] * len(ports)
         where = f"host={','.join(hosts)}&port={','.join(ports)}&target_session_attrs=read-write"
         address = f"postgres://postgres@/chaos?{where}&sslmode=disable&gssencmode=disable"

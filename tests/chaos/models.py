@@ -1,10 +1,10 @@
-"""The model of rows that tasks write through Django. `witness.TABLES` makes the tables."""
+"""A model of which tasks create rows through Django. The SQL in `witness.TABLES` creates its tables."""
 
 from django.db import models
 
 
 class Row(models.Model):
-    """One run of `write_row`, in the schema that its connection was set to."""
+    """A row for each run of the task `write_row`, in the schema that the connection was set to."""
 
     objects: "models.Manager[Row]" = models.Manager()
 

@@ -26,7 +26,7 @@ CALM = 4.0
 """Seconds without a fault before the first fault, and after each fault."""
 
 LONGEST_WAIT = 60.0
-"""Seconds within which all databases must be served after the start, and each one again after its fault."""
+"""Seconds within which jobs of all databases must run after the start, and of each database after its fault."""
 
 LONGEST_DRAIN = 120.0
 """Seconds after the end of the load within which every job must be finished."""
@@ -60,7 +60,7 @@ STROKES: dict[Stroke, str] = {cut: "connections cut", stall: "stalled", crash: "
 
 
 class RunOfThree:
-    """One run from the first job to the verdict. Its speed is `rate`, a third of it in each database."""
+    """One run from the first job to the verdict. The load defers `rate` jobs a second, a third in each database."""
 
     def __init__(self, scenario: str, folder: Path, *, seed: int, seconds: float, rate: float) -> None:
         self._scenario = scenario
@@ -84,7 +84,7 @@ class RunOfThree:
         finally:
             for database in self._databases:
                 database.end()
-        return self._judged(records)
+        return self._judge(records)
 
     @contextmanager
     def _runworker(self) -> Iterator[Runworker]:
@@ -136,14 +136,14 @@ class RunOfThree:
                 turn += 1
 
     def _wait_until_served(self, databases: Sequence[Database]) -> None:
-        """Wait until as many jobs are finished in a second as the load defers."""
+        """Wait until nearly all jobs that the load defers in a second are finished in a second."""
         deadline = time.monotonic() + LONGEST_WAIT
         while not all(database.finished_lately() >= FULL_SPEED * self._rate for database in databases):
             if time.monotonic() > deadline:
                 raise RuntimeError(f"{databases[0].alias} was not served within {LONGEST_WAIT:g} s.")
             time.sleep(0.1)
 
-    def _judged(self, records: Records) -> Verdict:
+    def _judge(self, records: Records) -> Verdict:
         jobs = sum(len(record.statuses) for record in records.databases.values())
         speed = sum(records.calm_speed(alias) for alias in ALIASES)
         cells = [f"`{self._scenario}`", f"{jobs:,}", f"{speed:.0f}", f"{len(records.faults)}"]

@@ -1,7 +1,7 @@
-"""The invariants of limits, rates, fairness, batches and chains; `invariants` lists them with all invariants.
+"""The invariants of limits, rates, fairness, batches and chains. The module `invariants` lists all invariants.
 
-Invariant: each function is pure and exact. Admissions by one key are numbered in the order of their commits, because a
-lock of the key is held from before an admission until its commit; changes of a batch, because its row is locked.
+Invariant: each function is pure and exact. The number `seq` follows the order of commits among admissions of one key,
+because each takes a lock of the key, and among changes of one batch, because each locks its row.
 """
 
 from collections import Counter, defaultdict
@@ -14,20 +14,20 @@ TOLERANCE = 0.05
 """The share of a token that may be missing: PostgreSQL rounds times to microseconds."""
 
 CLOCK_JUMP = 1.0
-"""If the clock of PostgreSQL goes back by more than this number of seconds, it was set back."""
+"""If the clock of PostgreSQL goes back by more than this number of seconds, the clock was set back."""
 
 ENDED_OR_RUNNING = 4
-"""How many times as many jobs of a fair key may be queued as have ever run at once: as many as run, two for each that
-has just ended, and some whose change the witness records a moment before other sessions see it."""
+"""For each job of a fair key that has run at once, this number of jobs may be queued: one for the running job, two for
+a job that has just ended, and one because the witness records changes a moment before other sessions see them."""
 
 
 def limits_hold(evidence: Evidence) -> Iterator[str]:
-    """(16) At no instant do more jobs of a key hold a permit than its limit allows: in a sequence one."""
-    held: defaultdict[str, set[int]] = defaultdict(set)
+    """(16) No more jobs of a key hold a permit at once than its limit allows; in a sequence it allows one."""
+    holders_by_key: defaultdict[str, set[int]] = defaultdict(set)
     for change in evidence.changes:
         if change.limit_key is None or change.limit_kind == "fair":
             continue
-        holders = held[change.limit_key]
+        holders = holders_by_key[change.limit_key]
         holders.discard(change.job)
         if _holds_permit(change):
             holders.add(change.job)
@@ -36,7 +36,7 @@ def limits_hold(evidence: Evidence) -> Iterator[str]:
 
 
 def sequences_are_in_order(evidence: Evidence) -> Iterator[str]:
-    """(17) The jobs of a sequence begin in the order in which they were deferred, but for those retried by hand."""
+    """(17) The jobs of a sequence begin in the order in which they were deferred, except jobs retried by hand."""
     newest: defaultdict[str, int] = defaultdict(int)
     retried: set[int] = set()
     for change in evidence.changes:
@@ -55,7 +55,7 @@ def sequences_are_in_order(evidence: Evidence) -> Iterator[str]:
 def rates_hold(evidence: Evidence) -> Iterator[str]:
     """(18) No job with a rate is queued without a token of its key; tokens come at their rate, by PostgreSQL's clock.
 
-    Nor are more jobs queued with tokens than the burst.
+    The number of queued jobs with a token never exceeds the burst.
     """
     buckets: defaultdict[str, Bucket] = defaultdict(Bucket)
     for change in evidence.changes:
@@ -66,29 +66,29 @@ def rates_hold(evidence: Evidence) -> Iterator[str]:
         if (change.before, change.after) == ("blocked", "running"):
             yield f"job {change.job} was claimed without a token of {change.rate_key}"
         if change.verb == "put_back":  # the statement gives the token of the job to another job
-            bucket.passed_on.append(change.stated)
+            bucket.passed_on.append(change.statement_began)
         if change.after != "queued" or change.verb == "release":  # a released job keeps its token
             continue
         if change.before != "blocked":
             yield f"job {change.job} was queued by a {change.verb}, without a token of {change.rate_key}"
             continue
-        early = 0.0
-        if change.stated in bucket.passed_on:
-            bucket.passed_on.remove(change.stated)
+        seconds_early = 0.0
+        if change.statement_began in bucket.passed_on:
+            bucket.passed_on.remove(change.statement_began)
         else:
-            early = bucket.take(change)
-        if early:
-            yield f"{change.rate_key} had no token for job {change.job}: it came {early:.2f} s too early"
+            seconds_early = bucket.take(change)
+        if seconds_early:
+            yield f"{change.rate_key} had no token for job {change.job}: it came {seconds_early:.2f} s too early"
         bucket.queued.add(change.job)
         if len(bucket.queued) > (change.rate_burst or 0):
             yield f"{change.rate_key} had the jobs {sorted(bucket.queued)} queued at once, more than its burst"
 
 
 def fairness_holds(evidence: Evidence) -> Iterator[str]:
-    """(19) Of the jobs of one tenant few are queued: as many as its capacity, or as its running jobs explain."""
+    """(19) Few jobs of a tenant are queued: its capacity, and ENDED_OR_RUNNING for each job that has run at once."""
     queued: defaultdict[str, set[int]] = defaultdict(set)
     running: defaultdict[str, set[int]] = defaultdict(set)
-    most: Counter[str] = Counter()
+    most_running: Counter[str] = Counter()
     for change in evidence.changes:
         key = change.limit_key
         if key is None or change.limit_kind != "fair":
@@ -97,11 +97,11 @@ def fairness_holds(evidence: Evidence) -> Iterator[str]:
         running[key].discard(change.job)
         if change.after == "running":
             running[key].add(change.job)
-            most[key] = max(most[key], len(running[key]))
+            most_running[key] = max(most_running[key], len(running[key]))
         elif change.verb == "admit":
             queued[key].add(change.job)
-            if len(queued[key]) > (change.capacity or 0) + ENDED_OR_RUNNING * most[key]:
-                yield f"{key} had {len(queued[key])} jobs queued, and at most {most[key]} have run at once"
+            if len(queued[key]) > (change.capacity or 0) + ENDED_OR_RUNNING * most_running[key]:
+                yield f"{key} had {len(queued[key])} jobs queued, and at most {most_running[key]} have run at once"
 
 
 def batches_call_back_once(evidence: Evidence) -> Iterator[str]:
@@ -128,7 +128,7 @@ def batches_call_back_once(evidence: Evidence) -> Iterator[str]:
 
 
 def chains_are_in_order(evidence: Evidence) -> Iterator[str]:
-    """(21) A job of a chain begins after the jobs that it needs; it is discarded without one only if that fails."""
+    """(21) A job of a chain begins after the jobs that it needs; it is discarded only if one of these jobs fails."""
     for need in evidence.needs:
         for change in evidence.by_job.get(need.job, ()):
             before = evidence.status_at(need.needs, change.seq)
@@ -144,12 +144,12 @@ def chains_are_in_order(evidence: Evidence) -> Iterator[str]:
 SEQUENCES = ("sequence", "halting")
 
 KEPT = 0.1
-"""Seconds whose tokens a key keeps beyond its burst while a supervisor is late."""
+"""A key may have more tokens than its burst: the tokens of this number of seconds, because supervisors may be late."""
 
 
 @dataclass
 class Bucket:
-    """The tokens of one key: the most that there can be, given the admissions so far."""
+    """The largest number of tokens that one key can have after the admissions so far."""
 
     full_at: float = 0.0
     """When the bucket has as many tokens as its burst again, by the clock of PostgreSQL."""
@@ -163,18 +163,18 @@ class Bucket:
         """Take a token for this admission. Returns the seconds by which the admission came too early."""
         interval, burst = change.rate_interval or 0.0, change.rate_burst or 0
         if self.last is not None:
-            ahead_before, ahead = self.last.stated - self.last.at, change.stated - change.at
-            if ahead_before - ahead > CLOCK_JUMP:  # set back: the bucket is empty, and fills from now on
-                self.full_at = min(self.full_at, self.last.at + ahead + burst * interval)
-        missing = max(self.full_at - change.stated, -KEPT) / interval
-        self.full_at = change.stated + (missing + 1) * interval
+            offset_before, clock_offset = self.last.statement_began - self.last.at, change.statement_began - change.at
+            if offset_before - clock_offset > CLOCK_JUMP:  # set back: the bucket is empty, and fills from now on
+                self.full_at = min(self.full_at, self.last.at + clock_offset + burst * interval)
+        missing = max(self.full_at - change.statement_began, -KEPT) / interval
+        self.full_at = change.statement_began + (missing + 1) * interval
         self.last = change
         excess = missing - (burst - 1)
         return excess * interval if excess > TOLERANCE else 0.0
 
 
 def _holds_permit(change: Change) -> bool:
-    """Whether the job holds a permit now, as do jobs that wait for a retry in a sequence or halt it."""
+    """Whether the job holds a permit now. A job of a sequence also holds one while it waits for a retry or halts it."""
     waits = change.after == "scheduled" and change.has_begun and change.limit_kind in SEQUENCES
     halts = change.after == "failed" and change.limit_kind == "halting"
     return (change.after in ("queued", "running") and not change.is_ahead) or bool(waits) or halts
@@ -189,24 +189,24 @@ def _judge_end(
 ) -> Iterator[str]:
     """Yield the violations at the end of a batch: unfinished jobs, and wrong callbacks."""
     end = ends[batch.batch]
-    own = [change.job for change in members.get(batch.batch, ()) if change.calls_back is None]
-    called = [change for change in members.get(batch.batch, ()) if change.calls_back is not None]
-    statuses = {job: evidence.status_at(job, end) for job in own}
-    for inside in inner:
-        if ends.get(inside, end) >= end:
-            yield f"batch {batch.batch} was finished before batch {inside}, which is in it"
-        statuses |= {change.job: evidence.status_at(change.job, end) for change in members.get(inside, ())}
+    jobs = [change.job for change in members.get(batch.batch, ()) if change.calls_back is None]
+    callbacks = [change for change in members.get(batch.batch, ()) if change.calls_back is not None]
+    statuses = {job: evidence.status_at(job, end) for job in jobs}
+    for inner_batch in inner:
+        if ends.get(inner_batch, end) >= end:
+            yield f"batch {batch.batch} was finished before batch {inner_batch}, which is in it"
+        statuses |= {change.job: evidence.status_at(change.job, end) for change in members.get(inner_batch, ())}
     for job, status in statuses.items():
         if status not in FINISHED:
             yield f"batch {batch.batch} was finished while job {job} was {status or 'not there'}"
     is_success = set(statuses.values()) <= {"completed"}  # the load nests batches only once
     expected = {"on_finish", "on_success" if is_success else "on_failure"} & batch.calls
-    counts = Counter(change.calls_back for change in called)
+    counts = Counter(change.calls_back for change in callbacks)
     if counts != Counter(expected):
         yield f"batch {batch.batch} has called {sorted(counts.elements(), key=str)}, and not {sorted(expected)}"
-    for change in called:
+    for change in callbacks:
         if change.seq < end:
             yield f"batch {batch.batch} has called {change.calls_back} before it was finished"
-        completed = sum(each.after == "completed" for each in evidence.by_job[change.job])
+        completed = sum(change_of_job.after == "completed" for change_of_job in evidence.by_job[change.job])
         if completed != 1:
             yield f"{change.calls_back} of batch {batch.batch}, job {change.job}, has completed {completed} times"

@@ -1,6 +1,6 @@
 """Functions that each add a violation of limits, rates, fairness, batches or chains to evidence without violations.
 
-Invariant: each violates one invariant, which `test_policies` names beside it.
+Invariant: each function violates one invariant, which `test_policies` names beside it. Some violate none, and say so.
 """
 
 from typing import Any
@@ -47,7 +47,7 @@ def overtake_a_failure(builder: EvidenceBuilder) -> None:
 
 
 def discard_a_failure(builder: EvidenceBuilder) -> None:
-    """An operator discards the failed job, and the sequence goes on: no violation."""
+    """An operator discards the failed job, and the sequence runs its next job: no violation."""
     for job in (7, 8):
         builder.change(job, None, "blocked", **HALTING)
     builder.change(7, "blocked", "queued", **HALTING)
@@ -86,13 +86,13 @@ def admit(builder: EvidenceBuilder, job: int, after: float, *, clock: float = 0.
     builder.time = 200 + after
     builder.change(job, None, "blocked", **RATE)
     builder.time = 200 + after
-    builder.change(job, "blocked", "queued", stated=builder.time + clock, **RATE)
+    builder.change(job, "blocked", "queued", statement_began=builder.time + clock, **RATE)
     if claim:
         builder.change(job, "queued", "running", lease=1, attempts=1, **RATE)
 
 
 def keep_to_the_rate(builder: EvidenceBuilder) -> None:
-    """Admit jobs when a token of the rate is there: no violation."""
+    """Admit each job when the rate has a token: no violation."""
     for job, after in enumerate((0, 0, 1, 2, 5, 5.5, 6), start=20):
         admit(builder, job, after)
 
@@ -104,7 +104,7 @@ def keep_to_the_rate_with_another_clock(builder: EvidenceBuilder) -> None:
         admit(builder, job, after, clock=clock)
 
 
-def give_back_and_claim_again(builder: EvidenceBuilder) -> None:
+def release_with_a_token(builder: EvidenceBuilder) -> None:
     """A released job keeps its token, beside a burst of other jobs: no violation."""
     admit(builder, 20, 0)
     builder.change(20, "running", "queued", lease=2, attempts=0, holder="", **RATE)
@@ -125,7 +125,7 @@ def exceed_the_rate(builder: EvidenceBuilder) -> None:
 
 
 def exceed_the_rate_after_the_clock(builder: EvidenceBuilder) -> None:
-    """The clock was set back: the bucket is empty at that moment, and not full."""
+    """Admit two jobs after the clock was set back, although the key then has no token."""
     for job, (after, clock) in enumerate(((0, 8), (0, 8), (0.1, 0), (0.1, 0)), start=20):
         admit(builder, job, after, clock=clock)
 
@@ -154,7 +154,7 @@ def retry_without_a_token(builder: EvidenceBuilder) -> None:
 # Fairness
 
 
-def queue_few(builder: EvidenceBuilder) -> None:
+def queue_as_many_as_running_jobs_allow(builder: EvidenceBuilder) -> None:
     for job in range(20, 28):
         builder.change(job, None, "blocked", **FAIR)
     for job in (20, 21):
@@ -164,7 +164,7 @@ def queue_few(builder: EvidenceBuilder) -> None:
         builder.change(job, "blocked", "queued", **FAIR)
 
 
-def queue_many(builder: EvidenceBuilder) -> None:
+def queue_more_than_the_capacity(builder: EvidenceBuilder) -> None:
     for job in (20, 21, 22):
         builder.change(job, None, "blocked", **FAIR)
         builder.change(job, "blocked", "queued", **FAIR)
@@ -179,105 +179,106 @@ class Batches:
     def __init__(self, builder: EvidenceBuilder) -> None:
         self.builder = builder
 
-    def note(self, batch: int, what: str) -> None:
-        """Add a change of a batch. It takes the number of the next change."""
+    def add_change(self, batch: int, what: str) -> None:
+        """Add a change of a batch."""
         parent = 1 if batch == 2 else None
         seq = len(self.builder.evidence.changes) + 1
-        self.builder.change(99, None, "queued")  # its number is that of the change of the batch
+        self.builder.change(99, None, "queued")  # takes the number `seq`, so that no change of a job has it
         self.builder.evidence.changes[-1] = self.builder.evidence.changes[-1]._replace(job=0)
         self.builder.evidence.batches.append(BatchChange(seq, batch, parent, what, CALLS))
 
-    def run(self, job: int, status: str = "completed", **values: Any) -> None:
+    def run_job(self, job: int, status: str = "completed", **values: Any) -> None:
         self.builder.change(job, None, "queued", **values)
         self.builder.change(job, "queued", "running", lease=1, attempts=1, **values)
         self.builder.change(job, "running", status, lease=2, **values)
 
-    def call(self, batch: int, *names: str, first: int) -> None:
+    def call_back(self, batch: int, *names: str, first: int) -> None:
+        """Run these callbacks of a batch as jobs, whose ids begin with `first`."""
         for job, name in enumerate(names, start=first):
-            self.run(job, batch=batch, calls_back=name)
+            self.run_job(job, batch=batch, calls_back=name)
 
 
 def finish_a_batch(builder: EvidenceBuilder) -> None:
     """Finish a batch with an inner batch, one of whose jobs fails: no violation."""
     batches = Batches(builder)
-    batches.note(1, "open")
-    batches.note(2, "open")
-    batches.run(20, batch=1)
-    batches.run(21, "failed", batch=2)
-    batches.note(2, "finish")
-    batches.call(2, "on_failure", "on_finish", first=30)
-    batches.note(1, "finish")
-    batches.call(1, "on_failure", "on_finish", first=40)
+    batches.add_change(1, "open")
+    batches.add_change(2, "open")
+    batches.run_job(20, batch=1)
+    batches.run_job(21, "failed", batch=2)
+    batches.add_change(2, "finish")
+    batches.call_back(2, "on_failure", "on_finish", first=30)
+    batches.add_change(1, "finish")
+    batches.call_back(1, "on_failure", "on_finish", first=40)
 
 
 def leave_a_batch_open(builder: EvidenceBuilder) -> None:
     batches = Batches(builder)
-    batches.note(1, "open")
-    batches.run(20, batch=1)
+    batches.add_change(1, "open")
+    batches.run_job(20, batch=1)
 
 
 def finish_a_batch_twice(builder: EvidenceBuilder) -> None:
     finish_a_batch(builder)
-    Batches(builder).note(1, "finish")
+    Batches(builder).add_change(1, "finish")
 
 
 def finish_a_batch_too_soon(builder: EvidenceBuilder) -> None:
     batches = Batches(builder)
-    batches.note(1, "open")
+    batches.add_change(1, "open")
     builder.change(20, None, "queued", batch=1)
-    batches.note(1, "finish")
-    batches.call(1, "on_success", "on_finish", first=40)
+    batches.add_change(1, "finish")
+    batches.call_back(1, "on_success", "on_finish", first=40)
 
 
 def finish_a_batch_before_the_one_in_it(builder: EvidenceBuilder) -> None:
     batches = Batches(builder)
-    batches.note(1, "open")
-    batches.note(2, "open")
-    batches.note(1, "finish")
-    batches.call(1, "on_success", "on_finish", first=40)
-    batches.note(2, "finish")
-    batches.call(2, "on_success", "on_finish", first=30)
+    batches.add_change(1, "open")
+    batches.add_change(2, "open")
+    batches.add_change(1, "finish")
+    batches.call_back(1, "on_success", "on_finish", first=40)
+    batches.add_change(2, "finish")
+    batches.call_back(2, "on_success", "on_finish", first=30)
 
 
 def finish_a_batch_before_a_callback_in_it(builder: EvidenceBuilder) -> None:
     batches = Batches(builder)
-    batches.note(1, "open")
-    batches.note(2, "open")
-    batches.note(2, "finish")
+    batches.add_change(1, "open")
+    batches.add_change(2, "open")
+    batches.add_change(2, "finish")
     builder.change(30, None, "queued", batch=2, calls_back="on_finish")
-    batches.note(1, "finish")
+    batches.add_change(1, "finish")
 
 
 def join_a_finished_batch(builder: EvidenceBuilder) -> None:
     finish_a_batch(builder)
-    Batches(builder).run(50, batch=1)
+    Batches(builder).run_job(50, batch=1)
 
 
 def call_back_twice(builder: EvidenceBuilder) -> None:
     finish_a_batch(builder)
-    Batches(builder).call(1, "on_finish", first=50)
+    Batches(builder).call_back(1, "on_finish", first=50)
 
 
 def never_call_back(builder: EvidenceBuilder) -> None:
     batches = Batches(builder)
-    batches.note(1, "open")
-    batches.note(1, "finish")
-    batches.call(1, "on_success", first=40)
+    batches.add_change(1, "open")
+    batches.add_change(1, "finish")
+    batches.call_back(1, "on_success", first=40)
 
 
 def call_back_for_success_after_a_failure(builder: EvidenceBuilder) -> None:
     batches = Batches(builder)
-    batches.note(1, "open")
-    batches.run(20, "discarded", batch=1)
-    batches.note(1, "finish")
-    batches.call(1, "on_success", "on_finish", first=40)
+    batches.add_change(1, "open")
+    batches.run_job(20, "discarded", batch=1)
+    batches.add_change(1, "finish")
+    batches.call_back(1, "on_success", "on_finish", first=40)
 
 
 def call_back_before_the_end(builder: EvidenceBuilder) -> None:
     batches = Batches(builder)
-    batches.note(1, "open")
-    batches.call(1, "on_success", "on_finish", first=40)
-    batches.note(1, "finish")
+    batches.add_change(1, "open")
+    batches.call_back(1, "on_success", "on_finish", first=40)
+    batches.add_change(1, "finish")
 
 
 def never_complete_a_callback(builder: EvidenceBuilder) -> None:
@@ -289,14 +290,14 @@ def never_complete_a_callback(builder: EvidenceBuilder) -> None:
 
 
 def run_a_chain(builder: EvidenceBuilder) -> None:
-    """Run a chain of two jobs, a chain that goes on after a failure, and one that does not: no violation."""
+    """Run a chain of two jobs, a chain that continues after a failure, and a chain that does not: no violation."""
     builder.evidence.needs += [Need(21, 20, "discard"), Need(23, 22, "run"), Need(25, 24, "discard")]
     batches = Batches(builder)
     for job in (20, 21):
-        batches.run(job)
-    batches.run(22, "failed")
-    batches.run(23)
-    batches.run(24, "discarded")
+        batches.run_job(job)
+    batches.run_job(22, "failed")
+    batches.run_job(23)
+    batches.run_job(24, "discarded")
     builder.change(25, None, "blocked")
     builder.change(25, "blocked", "discarded", lease=1, error="Discarded: it needs job 24, which has not completed.")
 
@@ -304,17 +305,17 @@ def run_a_chain(builder: EvidenceBuilder) -> None:
 def begin_before_the_job_that_is_needed(builder: EvidenceBuilder) -> None:
     builder.evidence.needs.append(Need(21, 20, "run"))
     builder.change(20, None, "queued")
-    Batches(builder).run(21)
+    Batches(builder).run_job(21)
 
 
 def begin_after_a_failure(builder: EvidenceBuilder) -> None:
     builder.evidence.needs.append(Need(21, 20, "discard"))
-    Batches(builder).run(20, "failed")
-    Batches(builder).run(21)
+    Batches(builder).run_job(20, "failed")
+    Batches(builder).run_job(21)
 
 
 def discard_without_a_failure(builder: EvidenceBuilder) -> None:
     builder.evidence.needs.append(Need(21, 20, "discard"))
-    Batches(builder).run(20)
+    Batches(builder).run_job(20)
     builder.change(21, None, "blocked")
     builder.change(21, "blocked", "discarded", lease=1, error="Discarded: it needs job 20, which has not completed.")

@@ -1,7 +1,7 @@
-"""A TCP proxy before a server that cuts, stalls, slows down or loses connections: all, or those of one process.
+"""A TCP proxy in front of a server. It cuts, stalls, slows down or loses all connections, or those of one process.
 
-Invariant: the proxy does not change the bytes that it lets through. Its event loop runs in a thread; public methods do
-not.
+Invariant: the proxy does not change the bytes that it transmits. Its event loop runs in a thread of its own; other
+threads call the public methods.
 """
 
 import asyncio
@@ -15,14 +15,14 @@ from typing import Any
 
 import psutil
 
-RESET = struct.pack("ii", 1, 0)  # SO_LINGER: close with a reset, as a machine does that was restarted
+RESET = struct.pack("ii", 1, 0)  # for SO_LINGER: closing sends a reset, as a restarted machine does
 
 TOO_MANY = b"SFATAL\0VFATAL\0C53300\0Msorry, too many clients already\0\0"
 FULL = b"E" + struct.pack("!i", len(TOO_MANY) + 4) + TOO_MANY
 """The response of PostgreSQL to a client that connects when all connections are taken."""
 
 FIRST_MESSAGES = 6
-"""The number of messages by which a client connects: the startup, and the first settings of its session."""
+"""The number of messages that a client sends to connect: the startup, and the first settings of its session."""
 
 
 class Link:
@@ -47,9 +47,9 @@ class Proxy:
         self._links: set[Link] = set()
         self._flowing = asyncio.Event()
         self._outcast: int | None = None
-        """The id of a process whose connections let nothing through."""
+        """The id of a process that the proxy lets send and receive nothing."""
         self._is_full = False
-        """Whether that process is told that there is no free connection; otherwise it gets no response."""
+        """Whether the proxy tells the outcast process that no connection is free; otherwise it does not respond."""
         self._delay = 0.0
         self._rate = float("inf")
         self._loop = asyncio.new_event_loop()
@@ -84,15 +84,15 @@ class Proxy:
         self._do(self._listen())
 
     def stall(self) -> None:
-        """Let no byte through, in either direction, and no error either."""
+        """Hold back all bytes and errors, in both directions."""
         self._soon(self._flowing.clear)
 
     def flow(self) -> None:
-        """Let all bytes through again, also those that have waited."""
+        """Transmit bytes again, also the bytes that were held back."""
         self._soon(self._flowing.set)
 
     def stall_process(self, pid: int) -> None:
-        """Let no byte through on the connections of this process."""
+        """Hold back all bytes on the connections of this process."""
         self._outcast, self._is_full = pid, False
         self._do(self._cast_out(pid))
 
@@ -102,7 +102,7 @@ class Proxy:
         self._do(self._cast_out(pid))
 
     def let_in(self) -> None:
-        """Let every process through again."""
+        """Serve every process again."""
         self._outcast = None
         self._do(self._let_all_flow())
 
@@ -111,19 +111,19 @@ class Proxy:
         self._delay = seconds
 
     def limit(self, bytes_per_second: float) -> None:
-        """Let no more than this through in each direction of each connection."""
+        """Transmit at most this number of bytes a second in each direction of each connection."""
         self._rate = bytes_per_second
 
     def lose_server(self) -> None:
-        """Half-open: close the ends of the server, without a sign to the clients. New connections work."""
+        """Close the server's ends of all connections (half-open): clients do not notice. New connections work."""
         self._do(self._break(client=False, server=True))
 
     def lose_clients(self) -> None:
-        """Half-open the other way: close the ends of the clients, without a sign to the server until `tell_server`."""
+        """Close the clients' ends of all connections (half-open), without a sign to the server until `tell_server`."""
         self._do(self._break(client=True, server=False))
 
     def tell_server(self) -> None:
-        """Close the ends of the server too, as its keepalives would, so that it does not run out of connections."""
+        """Close the server's ends too, as TCP keepalives would, so that the server does not run out of connections."""
         self._do(self._break(client=False, server=True, torn=True))
 
     def _do(self, coroutine: Coroutine[Any, Any, None]) -> None:
@@ -183,8 +183,8 @@ class Proxy:
         client.close()
 
     async def _pump(self, link: Link, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Copy bytes from one end to the other until one closes; then close the other, unless the link is torn."""
-        messages, owed = 0, 0.0
+        """Copy bytes from one end to the other until an end closes. Then close the other, unless the link is torn."""
+        messages, seconds_to_wait = 0, 0.0
         with contextlib.suppress(OSError):
             while data := await reader.read(65_536):
                 await self._flowing.wait()
@@ -192,10 +192,10 @@ class Proxy:
                 messages += 1
                 if link.delay and writer is link.server and messages <= FIRST_MESSAGES:
                     await asyncio.sleep(random.uniform(0, link.delay))
-                owed += len(data) / self._rate
-                if owed > 0.01:
-                    await asyncio.sleep(owed)
-                    owed = 0.0
+                seconds_to_wait += len(data) / self._rate
+                if seconds_to_wait > 0.01:
+                    await asyncio.sleep(seconds_to_wait)
+                    seconds_to_wait = 0.0
                 if not link.torn:
                     writer.write(data)
                     await writer.drain()

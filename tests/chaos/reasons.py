@@ -1,11 +1,11 @@
-"""Why a lease ended, and which faults excuse a delay.
+"""Finds out why a lease ended, and which faults excuse a delay.
 
-Invariant: each function is pure. A reason is a log line or a row of the job; that a fault happened somewhere is none.
+Invariant: each function is pure. Only a log line or the job's row is a reason; a fault somewhere in the system is not.
 """
 
 from enum import Enum
 
-from .evidence import LOG_BLOCKED, POSTGRES, Change, Death, Evidence, Fault, Held, Line
+from .evidence import LOG_BLOCKED, POSTGRES, Change, Death, Evidence, Fault, HeldLease, Line
 
 RECONNECT = 10.0
 """Seconds at most until a process reconnects to a database that is available again."""
@@ -13,7 +13,7 @@ RECONNECT = 10.0
 SOON = 3.0
 """Seconds at most between a change of a job and the log line about it."""
 
-LINES = {
+LOG_LINES = {
     "settle": ("job retrying ", "job failed ", "job discarded "),
     "cancel": ("job cancelled ", "lease lost "),
     "recover": ("job recovered ",),
@@ -22,22 +22,22 @@ LINES = {
 
 
 class Reason(Enum):
-    """Where the reason for the repetition of a finished run is recorded."""
+    """Where it is recorded why a task ran to its end again."""
 
     LINE = "a line in the log"
     ROW = "the job's own row"
 
 
-def reason_of_repeat(evidence: Evidence, held: Held) -> Reason | str:
-    """Where the reason is recorded or, if there is none, a sentence about the violation."""
-    end = held.end
+def reason_of_repeat(evidence: Evidence, held_lease: HeldLease) -> Reason | str:
+    """Where it is recorded why a task ran to its end again; or, if nowhere, a sentence about the violation."""
+    end = held_lease.end
     if end is None:
         return "its lease never ended"
     if end.verb == "settle" and not end.error:
         return f"its outcome was written as {end.after}"
     if end.verb == "release":
-        return Reason.LINE if _has_log_line_of_release(evidence, held) else "no line tells that it was given back"
-    if end.verb not in LINES:
+        return Reason.LINE if _has_log_line_of_release(evidence, held_lease) else "no line tells that it was given back"
+    if end.verb not in LOG_LINES:
         return f"its lease was ended by a {end.verb}"
     if _has_log_line(evidence, end):
         return Reason.LINE
@@ -45,41 +45,41 @@ def reason_of_repeat(evidence: Evidence, held: Held) -> Reason | str:
         _supervisor_died_before_logging(evidence, end) or _answer_was_lost(evidence, end)
     ):
         return "no line tells of the recovery"
-    return Reason.ROW  # its error or reason of cancellation has told the verb
+    return Reason.ROW  # the row has the error, or the reason of the cancellation
 
 
 def _has_log_line(evidence: Evidence, end: Change) -> bool:
     """Whether a log line about the end of a lease follows soon."""
     lines = [line for line in evidence.lines_of.get(end.job, ()) if _is_soon(evidence, line, end.at)]
-    return any(event in line.text for line in lines for event in LINES[end.verb])
+    return any(event in line.text for line in lines for event in LOG_LINES[end.verb])
 
 
-def _has_log_line_of_release(evidence: Evidence, held: Held) -> bool:
+def _has_log_line_of_release(evidence: Evidence, held_lease: HeldLease) -> bool:
     """Whether a log line says that jobs of the worker were released, or that the worker died after the claim."""
-    assert held.end is not None
-    name = evidence.names.get(held.claim.holder)
+    assert held_lease.end is not None
+    name = evidence.names.get(held_lease.claim.holder)
     released, died = f"jobs released worker={name} ", f"worker died worker={name} "
     return any(
-        (released in line.text and _is_soon(evidence, line, held.end.at))
-        or (died in line.text and held.claim.at <= line.at and line.at - held.end.at <= SOON)
+        (released in line.text and _is_soon(evidence, line, held_lease.end.at))
+        or (died in line.text and held_lease.claim.at <= line.at and line.at - held_lease.end.at <= SOON)
         for line in evidence.log
     )
 
 
 def _is_soon(evidence: Evidence, line: Line, at: float) -> bool:
-    """Whether a line was read soon after this time, or soon after a time in which nobody read the log."""
+    """Whether a line was read soon after this time; time during which the log was blocked does not count."""
     blocked = (fault for fault in evidence.faults if fault.what == LOG_BLOCKED and fault.target == line.machine)
     until = max((fault.ended for fault in blocked if fault.overlaps(at, at + SOON)), default=at) + SOON
     return at - 0.5 <= line.at <= until
 
 
 def _supervisor_died_before_logging(evidence: Evidence, recovery: Change) -> bool:
-    """Whether a supervisor was killed between the commit of a recovery and the line about it."""
+    """Whether a supervisor may have been killed after it committed a recovery, and before it logged the recovery."""
     return any(0 <= death.at - recovery.at <= 2 and not death.alone for _, death in evidence.deaths)
 
 
 def _answer_was_lost(evidence: Evidence, recovery: Change) -> bool:
-    """Whether a line says that a supervisor lost its connection: then it may not know which jobs it has recovered.
+    """Whether a log line says that a supervisor lost its connection: then it may not know which jobs it has recovered.
 
     The commit may have come long before or long after the loss of the connection.
     """
@@ -93,9 +93,9 @@ def _answer_was_lost(evidence: Evidence, recovery: Change) -> bool:
 
 
 def hindrance(evidence: Evidence, began: float, ended: float, machine: str, *, own: Fault | None = None) -> float:
-    """The end of the last fault of this time that hit a machine or PostgreSQL; 0 if there was none.
+    """When the last fault in this time that hit the machine or PostgreSQL ended; 0 if there was no fault.
 
-    An orderly stop of the machine does not count: the machine releases the jobs that it has not begun.
+    An orderly stop of the machine does not count, because the machine then releases the jobs that it has not begun.
     """
     others = [fault for fault in _others(evidence, own, began, ended) if _hits(fault, machine) and not fault.stops]
     return max((fault.ended for fault in others), default=0.0)
@@ -112,9 +112,9 @@ def was_silenced(evidence: Evidence, holder: str | None, at: float) -> bool:
     )
 
 
-def excuse(evidence: Evidence, own: Fault, death: Death, held: Held) -> float:
-    """Seconds of a delay that do not count: during other faults nobody could have recovered the job."""
-    others = _others(evidence, own, death.at, held.end.at if held.end else float("inf"))
+def excuse(evidence: Evidence, own: Fault, death: Death, held_lease: HeldLease) -> float:
+    """The seconds of a delay that do not count, because no process could recover the job during another fault."""
+    others = _others(evidence, own, death.at, held_lease.end.at if held_lease.end else float("inf"))
     # The supervisor of a worker that died alone recovers its jobs; any other machine recovers the jobs of a machine.
     hindering = [fault for fault in others if not death.alone or _hits(fault, own.target)]
     return max((fault.ended - death.at + RECONNECT for fault in hindering), default=0.0)
@@ -125,5 +125,5 @@ def _hits(fault: Fault, machine: str) -> bool:
 
 
 def _others(evidence: Evidence, own: Fault | None, began: float, ended: float) -> list[Fault]:
-    """The other faults of this time that keep a machine from working with the database."""
+    """The faults in this time, except `own`, that keep a machine from working with the database."""
     return [fault for fault in evidence.faults if fault is not own and fault.slows and fault.overlaps(began, ended)]

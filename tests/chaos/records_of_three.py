@@ -1,4 +1,4 @@
-"""The records of the scenario `one-of-three`, and its judgement: a database that is down must not affect the others.
+"""The records of the scenario `one-of-three`, and their checks: a database that is down must not affect the others.
 
 Invariant: each function is pure. All times are seconds since the epoch.
 """
@@ -20,7 +20,7 @@ class Record:
     """The record of one database."""
 
     promised: set[int] = field(default_factory=set)
-    """The ids of the jobs whose `.defer()` has returned."""
+    """The ids of the jobs that were deferred without an error."""
     statuses: dict[int, str] = field(default_factory=dict)
     """The status of each job at the end, by its id."""
     finished: list[float] = field(default_factory=list)
@@ -29,7 +29,7 @@ class Record:
     """Times at which heartbeats were read, and the age of the oldest heartbeat then, in seconds."""
 
     def speed(self, began: float, ended: float) -> float:
-        """Jobs finished a second between these times."""
+        """The jobs finished a second between two times."""
         return (bisect(self.finished, ended) - bisect(self.finished, began)) / (ended - began)
 
 
@@ -54,7 +54,7 @@ class Records:
         return min(self.databases[alias].speed(self.calm_from, self.broken_from), self.rate)
 
     def gaps(self) -> Iterator[float]:
-        """For each fault and each other database the longest time in which it finished no job."""
+        """Yield, for each fault and each database that it did not hit, the longest time without a finished job."""
         for fault, _, record in _others(self):
             finished = record.finished
             during = finished[bisect(finished, fault.began) : bisect(finished, fault.ended)]
@@ -71,7 +71,7 @@ def violations(records: Records) -> Iterator[str]:
 
 
 def lost(records: Records) -> Iterator[str]:
-    """Yield the jobs that have no row, or are not completed at the end."""
+    """Yield the jobs that have no row at the end, or are not completed."""
     for alias, record in records.databases.items():
         for id in sorted(record.promised | record.statuses.keys()):
             status = record.statuses.get(id, "gone")
@@ -80,7 +80,7 @@ def lost(records: Records) -> Iterator[str]:
 
 
 def slowed(records: Records) -> Iterator[str]:
-    """Yield the databases that finished fewer jobs a second while another database was down than before."""
+    """Yield the databases in which fewer jobs were finished a second while another database was down than before."""
     for fault, alias, record in _others(records):
         speed, wanted = record.speed(fault.began, fault.ended), FULL_SPEED * records.calm_speed(alias)
         if speed < wanted:

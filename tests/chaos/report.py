@@ -43,11 +43,11 @@ def judge(scenario: str, evidence: Evidence) -> Verdict:
 
 def judge_by(invariants: Sequence[Invariant], scenario: str, evidence: Evidence, *, repeats: str) -> Verdict:
     """Judge the evidence by these invariants. `repeats` is the text of the column of repeats."""
-    found = {invariant: list(invariant(evidence)) for invariant in invariants}
+    violations_of = {invariant: list(invariant(evidence)) for invariant in invariants}
     violations = [
         f"({number}) {violation}"
         for number, invariant in enumerate(invariants, start=1)
-        for violation in found[invariant]
+        for violation in violations_of[invariant]
     ]
     speed = full_speed_after(evidence)
     cells = [
@@ -71,17 +71,17 @@ def write(table: list[str], page: Path) -> None:
 
 
 def _repeats(evidence: Evidence) -> str:
-    reasons = [reason_of_repeat(evidence, held) for held in repeats(evidence)]
+    reasons = [reason_of_repeat(evidence, held_lease) for held_lease in repeats(evidence)]
     unexplained = sum(not isinstance(reason, Reason) for reason in reasons)
     counts = f"{reasons.count(Reason.LINE)}/{reasons.count(Reason.ROW)}"
     return f"{counts}, {unexplained} unexplained" if unexplained else counts
 
 
 def _taken_back(evidence: Evidence) -> str:
-    """The times until jobs of dead processes were recovered, without those whose outcome was still written."""
+    """The times until jobs of dead processes were recovered, without jobs whose outcome the process still wrote."""
     seconds = [
         seconds
-        for _, _, held, seconds in taken_back(evidence)
-        if seconds is not None and held.end is not None and held.end.verb != "settle"
+        for _, _, held_lease, seconds in taken_back(evidence)
+        if seconds is not None and held_lease.end is not None and held_lease.end.verb != "settle"
     ]
     return f"{statistics.median(seconds):.2f}/{max(seconds):.2f}" if seconds else ""

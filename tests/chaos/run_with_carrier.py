@@ -25,8 +25,8 @@ from .scenarios import Run
 
 HELD = "SELECT count(*) FROM skipqueue_job WHERE status = 'running' AND locked_by = %s"
 
-LOOK = 0.1
-"""Seconds between two counts of the jobs that the carrier holds."""
+COUNT_INTERVAL = 0.1
+"""Seconds between two counts of the jobs that the carrier (Celery) holds."""
 
 START_SECONDS = 60.0
 
@@ -44,7 +44,7 @@ class RunWithCarrier(Run):
         super().__init__(name, cluster, folder, seed=seed, seconds=seconds, rate=rate)
         self._load = Load(random.Random(self._choose.random()), rate=rate, has_timeouts=True)
         self._counts: list[tuple[float, int]] = []
-        self._left_over: dict[str, int] = {}
+        self._messages_left: dict[str, int] = {}
 
     def _machines(self, cluster: Cluster, folder: Path) -> list[Machine]:
         self._broker = Broker(folder / "rabbitmq")
@@ -61,30 +61,32 @@ class RunWithCarrier(Run):
             self._broker.node.start()
             self._celery.boot()
             counting.start()
-            found = super().evidence()
+            evidence = super().evidence()
         finally:
             over.set()
             self._celery.end()
             self._celery.logbook.save(self._folder)
             self._broker.node.remove()
         counting.join()
-        self._save_twice(found)
-        return replace(found, carried=self._counts, left_over=self._left_over)
+        self._save_jobs_run_twice(evidence)
+        return replace(evidence, carried_counts=self._counts, messages_left=self._messages_left)
 
-    def _save_twice(self, evidence: Evidence) -> None:
+    def _save_jobs_run_twice(self, evidence: Evidence) -> None:
         """Write the changes and rows of the jobs that ran twice into a file, to analyse them."""
         lines = []
         for job in sorted(jobs_run_twice(evidence)):
             entries = [(entry.at, f"{entry.what} under lease {entry.lease}") for entry in evidence.entries_of[job]]
-            changes = [(each.at, f"{each.verb}, lease {each.lease} {each.holder}") for each in evidence.by_job[job]]
+            changes = [
+                (change.at, f"{change.verb}, lease {change.lease} {change.holder}") for change in evidence.by_job[job]
+            ]
             lines += [f"{job} {at:.3f} {what}\n" for at, what in sorted(entries + changes)]
         (self._folder / "twice.txt").write_text("".join(lines))
 
     def _count_held(self, over: threading.Event) -> None:
-        while not over.wait(LOOK):
+        while not over.wait(COUNT_INTERVAL):
             try:
                 with self._cluster.connect() as connection:
-                    while not over.wait(LOOK):
+                    while not over.wait(COUNT_INTERVAL):
                         row = connection.execute(HELD, [carrier_id(CARRIER)]).fetchone()
                         self._counts.append((time.time(), int(row[0]) if row else 0))
             except psycopg.Error:  # PostgreSQL is down
@@ -103,11 +105,11 @@ class RunWithCarrier(Run):
         return [(lane, self._stage.machines) for lane in lanes]
 
     def _stop_all(self) -> None:
-        """See `Run._stop_all`. Before it, nothing may be left in the broker."""
+        """Wait for up to 10 s until the broker has no message, record the messages that it still has, and stop all."""
         deadline = time.monotonic() + 10
-        while any(left := self._broker.left_over().values()) and time.monotonic() < deadline:
+        while any(counts := self._broker.count_messages().values()) and time.monotonic() < deadline:
             time.sleep(0.2)
-        self._left_over = self._broker.left_over() if any(left) else {}
+        self._messages_left = self._broker.count_messages() if any(counts) else {}
         super()._stop_all()
         with self._stage.fault("SIGTERM at the end", self._celery.name) as fault:
             fault.stops = [self._celery.stop()]

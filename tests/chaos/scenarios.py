@@ -1,6 +1,6 @@
-"""The scenarios: their faults and targets, and one run from the first job to the evidence.
+"""The scenarios with their faults and targets, and the class that runs one, from the first job to the evidence.
 
-Invariant: every run has times without a fault before the first and after the last fault; the load goes on all the time.
+Invariant: every run has a time without faults at its begin and at its end. The load defers jobs all the time.
 """
 
 import random
@@ -28,11 +28,11 @@ from .stage import Stage
 from .witness import EMPTY_TABLES
 
 LONGEST_WARM_UP = 10.0
-"""Seconds at most until as many jobs are finished a second as the load defers."""
+"""Seconds at most, after the start, until nearly all jobs that the load defers in a second are finished in a second."""
 
 CALM_BEFORE = 3.0
 CALM_AFTER, LONGEST_CALM_AFTER = 4.0, 12.0
-"""Seconds without a fault at the end, and at most while the speed is not back."""
+"""Seconds without a fault at the end: at least, and at most while the speed from before the faults is not back."""
 
 LONGEST_DRAIN = 240.0
 """Seconds after the end of the load within which every job must be finished, even on a busy computer."""
@@ -46,9 +46,9 @@ class Scenario:
     pause: tuple[float, float] = (1.0, 3.0)
     """The shortest and the longest pause between two strokes of a lane, in seconds."""
     lanes: Sequence[Sequence[Stroke]] = ()
-    """For the scenario `mixed`: strokes against PostgreSQL and strokes against each machine, at the same time."""
+    """The strokes (functions that cause a fault) of the scenario `mixed`: a thread for each lane calls them."""
     lengths: float = 1.0
-    """How many times longer than other scenarios it runs."""
+    """The factor by which this scenario runs longer than others."""
     has_standby: bool = False
     """Whether every commit waits for a second PostgreSQL, to which the cluster can fail over."""
     has_three: bool = False
@@ -176,8 +176,8 @@ class Run:
         self._load = Load(random.Random(self._choose.random()), rate=rate, has_steps=self.scenario.has_steps)
 
     def _machines(self, cluster: Cluster, folder: Path) -> list[Machine]:
-        own = {"own_clock": self.scenario.has_clocks, "knows_standby": self.scenario.has_standby}
-        return [Machine(f"machine-{number}", cluster, folder, **own) for number in (1, 2)]
+        options = {"own_clock": self.scenario.has_clocks, "knows_standby": self.scenario.has_standby}
+        return [Machine(f"machine-{number}", cluster, folder, **options) for number in (1, 2)]
 
     def evidence(self) -> Evidence:
         """Run the scenario, and return its evidence."""
@@ -226,15 +226,15 @@ class Run:
             )
 
     def _wait_for_speed(self, wanted: float, *, at_least: float, at_most: float) -> None:
-        """Wait until `wanted` jobs are finished in a second, but not shorter and not longer than these times."""
+        """Wait until `wanted` jobs are finished in a second; wait for `at_least` to `at_most` seconds."""
         statement = (
             "SELECT count(*) FROM chaos_change, to_timestamp(%s) AS now"
             " WHERE after = ANY (%s) AND at > now - interval '1 second' AND at <= now"
         )
         began = time.monotonic()
         with self._cluster.connect() as connection:
-            while (passed := time.monotonic() - began) < at_most:
-                if passed >= at_least and _count(connection, statement, time.time(), list(FINISHED)) >= wanted:
+            while (waited := time.monotonic() - began) < at_most:
+                if waited >= at_least and _count(connection, statement, time.time(), list(FINISHED)) >= wanted:
                     return
                 time.sleep(0.2)
 
@@ -268,18 +268,17 @@ class Run:
         turn = 0
         while not self._stage.over.is_set():
             for stroke in choose.sample(strokes, len(strokes)):
-                if (
-                    self.scenario.lanes and self._stage.over.is_set()
-                ):  # without lanes, each stroke is called at least once
+                # Without lanes, each stroke is called at least once, even if the time is over.
+                if self.scenario.lanes and self._stage.over.is_set():
                     return
                 stroke(self._stage, machines[turn % len(machines)], choose)
                 turn += 1
                 self._stage.over.wait(choose.uniform(*self.scenario.pause))
 
     def _drain(self) -> None:
-        """Wait until every job and batch is finished; the verdict calls all others lost.
+        """Wait until every job and batch is finished; the invariants call unfinished jobs lost.
 
-        `Load.mend` plays the operator whom halted sequences need.
+        `Load.mend` retries or discards the failed jobs that halt sequences, as an operator would.
         """
         deadline = time.monotonic() + LONGEST_DRAIN
         unfinished = (

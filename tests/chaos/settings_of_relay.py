@@ -1,4 +1,4 @@
-"""The settings of the project if Celery carries all queues. CHAOS_BROKER is the URL of the broker."""
+"""The settings of the project if Celery runs the jobs of all queues. CHAOS_BROKER is the URL of the broker."""
 
 from .carried import CARRIER, CELERY_QUEUE, WINDOW
 from .settings import *  # noqa: F403 (the same project)
@@ -16,4 +16,4 @@ SKIPQUEUE = {
     },
 }
 
-SILENCED_SYSTEM_CHECKS = ["skipqueue.W005"]  # no task of the suite takes long, whatever its timeout
+SILENCED_SYSTEM_CHECKS = ["skipqueue.W005"]  # W005 warns of tasks with long timeouts; here all tasks are short

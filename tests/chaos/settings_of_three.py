@@ -1,4 +1,4 @@
-"""The settings of the project with three queue databases. CHAOS_DATABASES has the URL of each on a line."""
+"""The settings of the project with three queue databases. CHAOS_DATABASES has their URLs, one a line."""
 
 import os
 

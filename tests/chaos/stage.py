@@ -28,7 +28,7 @@ class Stage:
 
     @contextmanager
     def fault(self, what: str, target: str, *, slows: bool = True, silences: bool = False) -> Iterator[Fault]:
-        """Add a fault to the list, which lasts as long as the block."""
+        """Add a fault to the list. The fault lasts as long as the `with` block."""
         fault = Fault(what, target, time.time(), slows=slows, silences=silences)
         with self._lock:
             self.faults.append(fault)

@@ -34,8 +34,8 @@ def build_carried() -> EvidenceBuilder:
     builder.hand_over(5_001, HOLDER)
     builder.write_entries(5_001, "begin", "end")
     builder.settle(5_001)
-    builder.evidence.carried = [(builder.time - 1, MOST_CARRIED), (builder.time, 0)]
-    builder.evidence.left_over = {"chaos": 0}
+    builder.evidence.carried_counts = [(builder.time - 1, MOST_CARRIED), (builder.time, 0)]
+    builder.evidence.messages_left = {"chaos": 0}
     return builder
 
 
@@ -54,16 +54,16 @@ def leave_a_job_with_the_carrier(builder: EvidenceBuilder) -> None:
     builder.hand_over(5_002, HOLDER)
 
 
-def count_a_job_with_the_carrier(builder: EvidenceBuilder) -> None:
-    builder.evidence.carried.append((builder.time, 1))
+def count_a_job_of_the_carrier(builder: EvidenceBuilder) -> None:
+    builder.evidence.carried_counts.append((builder.time, 1))
 
 
 def leave_a_message(builder: EvidenceBuilder) -> None:
-    builder.evidence.left_over["chaos"] = 3
+    builder.evidence.messages_left["chaos"] = 3
 
 
 def exceed_the_window(builder: EvidenceBuilder) -> None:
-    builder.evidence.carried.insert(0, (builder.evidence.calm_from + 2, MOST_CARRIED + 1))
+    builder.evidence.carried_counts.insert(0, (builder.evidence.calm_from + 2, MOST_CARRIED + 1))
 
 
 def hand_over_twice(builder: EvidenceBuilder) -> None:
@@ -104,7 +104,7 @@ def fail_for_two_deaths(builder: EvidenceBuilder) -> None:
 # The invariant, the function that adds a violation, and the beginning of the sentence about it.
 FORGERIES: list[tuple[Callable[[Evidence], Iterator[str]], Forgery, str]] = [
     (nothing_is_lost, leave_a_job_with_the_carrier, "job 5002 is still running"),
-    (nothing_is_left_over, count_a_job_with_the_carrier, "1 jobs were left with the carrier"),
+    (nothing_is_left_over, count_a_job_of_the_carrier, "1 jobs were left with the carrier"),
     (nothing_is_left_over, leave_a_message, "3 messages were left in chaos"),
     (window_holds, exceed_the_window, "2.0 s after the begin the carrier held 451 jobs, more than 450"),
     (handed_over_once, hand_over_to_somebody_else, "job 5002 was handed over from other to third"),

@@ -7,7 +7,7 @@ from pathlib import Path
 from .__main__ import chosen
 
 KNOWN = re.findall(r'^    "([\w-]+)": Scenario\(', Path(__file__).with_name("scenarios.py").read_text(), re.MULTILINE)
-"""The names of all scenarios, read from the source: to import the module needs the settings of the chaos suite."""
+"""The names of all scenarios, read from the source, because the module can only be imported with the chaos settings."""
 
 
 def test_a_run_has_all_scenarios_or_the_named_ones() -> None:

@@ -19,7 +19,7 @@ def test_a_gap_is_measured_although_a_burst_of_jobs_follows() -> None:
 
 
 def test_the_first_second_at_full_speed_may_begin_at_any_moment() -> None:
-    """Just before the load ends, ten jobs in exactly a second."""
+    """Ten jobs are finished in exactly a second, just before the load ends."""
     builder = without_violations()
     evidence = builder.evidence
     evidence.changes = [change for change in evidence.changes if change.at < evidence.calm_again]

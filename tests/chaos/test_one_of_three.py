@@ -1,4 +1,4 @@
-"""The judgement on `one-of-three` finds each promise that is broken, in forged records."""
+"""The checks of the scenario `one-of-three` find each broken promise in forged records."""
 
 import pytest
 
@@ -11,7 +11,7 @@ INTERVAL = 1.0
 
 
 def make_records() -> Records:
-    """Records without a violation: `queue_1` is down for ten seconds, and the two other databases go on."""
+    """Records without a violation: `queue_1` is down for ten seconds, and the two other databases work meanwhile."""
     databases = {}
     for alias in ("queue_1", "queue_2", "queue_3"):
         seconds = [second for second in range(OVER) if alias != "queue_1" or not DOWN_AT <= second < UP_AT]

@@ -1,4 +1,4 @@
-"""The page about reliability names the scenarios and the invariants that there are."""
+"""The page about reliability names all scenarios and invariants."""
 
 import re
 from pathlib import Path
@@ -10,7 +10,7 @@ PAGE = (Path(__file__).parents[2] / "docs/explanation/reliability.md").read_text
 
 
 def test_the_page_has_every_scenario() -> None:
-    # Read, not imported: to import them would register the tasks of the suite in the process of the tests.
+    # The source is read, because an import would register the tasks of the chaos suite in this process.
     source = (Path(__file__).parent / "scenarios.py").read_text()
     names = re.findall(r'^    "([a-z-]+)": Scenario\(', source, re.MULTILINE)
     assert re.findall(r"^\| `([a-z-]+)` \|", PAGE, re.MULTILINE) == names
@@ -19,8 +19,8 @@ def test_the_page_has_every_scenario() -> None:
 
 
 def test_the_page_has_every_invariant() -> None:
-    list_of_them = PAGE[PAGE.index("invariants\n\nEach is") :]
-    assert len(re.findall(r"^\d+\. ", list_of_them, re.MULTILINE)) == len(INVARIANTS) == 24
+    list_on_page = PAGE[PAGE.index("invariants\n\nEach is") :]
+    assert len(re.findall(r"^\d+\. ", list_on_page, re.MULTILINE)) == len(INVARIANTS) == 24
     docstrings = [invariant.__doc__ or "" for invariant in INVARIANTS]
     assert [docstring[: docstring.index(")") + 1] for docstring in docstrings] == [f"({n})" for n in range(1, 25)]
 

@@ -1,4 +1,4 @@
-"""Which violations are excused by a fault or a log line. Each test checks that without it the violation is found."""
+"""A fault or a log line excuses some violations. Each test also checks that the violation is found without it."""
 
 from dataclasses import replace
 
@@ -49,15 +49,15 @@ def test_a_repeat_is_explained_by_a_log_line_or_a_stored_error() -> None:
     builder.claim(7)
     builder.write_entries(7, "end")
     builder.settle(7)
-    (held,) = (held for held in repeats(builder.evidence) if held.claim.job == 7)
-    assert reason_of_repeat(builder.evidence, held) is Reason.ROW
+    (held_lease,) = (held_lease for held_lease in repeats(builder.evidence) if held_lease.claim.job == 7)
+    assert reason_of_repeat(builder.evidence, held_lease) is Reason.ROW
     builder.evidence = replace(builder.evidence, log=[retry_line])
-    assert reason_of_repeat(builder.evidence, held) is Reason.LINE
+    assert reason_of_repeat(builder.evidence, held_lease) is Reason.LINE
 
 
 def test_a_late_log_line_is_excused_while_nobody_read_the_log() -> None:
     builder = without_violations()
-    forgeries.speak_of_a_recovery_too_late(builder)
+    forgeries.log_a_recovery_too_late(builder)
     assert len(list(repeats_are_explained(builder.evidence))) == 1
     recovered_at = next(change.at for change in builder.evidence.changes if change.verb == "recover")
     fault = builder.add_fault(LOG_BLOCKED, began=recovered_at - 1, ended=recovered_at + 9)
@@ -68,7 +68,7 @@ def test_a_late_log_line_is_excused_while_nobody_read_the_log() -> None:
 
 def test_the_death_of_a_worker_explains_the_release_of_its_job() -> None:
     builder = without_violations()
-    forgeries.give_back_in_silence(builder)
+    forgeries.release_without_a_log_line(builder)
     assert len(list(repeats_are_explained(builder.evidence))) == 1
     released = next(change for change in builder.evidence.changes if change.job == 7 and change.verb == "release")
     died = "12:00:00 ERROR   worker died worker=machine-2/1 cause=..."
@@ -80,7 +80,7 @@ def test_the_death_of_a_worker_explains_the_release_of_its_job() -> None:
 
 def test_recovering_the_job_of_a_live_worker_is_excused_if_its_machine_was_silent() -> None:
     builder = without_violations()
-    forgeries.take_from_the_living(builder)
+    forgeries.recover_a_job_of_a_live_worker(builder)
     taken_at = builder.evidence.changes[-3].at
     fault = builder.add_fault("supervisor paused", began=taken_at - 5, ended=taken_at + 5, slows=False)
     assert len(list(live_workers_keep_their_jobs(builder.evidence))) == 1
@@ -94,7 +94,7 @@ def test_recovering_the_job_of_a_live_worker_is_excused_if_its_machine_was_silen
 
 def test_a_worker_may_end_if_a_line_says_that_it_was_recycled() -> None:
     builder = without_violations()
-    forgeries.end_for_no_reason(builder)
+    forgeries.end_a_worker_without_a_reason(builder)
     assert len(list(live_workers_keep_their_jobs(builder.evidence))) == 1
     builder.add_log_line(
         '12:00:00 INFO    worker recycled worker=machine-1/2 reason="an attempt in it was interrupted"'
@@ -105,13 +105,13 @@ def test_a_worker_may_end_if_a_line_says_that_it_was_recycled() -> None:
 def test_a_job_that_killed_three_workers_may_fail() -> None:
     builder = without_violations()
     builder.end_process(11)
-    forgeries.fail_for_one_worker(builder, "victim", "other", "third")
+    forgeries.fail_for_deaths_of_one_worker(builder, "victim", "other", "third")
     assert list(deaths_are_counted_right(builder.evidence)) == []
 
 
 def test_a_job_whose_worker_died_in_its_last_attempt_may_fail() -> None:
     builder = without_violations()
-    forgeries.fail_for_one_worker(builder, "victim")
+    forgeries.fail_for_deaths_of_one_worker(builder, "victim")
     assert len(list(deaths_are_counted_right(builder.evidence))) == 1
     last = builder.evidence.changes[-1]
     builder.evidence.changes[-1] = last._replace(attempts=last.max_attempts)
@@ -121,7 +121,7 @@ def test_a_job_whose_worker_died_in_its_last_attempt_may_fail() -> None:
 
 def test_long_waiting_is_excused_by_a_fault_of_the_same_machine() -> None:
     builder = without_violations()
-    forgeries.hoard(builder)
+    forgeries.begin_long_after_the_claim(builder)
     fault = builder.add_fault("supervisor paused", began=161, ended=162, slows=False)
     assert len(list(nothing_waits_for_long(builder.evidence))) == 1
     fault.slows = True
@@ -132,7 +132,7 @@ def test_long_waiting_is_excused_by_a_fault_of_the_same_machine() -> None:
 
 def test_a_late_recovery_is_excused_while_postgresql_was_not_available() -> None:
     builder = without_violations()
-    forgeries.die(builder, alone=True, seconds=5)
+    forgeries.recover_after(builder, alone=True, seconds=5)
     assert len(list(deaths_are_noticed(builder.evidence))) == 1
     fault = builder.add_fault("network stalled", began=160.5, ended=163)
     fault.target = "machine-2"

@@ -87,8 +87,8 @@ def test_the_witness_records_release_recover_and_cancel() -> None:
     store.cancel([job.pk], reason=CANCELLED)
     store.retry([job.pk])
     store.discard([job.pk])
-    took = ["claim", "release", "claim", "recover", "claim", "cancel", "retry", "claim", "cancel", "retry", "discard"]
-    assert verbs_of(job) == ["enqueue", *took]
+    verbs = ["claim", "release", "claim", "recover", "claim", "cancel", "retry", "claim", "cancel", "retry", "discard"]
+    assert verbs_of(job) == ["enqueue", *verbs]
 
 
 def test_the_witness_records_other_changes_as_illegal() -> None:
@@ -136,7 +136,7 @@ def test_the_witness_records_the_key_of_a_limit() -> None:
     store.retry([job.pk])
     store.discard([job.pk])
     assert verbs_of(job) == ["enqueue", "admit", "claim", "cancel", "retry", "discard"]
-    assert {(each.limit_key, each.limit_kind, each.capacity) for each in gather_evidence().changes} == {
+    assert {(change.limit_key, change.limit_kind, change.capacity) for change in gather_evidence().changes} == {
         ("k", "concurrency", 1)
     }
 
@@ -146,7 +146,7 @@ def test_the_witness_records_the_rate_and_the_time_of_an_admission() -> None:
     assert admit_rate_keys(store, ["k"])[0] == {"default": 1}
     change = gather_evidence().changes[-1]
     assert (change.verb, change.rate_key, change.rate_interval, change.rate_burst) == ("admit", "k", 60.0, 1)
-    assert abs(change.stated - change.at) < 10
+    assert abs(change.statement_began - change.at) < 10
     assert not list(rates_hold(gather_evidence()))
     Job.objects.update(status="blocked", gate="rate")
     Job.objects.update(status="queued", gate=None)
@@ -156,7 +156,7 @@ def test_the_witness_records_the_rate_and_the_time_of_an_admission() -> None:
 def test_the_witness_records_batches_and_their_callbacks() -> None:
     with Batch(on_finish=make_callback("on_finish")) as outer, Batch(on_success=make_callback("on_success")) as inner:
         job = make_job("queued", batch_id=inner.id)
-    assert [(each.batch, each.parent, each.what) for each in gather_evidence().batches] == [
+    assert [(change.batch, change.parent, change.what) for change in gather_evidence().batches] == [
         (outer.id, None, "open"),
         (inner.id, outer.id, "open"),
     ]
@@ -170,14 +170,14 @@ def test_the_witness_records_batches_and_their_callbacks() -> None:
     ]
     settle(claim(), Outcome("completed"))
     assert not list(batches_call_back_once(gather_evidence()))
-    assert [each.calls_back for each in gather_evidence().changes if each.verb == "enqueue"] == [
+    assert [change.calls_back for change in gather_evidence().changes if change.verb == "enqueue"] == [
         None,
         "on_success",
         "on_finish",
     ]
-    assert not gather_evidence().statuses.keys() - {each.job for each in gather_evidence().changes}
+    assert not gather_evidence().statuses.keys() - {change.job for change in gather_evidence().changes}
     JobBatch.objects.filter(pk=inner.id).delete()
-    assert [each.what for each in gather_evidence().batches] == ["open", "open", "finish", "finish", "delete"]
+    assert [change.what for change in gather_evidence().batches] == ["open", "open", "finish", "finish", "delete"]
 
 
 def make_callback(name: str) -> TaskCall:

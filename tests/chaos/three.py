@@ -29,7 +29,7 @@ from .settings import SKIPQUEUE
 TOGETHER = 10
 """The number of jobs that are deferred by one statement."""
 
-LOOKS = 0.1
+LOOK_INTERVAL = 0.1
 """Seconds between two looks at the heartbeats."""
 
 AGE = "SELECT extract(epoch FROM now() - min(heartbeat_at))::float8 FROM skipqueue_worker"
@@ -52,7 +52,7 @@ class Database:
         (home / "postgres").mkdir()
         self.proxy = Proxy(self.cluster.sockets[0])
         self._rate = rate
-        self._is_loaded, self._is_watched = threading.Event(), threading.Event()
+        self._is_deferring, self._is_watching = threading.Event(), threading.Event()
         self._threads: list[threading.Thread] = []
 
     def boot(self) -> None:
@@ -62,16 +62,16 @@ class Database:
 
     def start(self) -> None:
         """Start to defer jobs and to watch heartbeats, until `stop`."""
-        for running, run in ((self._is_loaded, self._defer), (self._is_watched, self._watch)):
-            running.set()
+        for is_running, run in ((self._is_deferring, self._defer), (self._is_watching, self._watch)):
+            is_running.set()
             thread = threading.Thread(target=run, daemon=True)
             thread.start()
             self._threads.append(thread)
 
     def stop(self) -> None:
         """Stop deferring jobs and watching heartbeats."""
-        self._is_loaded.clear()
-        self._is_watched.clear()
+        self._is_deferring.clear()
+        self._is_watching.clear()
         for thread in self._threads:
             thread.join()
 
@@ -108,27 +108,27 @@ class Database:
 
     def _defer(self) -> None:
         due = time.monotonic()
-        while self._is_loaded.is_set():
+        while self._is_deferring.is_set():
             try:
-                made = jobs.blink.using(database=self.alias).defer_many([()] * TOGETHER)
-                self.record.promised.update(made)
-            except Error:  # the server is down: a job whose commit got no answer may be there or not
+                ids = jobs.blink.using(database=self.alias).defer_many([()] * TOGETHER)
+                self.record.promised.update(ids)
+            except Error:  # the server is down: these jobs may be committed or not
                 connections[self.alias].close()
             due = max(due + TOGETHER / self._rate, time.monotonic() - 1)
             time.sleep(max(due - time.monotonic(), 0))
         connections[self.alias].close()
 
     def _watch(self) -> None:
-        while self._is_watched.is_set():
+        while self._is_watching.is_set():
             try:
                 with self.cluster.connect() as connection:
-                    while self._is_watched.is_set():
+                    while self._is_watching.is_set():
                         row = connection.execute(AGE).fetchone()
                         if row and row[0] is not None:
                             self.record.ages.append((time.time(), row[0]))
-                        time.sleep(LOOKS)
+                        time.sleep(LOOK_INTERVAL)
             except psycopg.Error:
-                time.sleep(LOOKS)
+                time.sleep(LOOK_INTERVAL)
 
 
 class Runworker:
@@ -138,7 +138,7 @@ class Runworker:
         self.logbook = Logbook("runworker")
         environment = {
             "DJANGO_SETTINGS_MODULE": "tests.chaos.settings_of_three",
-            "CHAOS_DATABASES": "\n".join(each.address for each in databases),
+            "CHAOS_DATABASES": "\n".join(database.address for database in databases),
             "CHAOS_WITNESS": os.environ["DATABASE_URL"],
             "PYTHONPATH": str(ROOT),
         }
@@ -173,8 +173,8 @@ class Runworker:
 def use_databases(databases: list[Database]) -> Iterator[None]:
     """Let the queue of this process use these databases during the block."""
     for database in databases:
-        given = environ.Env.db_url_config(database.cluster.url)
-        connections.settings[database.alias] = {**connections.settings["default"], **given}
+        address = environ.Env.db_url_config(database.cluster.url)
+        connections.settings[database.alias] = {**connections.settings["default"], **address}
     aliases = tuple(database.alias for database in databases)
     with override_settings(SKIPQUEUE={**SKIPQUEUE, "DATABASES": aliases}):
         yield

@@ -1,4 +1,4 @@
-"""The tables of the witness, which record what happened, and who writes them.
+"""The tables of the witness, which record what happened, and the triggers and functions that write them.
 
 - `chaos_promise`, `chaos_need`: the load writes the id of a job, and the ids of its predecessors, in the transaction
   that defers the job.
@@ -11,7 +11,7 @@
 - `chaos_child`: by a trigger, the jobs that steps of other jobs have deferred.
 - `chaos_signal`: by the load, in the transaction that sends a signal.
 - `chaos_row`: a task writes a row through Django. The table exists in two schemas: in `chaos_tenant`, which each new
-  connection must set, and in `public`, in which rows are found if a connection was not set up.
+  connection must choose, and in `public`, into which a connection writes that was not set up.
 
 Invariant: a row is committed if and only if the change that it records is committed.
 """
@@ -177,7 +177,7 @@ def booted() -> float:
 
 
 class Ledger:
-    """Writes in autocommit on a connection of the thread that bypasses the proxy."""
+    """Writes rows in autocommit. Each thread has its own connection, which bypasses the proxy."""
 
     def __init__(self) -> None:
         self._local = threading.local()

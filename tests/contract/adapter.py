@@ -1,4 +1,4 @@
-"""Everything that the contract reads from private modules of the package.
+"""Everything that the contract tests read from private modules of the package.
 
 No other file of this folder imports a private module: if the package is restructured, only this file changes.
 """
@@ -32,7 +32,7 @@ from django_skipqueue.values.records import Attempt, ClaimedJob, DeferredJobs, D
 from .public import Members
 from .source import is_ours
 
-OF_PARTS: tuple[type, ...] = (
+CLASSES_OF_PARTS: tuple[type, ...] = (
     BatchProgress,
     CallToPlace,
     FinishedBatch,
@@ -40,7 +40,7 @@ OF_PARTS: tuple[type, ...] = (
 """Classes of parts whose members are all public."""
 
 ELSEWHERE: dict[type, Members] = {
-    **dict.fromkeys(OF_PARTS),
+    **dict.fromkeys(CLASSES_OF_PARTS),
     Attempt: "job outcome started ended worker is_written database duration_ms wait_ms",
     ClaimedJob: "id lease task queue_name args kwargs attempt max_attempts priority run_after locked_at metadata "
     "timeout unknown_since wait_ms waited_ms",
@@ -58,7 +58,7 @@ ELSEWHERE: dict[type, Members] = {
 
 
 def objects() -> Iterator[str]:
-    """The objects that users know by name: the registry, and the tasks of the package, whose names are in rows."""
+    """Yield the objects that users know by name: the registry, and the package's own tasks, whose jobs users see."""
     yield f"registry: {type(registry).__name__}"
     yield from (f"the task {task.name}" for task in registry if is_ours(task.name))
 
@@ -85,15 +85,15 @@ EXIT_CODES = {code.name: code.value for code in Exit}
 
 
 def metrics() -> Iterator[tuple[str, str, tuple[str, ...], str]]:
-    """Name, kind, labels and help of each metric of the queue and of a `runworker`."""
+    """Yield the name, kind, labels and help of each metric of the queue and of a `runworker`."""
     for metric in (*scrape.metrics(), *(family.metric for family in figures([], names_databases=False))):
         yield metric.name, metric.kind, metric.labels, metric.text
 
 
 def event_classes(kind: type[events.Event] = events.Event) -> Iterator[type[events.Event]]:
-    """The events of the package, without their base classes."""
-    own = [each for each in kind.__subclasses__() if is_ours(each.__module__)]
-    yield from (event for each in own for event in event_classes(each)) if own else [kind]
+    """Yield the event classes of the package, without their base classes."""
+    subclasses = [subclass for subclass in kind.__subclasses__() if is_ours(subclass.__module__)]
+    yield from (event for subclass in subclasses for event in event_classes(subclass)) if subclasses else [kind]
 
 
 send: Callable[[Any], None] = sinks.send
@@ -111,13 +111,15 @@ CHOICES = {
 
 
 PART_LOGS = r"django_skipqueue\.parts\.(\w+\.events|archive\.move)"
-"""The modules of a part that write its log lines."""
+"""Matches the names of modules that write the log lines of parts (optional features of the package)."""
 
 
 def line_writers() -> Iterator[Callable[..., None]]:
-    """The functions that write a log line about one thing."""
+    """Yield the functions that write log lines about things that are not events."""
     of_parts = [module for name, module in sys.modules.items() if re.fullmatch(PART_LOGS, name)]
     for module in dict.fromkeys([carried_logs, liveness_logs, logs, queue_logs, relay_logs, *of_parts]):
-        own = [each for each in vars(module).values() if isfunction(each) and each.__module__ == module.__name__]
-        writers = [each for each in own if each.__annotations__["return"] is None]
-        yield from (each for each in writers if not each.__name__.startswith(("_", "write")))
+        functions = [
+            value for value in vars(module).values() if isfunction(value) and value.__module__ == module.__name__
+        ]
+        writers = [function for function in functions if function.__annotations__["return"] is None]
+        yield from (writer for writer in writers if not writer.__name__.startswith(("_", "write")))

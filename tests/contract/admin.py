@@ -1,4 +1,4 @@
-"""The permissions of the admin: the response of each address to each kind of user, and the actions that it offers."""
+"""Tests what each kind of user may do in the admin: the response of each address, and the offered actions."""
 
 import logging
 import re
@@ -35,36 +35,33 @@ PEOPLE = {
     "not_view": "add delete retry discard run",
     "superuser": "",
 }
-"""Kinds of users, and what each may do to all models. Django lets users who may change a row view it as well."""
+"""Kinds of users, and their permissions on all models. In Django, the permission to change includes that to view."""
 
 SETTINGS = {"ARCHIVE": None, "QUEUES": {"mail": {"concurrency": None, "rate": None}}}
-ANSWERS = {
+FORM_VALUES = {
     "args": "[]", "catch_up": "latest", "confirmed": "yes", "cron": "", "interval": "00:05:00", "jitter": "0",
     "delay": "5", "kwargs": "{}", "limit": "none", "over": "5", "name": "x", "overlap": "allow", "post": "yes",
     "priority": "7", "queue": "mail", "queue_name": "mail", "rate": "none", "run_after": "2100-01-01T00:00",
     "status": "completed", "task": "tests.app.jobs.noop", "timezone": "UTC",
 }  # fmt: skip
-"""The fields of all forms together."""
+"""Values for the fields of all forms: each POST sends all of these."""
 
 BULK = {"action": "retry_selected", "query": "", "site": "admin", "user_id": 0, "user": "x", "number": 3}
 """The arguments of a bulk action."""
 
 
 def permissions() -> Iterator[str]:
-    """A table with a column for each kind of user, and a line for each address and method and each action of a list.
+    """Yield the lines of a table: a column for each kind of user, a line for each address and method, and each action.
 
-    `login` is a redirect to that page.
+    The cell `login` means a redirect to the login page.
     """
+    # Rendering takes long, and no status depends on it. The logger would write a traceback for each refused request.
     with (
         override_settings(SKIPQUEUE=SETTINGS, SESSION_ENGINE="django.contrib.sessions.backends.signed_cookies"),
-        patch.object(
-            SimpleTemplateResponse, "rendered_content", ""
-        ),  # no status depends on the content, and rendering takes long
-        patch.object(
-            logging.getLogger("django.request"), "disabled", True
-        ),  # this logger writes a traceback for each refusal
+        patch.object(SimpleTemplateResponse, "rendered_content", ""),
+        patch.object(logging.getLogger("django.request"), "disabled", True),
     ):
-        clients, (rows, queries) = [_client(*each) for each in PEOPLE.items()], _make_rows()
+        clients, (rows, queries) = [_client(*person_and_kinds) for person_and_kinds in PEOPLE.items()], _make_rows()
         yield _table_line("", PEOPLE)
         yield _table_line(
             "metrics.view GET", [_response_status(client, "get", "/metrics/skipqueue") for client in clients]
@@ -74,37 +71,39 @@ def permissions() -> Iterator[str]:
             if model._meta.app_label != "django_skipqueue":
                 continue
             for pattern in model_admin.get_urls():
-                path, own = f"{name}/{pattern.pattern}", str(pattern.name).removeprefix("django_skipqueue_")
-                row = quote(str(rows.get(own, rows[name])))
-                address = f"/admin/django_skipqueue/{re.sub('<.*>', row, path)}?{urlencode(queries.get(own, {}))}"
+                path, url_name = f"{name}/{pattern.pattern}", str(pattern.name).removeprefix("django_skipqueue_")
+                row = quote(str(rows.get(url_name, rows[name])))
+                address = f"/admin/django_skipqueue/{re.sub('<.*>', row, path)}?{urlencode(queries.get(url_name, {}))}"
                 for method in ("get", "post"):
                     yield _table_line(
                         f"{path} {method.upper()}", [_response_status(client, method, address) for client in clients]
                     )
             offered = [_actions(model_admin, client) for client in clients]
             for action in set().union(*offered):
-                yield _table_line(f"{name} {action}", ["yes" if action in each else "no" for each in offered])
+                yield _table_line(f"{name} {action}", ["yes" if action in actions else "no" for actions in offered])
 
 
 def _client(person: str, kinds: str) -> Client:
     client = Client()
     if person != "anonymous":
         user = User.objects.create_user(person, is_staff=True, is_superuser=person == "superuser")
-        own = Permission.objects.filter(content_type__app_label="django_skipqueue")
-        user.user_permissions.set(each for each in own if each.codename.partition("_")[0] in kinds.split())
+        permissions = Permission.objects.filter(content_type__app_label="django_skipqueue")
+        user.user_permissions.set(
+            permission for permission in permissions if permission.codename.partition("_")[0] in kinds.split()
+        )
         client.force_login(user)
     return client
 
 
 def _make_rows() -> tuple[dict[str, Any], dict[str, dict[str, str]]]:
-    """Make rows. Returns their ids, by model or address, and the queries of addresses."""
+    """Make rows. Returns their ids, by model or URL name, and the query parameters of addresses, by URL name."""
     archived, worker = make_job("failed", finished_at=timedelta(days=-100)).pk, make_worker().pk
     call_command("prunejobs", stdout=StringIO())
     Queue.pause("mail")
     Queue.limit("mail", 4)
     Queue.rate("mail", "4/s")
     cause = {"task": "shop.jobs.send", "exception": "builtins.ValueError", "place": "shop.jobs.post"}
-    every = {"task": ANSWERS["task"], "interval": timedelta(minutes=5)}
+    schedule = {"task": FORM_VALUES["task"], "interval": timedelta(minutes=5)}
     queued, running, done = make_job("queued").pk, make_job("running").pk, make_job("completed").pk
     rows = {
         "archivedjob": archived,
@@ -114,8 +113,8 @@ def _make_rows() -> tuple[dict[str, Any], dict[str, dict[str, str]]]:
         "job_run_now": make_job("scheduled").pk,
         "jobbatch": JobBatch.objects.create(name="b").pk,
         "queue": "mail",
-        "schedule": Schedule.objects.create(name="s", **every).pk,
-        "schedule_resume": Schedule.objects.create(name="paused", paused_at=Now(), **every).pk,
+        "schedule": Schedule.objects.create(name="s", **schedule).pk,
+        "schedule_resume": Schedule.objects.create(name="paused", paused_at=Now(), **schedule).pk,
         "worker": worker,
         **dict.fromkeys(("job_change_priority", "job_change_queue", "job_discard", "job_reschedule"), queued),
         **dict.fromkeys(("job_edit", "job_run_again"), done),
@@ -129,9 +128,9 @@ def _make_rows() -> tuple[dict[str, Any], dict[str, dict[str, str]]]:
 
 
 def _response_status(client: Client, method: str, address: str) -> str:
-    """Send a request, and return the status of the response. The changes of the request are rolled back."""
+    """Send a request, roll its changes back, and return the status of the response."""
     with transaction.atomic():
-        response = getattr(client, method)(address, ANSWERS if method == "post" else None)
+        response = getattr(client, method)(address, FORM_VALUES if method == "post" else None)
         transaction.set_rollback(True)
     return "login" if response.headers.get("Location", "").startswith("/admin/login/") else str(response.status_code)
 

@@ -1,4 +1,4 @@
-"""The names that users import, with their signatures: annotations and defaults are those of the source."""
+"""Lists the names that users import, with their signatures. Annotations and defaults are read from the source."""
 
 import ast
 import re
@@ -24,9 +24,9 @@ Lines = Iterator[tuple[str, list[str]]]
 
 
 def api() -> Iterator[str]:
-    """A line for each public name, for each member of a class, and for the meaning of each alias in an annotation.
+    """Yield a line for each public name, for each member of a class, and for each type alias in an annotation.
 
-    An alias that several modules use for different types is left out.
+    An alias that several modules define for different types is left out.
     """
     lines = [*objects()]
     for module, name, members in _public():
@@ -42,14 +42,14 @@ def api() -> Iterator[str]:
 
 @cache
 def _public() -> list[tuple[str, str, Members]]:
-    """Module, name and members of each public name: those of `PUBLIC`, of `__all__`, or all classes of the module."""
-    found = []
+    """The module and members of each public name: a name in `PUBLIC` or `__all__`, or else each class of the module."""
+    public_names = []
     for module, names in PUBLIC.items():
         loaded = import_module(module)
         classes = [name for name, value in vars(loaded).items() if isclass(value) and value.__module__ == module]
         names = dict.fromkeys(getattr(loaded, "__all__", () if names else classes)) | names
-        found += [(module, name, members) for name, members in names.items()]
-    return found
+        public_names += [(module, name, members) for name, members in names.items()]
+    return public_names
 
 
 @cache
@@ -58,51 +58,51 @@ def _classes() -> list[Any]:
 
 
 def _lines_about(path: str, value: Any, members: Members) -> Iterator[str]:
-    """The lines about one public name."""
+    """Yield the lines about one public name."""
     if isfunction(function := unwrap(value)):
         for node in nodes_of(function):
             yield from (path + line for line in _function(node, function.__globals__))
         return
-    found: dict[str, list[str]] = {}
+    lines_of: dict[str, list[str]] = {}
     if isinstance(value, Manager):
-        found = members_of(type(value.all())) | members_of(type(value))
+        lines_of = members_of(type(value.all())) | members_of(type(value))
     elif isclass(value):
         yield f"{path} is a class{_bases(value)}"
-        found = members_of(value)
+        lines_of = members_of(value)
         if issubclass(value, Model):
             yield from (f"{path}{line}" for line in _table(value))
             columns = {field.name for field in (*value._meta.get_fields(), *value._meta.managers)}
-            found = {name: lines for name, lines in found.items() if name not in columns}
+            lines_of = {name: lines for name, lines in lines_of.items() if name not in columns}
     else:
         yield f"{path}: {', '.join(value) if isinstance(value, tuple) else type(value).__name__}"
-    for name in found if members is None else members.split():
-        yield from (path + line for line in found.get(name, [f".{name} is missing"]))
+    for name in lines_of if members is None else members.split():
+        yield from (path + line for line in lines_of.get(name, [f".{name} is missing"]))
 
 
 def _bases(kind: type) -> str:
-    """The nearest base classes that are public, or that are not of this package."""
-    known = [base for base in kind.__mro__[1:-1] if base in _classes() or not is_ours(base.__module__)]
-    nearest = [base for base in known if not any(base in other.__mro__[1:] for other in known)]
+    """The nearest base classes that are public, or that other packages define."""
+    bases = [base for base in kind.__mro__[1:-1] if base in _classes() or not is_ours(base.__module__)]
+    nearest = [base for base in bases if not any(base in other.__mro__[1:] for other in bases)]
     return "".join(f", {base.__name__}" for base in nearest if base.__name__ != "Generic")
 
 
 def _table(model: type[Model]) -> Iterator[str]:
-    """The table, the permissions and the fields of a model, with what Python or the database writes by default."""
+    """Yield the table, the permissions and the fields of a model, with the defaults of Python and of the database."""
     options = model._meta
     yield f" has the table {options.db_table}"
-    own = [codename for codename, _ in options.permissions]
-    yield from (f" has the permission {name}" for name in [*options.default_permissions, *own])
+    codenames = [codename for codename, _ in options.permissions]
+    yield from (f" has the permission {name}" for name in [*options.default_permissions, *codenames])
     for field in options.get_fields():
-        shown = [type(field).__name__, *(["null"] if getattr(field, "null", False) else [])]
+        words = [type(field).__name__, *(["null"] if getattr(field, "null", False) else [])]
         for name in ("default", "db_default"):
             value = getattr(field, name, NOT_PROVIDED)
             if value is not NOT_PROVIDED:
-                shown.append(f"{name} {getattr(value, '__name__', None) or repr(getattr(value, 'value', value))}")
-        yield f".{field.name} is a field: {', '.join(shown)}"
+                words.append(f"{name} {getattr(value, '__name__', None) or repr(getattr(value, 'value', value))}")
+        yield f".{field.name} is a field: {', '.join(words)}"
 
 
 def members_of(kind: type) -> dict[str, list[str]]:
-    """The public members of a class, with those inherited from base classes that are not public."""
+    """The public members of a class, with the members that it inherits from base classes that are not public."""
     bases = [base for base in reversed(kind.__mro__) if is_ours(base.__module__)]
     return {
         name: lines
@@ -119,8 +119,8 @@ def _member(node: ast.stmt, names: Mapping[str, Any]) -> Lines:
             yield name, [f".{name}{line}" for line in _function(node, names, of_class=True)]
             yield from _attributes(node) if name == "__init__" else ()
         case ast.AnnAssign(target=ast.Name(id=name), annotation=kind, value=default) if name[0] != "_":
-            given = "" if default is None else f" = {ast.unparse(_value(default, names))}"
-            yield name, [f".{name}: {_annotation(kind)}{given}"]
+            default_text = "" if default is None else f" = {ast.unparse(_value(default, names))}"
+            yield name, [f".{name}: {_annotation(kind)}{default_text}"]
         case ast.Assign(
             targets=[ast.Name(id=name)], value=ast.Attribute(value=ast.Name(id=module), attr=attribute)
         ) if name[0] != "_" and isfunction(
@@ -129,36 +129,39 @@ def _member(node: ast.stmt, names: Mapping[str, Any]) -> Lines:
             of_module = function.__globals__
             yield (
                 name,
-                [f".{name}{line}" for each in nodes_of(function) for line in _function(each, of_module, of_class=True)],
+                [f".{name}{line}" for node in nodes_of(function) for line in _function(node, of_module, of_class=True)],
             )
         case ast.Assign(targets=[ast.Name(id=name)], value=value) if name[0] != "_":
             yield name, [f".{name} = {ast.unparse(_value(value, names))}"]
 
 
 def _attributes(init: FUNCTION) -> Lines:
-    """The attributes that `__init__` sets, with the annotation of the argument of this name, if there is one."""
-    given = {each.arg: each.annotation for each in (*init.args.args, *init.args.kwonlyargs)}
+    """Yield the attributes that `__init__` sets, each with the annotation of the argument of the same name, if any."""
+    annotations = {argument.arg: argument.annotation for argument in (*init.args.args, *init.args.kwonlyargs)}
     for node in ast.walk(init):
         match node:
             case ast.Attribute(value=ast.Name(id="self"), attr=name, ctx=ast.Store()) if name[0] != "_":
-                kind = given.get(name)
+                kind = annotations.get(name)
                 yield name, [f".{name}{f': {_annotation(kind)}' if kind else ' is set by __init__'}"]
 
 
 def _function(node: FUNCTION, names: Mapping[str, Any], *, of_class: bool = False) -> Iterator[str]:
-    """The signature, without `self`, and a line for each option of a TypedDict. `names`: the globals of its module."""
-    kinds = [ast.unparse(each).rpartition(".")[2] for each in node.decorator_list]
+    """Yield the signature of a function, without `self`, and a line for each option that it takes as a TypedDict.
+
+    names: the globals of its module.
+    """
+    decorators = [ast.unparse(decorator).rpartition(".")[2] for decorator in node.decorator_list]
     arguments = deepcopy(node.args)
-    if of_class and "staticmethod" not in kinds:
+    if of_class and "staticmethod" not in decorators:
         del (arguments.posonlyargs or arguments.args)[0]
     for each in ast.walk(arguments):
         if isinstance(each, ast.arg) and each.annotation is not None:
             each.annotation = unquoted(each.annotation)
-    arguments.kw_defaults = [_value(each, names) for each in arguments.kw_defaults]
-    arguments.defaults = [_value(each, names) for each in arguments.defaults]
+    arguments.kw_defaults = [_value(default, names) for default in arguments.kw_defaults]
+    arguments.defaults = [_value(default, names) for default in arguments.defaults]
     result = f" -> {_annotation(node.returns)}" if node.returns else ""
-    shown = ["async"] * isinstance(node, ast.AsyncFunctionDef) + [kind for kind in kinds if kind in DECORATORS]
-    yield f"({ast.unparse(arguments)}){result}" + "".join(f", {kind}" for kind in shown)
+    marks = ["async"] * isinstance(node, ast.AsyncFunctionDef) + [name for name in decorators if name in DECORATORS]
+    yield f"({ast.unparse(arguments)}){result}" + "".join(f", {mark}" for mark in marks)
     match node.args.kwarg:
         case ast.arg(annotation=ast.Subscript(value=ast.Name(id="Unpack"), slice=ast.Name(id=name))):
             yield from (f" takes {option}" for option in _keys(names[name]))
@@ -171,7 +174,7 @@ def _value(node: Any, names: Mapping[str, Any]) -> Any:
 
 
 def _keys(typed_dict: Any) -> Iterator[str]:
-    """The keys of a TypedDict with their types, those of its base classes first."""
+    """Yield the keys of a TypedDict with their types, the keys of its base classes first."""
     [node], names = nodes_of(typed_dict), vars(sys.modules[typed_dict.__module__])
     for base in node.bases:
         match base:

@@ -1,4 +1,4 @@
-"""The commands, read from their parsers, because the output of `--help` depends on the version of Python."""
+"""Lists the commands. They are read from their parsers, because Python versions print `--help` differently."""
 
 import argparse
 import os
@@ -16,12 +16,12 @@ from .adapter import EXIT_CODES
 
 APPS = ("django_skipqueue", "django_skipqueue.contrib.celery")
 HOST = f"{socket.gethostname()}:{os.getpid()}"
-OF_PYTHON = " (default: %(default)s)"
-"""The text that `BooleanOptionalAction` adds to a help before Python 3.13."""
+DEFAULT_TEXT = " (default: %(default)s)"
+"""The text that `BooleanOptionalAction` adds to the help of an option before Python 3.13."""
 
 
 def commands() -> Iterator[str]:
-    """A line for each command, each option and argument that Django does not add, and each exit code."""
+    """Yield a line for each command, for each option and argument that Django does not add, and for each exit code."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("SKIPQUEUE_")}
     with override_settings(SKIPQUEUE={}), patch.dict(os.environ, environment, clear=True):
         for name, app in _apps_of_commands().items():
@@ -42,12 +42,12 @@ def _command(name: str, text: str, parser: argparse.ArgumentParser) -> Iterator[
             texts = {choice.dest: str(choice.help) for choice in action._choices_actions}
             for subcommand, its_parser in action.choices.items():
                 yield from _command(f"{name} {subcommand}", texts[subcommand], its_parser)
-        elif not OF_DJANGO.intersection(action.option_strings):
+        elif not DJANGO_OPTIONS.intersection(action.option_strings):
             yield f"{name} {_usage(action)}: {_help(action)}"
 
 
 def _usage(action: argparse.Action) -> str:
-    """The option with its value, or the argument: `--status STATUS`, `[ID …]`."""
+    """The option with its value, or the argument, such as `--status STATUS` or `[ID …]`."""
     value = "" if action.nargs == 0 else str(action.metavar or action.dest.upper())
     usage = ", ".join(action.option_strings) + f" {value}{' …' if action.nargs in ('*', '+') else ''}"
     is_needed = action.required if action.option_strings else action.nargs not in ("*", "?")
@@ -55,10 +55,10 @@ def _usage(action: argparse.Action) -> str:
 
 
 def _help(action: argparse.Action) -> str:
-    text = (action.help or "").replace(OF_PYTHON, "").replace("%%", "%").replace(HOST, "HOST:PID")
+    text = (action.help or "").replace(DEFAULT_TEXT, "").replace("%%", "%").replace(HOST, "HOST:PID")
     choices = f"; one of {', '.join(map(str, action.choices))}" if action.choices else ""
     default = f"; default {action.default!r}" if action.default and "default" not in text else ""
     return f"{text}{choices}{default}"
 
 
-OF_DJANGO = {option for action in BaseCommand().create_parser("", "")._actions for option in action.option_strings}
+DJANGO_OPTIONS = {option for action in BaseCommand().create_parser("", "")._actions for option in action.option_strings}

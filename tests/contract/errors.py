@@ -1,4 +1,4 @@
-"""The texts of errors and of system checks, read from the source of all files of the package."""
+"""Lists the texts of errors and of system checks, which are read from the source of the package."""
 
 import ast
 import re
@@ -18,8 +18,8 @@ PASS_THROUGH = ("_", "gettext", "printable")
 def errors() -> Iterator[str]:
     """Yield `Class: message` for every exception message in the package.
 
-    Includes the default messages of exceptions raised without one. `problem: text` is a message that a `*problem*`
-    function hands to its caller, which raises it or reports it as a check.
+    This includes the default messages of exceptions that are raised without a message. `problem: text` is a message
+    that a `*problem*` function returns to its caller, which raises an error or reports a system check with it.
     """
     classes = {
         _name(node.exc.func) for node in nodes() if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call)
@@ -36,10 +36,10 @@ def errors() -> Iterator[str]:
 
 
 def checks() -> Iterator[str]:
-    """The id and the level of each system check with its text, and with its hint."""
+    """Yield the id and the level of each system check with its text, and its id with its hint."""
     for node in nodes():
         if isinstance(node, ast.Call):
-            keywords = {each.arg: each.value for each in node.keywords}
+            keywords = {keyword.arg: keyword.value for keyword in node.keywords}
             id = template(keywords["id"]) if "id" in keywords else ""
             if id.startswith("skipqueue."):
                 yield from (f"{id} {_name(node.func)}: {text}" for text in _texts(node.args[0]))
@@ -54,21 +54,21 @@ def nodes() -> list[ast.AST]:
 @cache
 def results() -> dict[str, list[ast.expr]]:
     """The expressions that functions return, by the name of the function."""
-    found = defaultdict[str, list[ast.expr]](list)
+    returned = defaultdict[str, list[ast.expr]](list)
     for node in nodes():
         if isinstance(node, FUNCTION):
-            found[node.name] += _returned(node)
-    return found
+            returned[node.name] += _returned(node)
+    return returned
 
 
 def _returned(function: ast.AST) -> list[ast.expr]:
-    """The expressions that a function returns or yields; for a call, the arguments of the call."""
+    """The expressions that a function returns or yields; if it returns a call, the arguments of the call."""
     values = [node.value for node in ast.walk(function) if isinstance(node, ast.Return | ast.Yield) and node.value]
     return [
         part
         for value in values
         for part in (
-            [*value.args, *(each.value for each in value.keywords)] if isinstance(value, ast.Call) else [value]
+            [*value.args, *(keyword.value for keyword in value.keywords)] if isinstance(value, ast.Call) else [value]
         )
     ]
 
@@ -78,7 +78,7 @@ def _lines(name: str, node: ast.expr) -> Iterator[str]:
 
 
 def _texts(node: ast.expr) -> Iterator[str]:
-    """The possible texts of an expression: it may name a constant, or call a function of the package."""
+    """Yield the possible texts of an expression, which may name a constant, or call a function of the package."""
     match node:
         case ast.Call(func=ast.Name(id=name)) if name in PASS_THROUGH:
             yield from _texts(node.args[0])
@@ -93,5 +93,5 @@ def _texts(node: ast.expr) -> Iterator[str]:
 
 
 def _name(node: ast.expr) -> str:
-    """The name of a class or function; empty for another expression, such as `type(error)`."""
+    """The name of a class or function; empty if the expression is not a name, such as `type(error)`."""
     return node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else ""

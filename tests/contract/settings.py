@@ -1,4 +1,4 @@
-"""The settings: their defaults, and the sentences of `manage.py check` about values that are not allowed."""
+"""Lists the settings with their defaults, and the messages of `manage.py check` about values that are not allowed."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -34,18 +34,18 @@ NESTED: list[dict[str, Any]] = [
     {"RULES": {"?": 1, "late-worker": 1, "no-free-slot": {"mail": 1}, "paused-queue": {"mail": X}}},
     {"RULES": {"?": 1, "late-worker": 1, "no-free-slot": {"mail": 1}}},
 ]
-"""Values of SKIPQUEUE with mistakes inside of nested values."""
+"""Values of the setting SKIPQUEUE with mistakes inside nested values."""
 
 
 def settings() -> Iterator[str]:
-    """A line for each setting, for each key below it, and for each sentence about a value that is not allowed."""
+    """Yield a line for each setting, for each key inside a setting, and for each message about a wrong value."""
     yield from (f"SKIPQUEUE[{key!r}]: {default}" for key, default in SETTINGS.items())
     yield from (f"SKIPQUEUE['CARRIERS'][…][{key!r}]: {default}" for key, default in CARRIER_OPTIONS.items())
     yield from (f"TASKS[…]['OPTIONS'][{key!r}]: {default}" for key, default in BACKEND_OPTIONS.items())
-    for given in [*({key: X} for key in SETTINGS), *NESTED]:
-        with override_settings(SKIPQUEUE=given):
-            found = run_checks(tags=["django_skipqueue"])
-            yield from (str(problem.msg) for problem in found if problem.id in ("skipqueue.E001", "skipqueue.E012"))
+    for value in [*({key: X} for key in SETTINGS), *NESTED]:
+        with override_settings(SKIPQUEUE=value):
+            problems = run_checks(tags=["django_skipqueue"])
+            yield from (str(problem.msg) for problem in problems if problem.id in ("skipqueue.E001", "skipqueue.E012"))
     for key in ("?", *BACKEND_OPTIONS):
         backend = SkipQueueBackend("default", {"OPTIONS": {key: X}})
         yield from (str(problem.msg) for problem in backend.check())

@@ -26,19 +26,19 @@ def tree_of(path: str) -> ast.Module:
 
 @functools.cache
 def trees() -> Sequence[ast.Module]:
-    """Every module of the package but the migrations."""
+    """The syntax trees of all modules of the package except the migrations."""
     return [tree_of(str(path)) for path in sorted(PACKAGE.rglob("*.py")) if "migrations" not in path.parts]
 
 
 @functools.cache
 def assigned() -> Mapping[str, Sequence[ast.expr]]:
-    """The expressions that are assigned to each name at the top level of any module."""
-    found = defaultdict[str, list[ast.expr]](list)
+    """The expressions that any module assigns to each name at its top level."""
+    expressions = defaultdict[str, list[ast.expr]](list)
     for tree in trees():
         for node in tree.body:
             if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
-                found[node.targets[0].id].append(node.value)
-    return found
+                expressions[node.targets[0].id].append(node.value)
+    return expressions
 
 
 @functools.cache
@@ -51,16 +51,16 @@ def nodes_of(value: Any) -> list[Any]:
     """The syntax nodes that define a class or a function; if it has overloads, only the overloads."""
     body: list[Any] = tree_of(_path_of(value)).body
     for name in value.__qualname__.split("."):
-        found = [node for node in body if isinstance(node, ast.ClassDef | FUNCTION) and node.name == name]
-        body = found[-1].body
-    return found[:-1] or found
+        definitions = [node for node in body if isinstance(node, ast.ClassDef | FUNCTION) and node.name == name]
+        body = definitions[-1].body
+    return definitions[:-1] or definitions
 
 
 def _path_of(value: Any) -> str:
     if inspect.isfunction(value):
         return value.__code__.co_filename
     # The `__module__` of a class may be the module from which users import it; its methods have the real file.
-    methods = [each.__code__.co_filename for each in vars(value).values() if inspect.isfunction(each)]
+    methods = [function.__code__.co_filename for function in vars(value).values() if inspect.isfunction(function)]
     paths = [str(sys.modules[value.__module__].__file__), *(path for path in methods if path.startswith(str(PACKAGE)))]
     return next(path for path in paths if any(vars(node).get("name") == value.__name__ for node in tree_of(path).body))
 
@@ -76,12 +76,12 @@ def unquoted(annotation: ast.expr) -> ast.expr:
         if isinstance(value, ast.expr):
             setattr(annotation, field, unquoted(value))
         elif isinstance(value, list):
-            setattr(annotation, field, [unquoted(each) for each in value])
+            setattr(annotation, field, [unquoted(element) for element in value])
     return annotation
 
 
 def template(node: ast.expr) -> str:
-    """The text of an expression that makes a string; `{}` stands for each value in it."""
+    """The text of an expression that is a string; `{}` stands for each value that the string contains."""
     match node:
         case ast.Constant(value=str(text)):
             return text

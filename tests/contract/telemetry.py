@@ -1,4 +1,4 @@
-"""The metrics, events, signals and log lines of the package, with invented values."""
+"""Lists the metrics, events, signals and log lines of the package. To produce all of these, it invents values."""
 
 import ast
 import logging
@@ -24,26 +24,26 @@ from .api import members_of
 from .source import template, trees
 
 LEVELS = {name: name.upper() for name in ("debug", "info", "warning", "error", "critical")} | {"exception": "ERROR"}
-OF_PYTHON = {*vars(logging.makeLogRecord({})), "message", "taskName"}
-"""The attributes of any log record."""
+RECORD_ATTRIBUTES = {*vars(logging.makeLogRecord({})), "message", "taskName"}
+"""The attributes that Python gives to every log record."""
 
 
 def metrics() -> Iterator[str]:
-    """A line for each metric: name, labels, kind and help."""
+    """Yield a line for each metric, with its name, labels, kind and help."""
     for name, kind, labels, text in adapter.metrics():
         yield f"{name}{{{', '.join(labels)}}} is a {kind}: {text}"
 
 
 def events() -> Iterator[str]:
-    """A line for each field of an event."""
+    """Yield a line for each field of an event."""
     for kind in adapter.event_classes():
         members = members_of(kind)
         yield from (kind.__name__ + line for field in fields(kind) for line in members[field.name])
 
 
 def signals() -> Iterator[str]:
-    """A line for the sender of each signal, and a line for each argument with its types."""
-    named = {name: value for name, value in vars(public_signals).items() if isinstance(value, Signal)}
+    """Yield a line for the sender of each signal, and a line for each argument with its types."""
+    signals_by_name = {name: value for name, value in vars(public_signals).items() if isinstance(value, Signal)}
     types = defaultdict[str, set[str]](set)
 
     def receiver_of(name: str) -> Callable[..., None]:
@@ -54,36 +54,33 @@ def signals() -> Iterator[str]:
 
         return receive
 
-    with _captured(), _receivers({signal: receiver_of(name) for name, signal in named.items()}):
+    with _captured(), _receivers({signal: receiver_of(name) for name, signal in signals_by_name.items()}):
         _send(Filling(True), Filling(False))
-    yield from (f"{name} {' or '.join(sorted(found))}" for name, found in types.items())
-    yield from (f"{name} is never sent" for name in named if f"{name} is sent by" not in types)
+    yield from (f"{name} {' or '.join(sorted(type_names))}" for name, type_names in types.items())
+    yield from (f"{name} is never sent" for name in signals_by_name if f"{name} is sent by" not in types)
 
 
 def logs() -> Iterator[str]:
-    """A line for each log line: its text, level, logger and fields.
-
-    Events write log lines, and so do functions that have no event.
-    """
-    given = [Filling(*each) for each in product((True, False), range(3))]
+    """Yield the text, level, logger and fields of each log line that an event or a function writes."""
+    fillings = [Filling(*each) for each in product((True, False), range(3))]
     with _receivers({}):
         with _captured() as of_events:
-            _send(*given)
-        with _captured(logging.INFO) as of_many:
+            _send(*fillings)
+        with _captured(logging.INFO) as of_large_events:
             _send(Filling(True, 0, size=60))
     with _captured() as of_functions:
-        for function, filling in product(adapter.line_writers(), given):
+        for function, filling in product(adapter.line_writers(), fillings):
             arguments = signature(function).parameters.values()
-            function(**{each.name: _made(each.annotation, "text", filling) for each in arguments})
+            function(**{argument.name: _invented(argument.annotation, "text", filling) for argument in arguments})
     events = {getattr(record, "event", None) for record in of_events}
     others = [record for record in of_functions if getattr(record, "event", None) not in events]
-    yield from map(_line, [*of_events, *of_many, *others])
+    yield from map(_line, [*of_events, *of_large_events, *others])
     yield from _plain_lines()
 
 
 @contextmanager
 def _receivers(receivers: Mapping[Signal, Callable[..., None]]) -> Iterator[None]:
-    """Lets the signals have these receivers, and no others."""
+    """Within the `with` block, the signals have only these receivers."""
     with ExitStack() as stack:
         for signal in vars(public_signals).values():
             if isinstance(signal, Signal):
@@ -99,13 +96,13 @@ def _captured(level: int = logging.DEBUG) -> Iterator[list[logging.LogRecord]]:
     logger, records = logging.getLogger("django_skipqueue"), list[logging.LogRecord]()
     handler, before = logging.Handler(), logger.level
     handler.emit = records.append  # type: ignore[assignment,method-assign]
-    nobody = dict.fromkeys(adapter.WORKER_OF_PROCESS)
+    no_worker = dict.fromkeys(adapter.WORKER_OF_PROCESS)
     with (
         override_settings(SKIPQUEUE={}),
-        patch.dict(adapter.WORKER_OF_PROCESS, nobody),
+        patch.dict(adapter.WORKER_OF_PROCESS, no_worker),
         patch.multiple(logger, handlers=[handler], filters=[], propagate=False),
     ):
-        logger.setLevel(level)  # not by `patch`: loggers cache what is enabled
+        logger.setLevel(level)  # `patch` would not clear the logger's cache of enabled levels
         try:
             yield records
         finally:
@@ -113,33 +110,33 @@ def _captured(level: int = logging.DEBUG) -> Iterator[list[logging.LogRecord]]:
 
 
 def _line(record: logging.LogRecord) -> str:
-    given = {name: value for name, value in vars(record).items() if name not in OF_PYTHON and value is not None}
-    event = given.pop("event", "no event")
+    extra = {k: value for k, value in vars(record).items() if k not in RECORD_ATTRIBUTES and value is not None}
+    event = extra.pop("event", "no event")
     error = ["the exception"] * bool(record.exc_info)
-    return f"{record.getMessage()} ({record.levelname} of {record.name}: {', '.join([event, *sorted(given), *error])})"
+    return f"{record.getMessage()} ({record.levelname} of {record.name}: {', '.join([event, *sorted(extra), *error])})"
 
 
 def _plain_lines() -> Iterator[str]:
-    """The log lines without an event: calls of a logger with a literal text."""
+    """Yield the log lines that do not belong to an event: calls of a logger with a literal text."""
     for tree in trees():
         for node in ast.walk(tree):
             match node:
                 case ast.Call(func=ast.Attribute(value=logger, attr=level), args=[text, *_]) if level in LEVELS:
-                    shown = re.sub("%[rs]", "{}", template(text))
-                    if "logger" in ast.unparse(logger) and shown != "{}":
-                        yield f"{shown} ({LEVELS[level]})"
+                    line = re.sub("%[rs]", "{}", template(text))
+                    if "logger" in ast.unparse(logger) and line != "{}":
+                        yield f"{line} ({LEVELS[level]})"
 
 
 # Invented values
 
 
 class Filling(NamedTuple):
-    """Which values are invented."""
+    """Options for the invented values."""
 
     gives_options: bool
-    """Whether values that may be `None` are not `None`."""
+    """Whether an optional value is invented, and not `None`."""
     choice: int | None = None
-    """The index of the value of `adapter.CHOICES`; `None` to use none of them."""
+    """The index of the value to use from `adapter.CHOICES`; `None` means not to use these values."""
     size: int = 1
     """The number of values in a list."""
 
@@ -147,21 +144,21 @@ class Filling(NamedTuple):
 def _send(*fillings: Filling) -> None:
     """Send each event with each filling."""
     for kind, filling in product(adapter.event_classes(), fillings):
-        adapter.send(_made(kind, "", filling))
+        adapter.send(_invented(kind, "", filling))
 
 
-def _made(kind: Any, name: str, filling: Filling) -> Any:
-    """Invent a value of a type. A string is the name of its field or argument."""
+def _invented(kind: Any, name: str, filling: Filling) -> Any:
+    """Invent a value of the type `kind`. An invented string is the name of the field or argument."""
     origin, inner, field = get_origin(kind), get_args(kind), name.rpartition(".")[2]
     if origin in (Union, UnionType):
-        return None if type(None) in inner and not filling.gives_options else _made(inner[0], name, filling)
+        return None if type(None) in inner and not filling.gives_options else _invented(inner[0], name, filling)
     if origin is Literal:
         return inner[0]
     if origin is not None and issubclass(origin, Mapping):
-        made = {"text": _made(inner[1], "text", filling)}
-        return defaultdict(lambda: "text", made) if inner[1] is Any else made
+        mapping = {"text": _invented(inner[1], "text", filling)}
+        return defaultdict(lambda: "text", mapping) if inner[1] is Any else mapping
     if origin is not None:
-        return [_made(inner[0], name, filling)] * filling.size
+        return [_invented(inner[0], name, filling)] * filling.size
     if kind in VALUES:
         return VALUES[kind]
     if kind in (str, Any):
@@ -170,7 +167,7 @@ def _made(kind: Any, name: str, filling: Filling) -> Any:
     if issubclass(kind, BaseException):
         return OSError(field)
     types = {each: hint for each, hint in get_type_hints(kind).items() if get_origin(hint) is not ClassVar}
-    return kind(**{each: _made(types[each], f"{kind.__name__}.{each}", filling) for each in types})
+    return kind(**{field: _invented(types[field], f"{kind.__name__}.{field}", filling) for field in types})
 
 
 VALUES: dict[Any, Any] = {bool: True, datetime: datetime(2030, 1, 1, tzinfo=UTC), float: 0.5, int: 7}

@@ -35,16 +35,16 @@ MANAGERS = {
     "QueueQuerySet": "Queue.objects",
     "WorkerQuerySet": "Worker.objects",
 }
-"""The name by which users reach the members of classes that they do not import."""
+"""The name by which users reach the members of each class that they do not import."""
 
 
 @pytest.mark.parametrize("name", READERS)
 def test_the_package_matches_the_contract_file(name: str) -> None:
-    now = "".join(f"{line}\n" for line in sorted(set(READERS[name]())))
+    lines = "".join(f"{line}\n" for line in sorted(set(READERS[name]())))
     if os.environ.get("SKIPQUEUE_WRITE_CONTRACT"):
-        (FOLDER / name).write_text(now)
-    written = (FOLDER / name).read_text()
-    diff = "\n".join(difflib.unified_diff(written.splitlines(), now.splitlines(), name, "the package", lineterm=""))
+        (FOLDER / name).write_text(lines)
+    contract = (FOLDER / name).read_text()
+    diff = "\n".join(difflib.unified_diff(contract.splitlines(), lines.splitlines(), name, "the package", lineterm=""))
     if diff:
         pytest.fail(f"{diff}\nTo keep this change: make contract. README.md has the rule.", pytrace=False)
 
@@ -63,6 +63,6 @@ def documented() -> Iterator[str]:
         described = r"^\.\. auto(class|decorator|function|method):: ([\w.]+).*(?:\n   :members: (.+))?"
         for kind, path, members in re.findall(described, text, re.MULTILINE):
             owner, _, name = path.rpartition(".")
-            known = MANAGERS.get(name, name)
-            yield f"{MANAGERS[owner.rpartition('.')[2]]}.{name}" if kind == "method" else known
-            yield from (f"{known}.{member}" for member in members.split(", ") if member)
+            public_name = MANAGERS.get(name, name)
+            yield f"{MANAGERS[owner.rpartition('.')[2]]}.{name}" if kind == "method" else public_name
+            yield from (f"{public_name}.{member}" for member in members.split(", ") if member)

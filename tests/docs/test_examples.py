@@ -1,6 +1,7 @@
-"""The main examples of the how-to pages, read from the pages, run on the real queue as the pages say.
+"""The main examples of the how-to pages do what the pages say.
 
-`test_pages` runs every code block with stand-ins. These tests call the functions of an example and run its jobs.
+`test_pages` runs every code block with stand-ins. These tests read examples from the pages, call their functions, and
+run their jobs on the real queue.
 """
 
 import datetime
@@ -42,31 +43,34 @@ def _own_entries() -> Iterator[None]:
 
 
 def run_blocks(page: str, *defined: str, given: Mapping[str, Any] | None = None) -> Any:
-    """Run the code blocks of a page that define one of these names. Returns all their names; `given` are available."""
+    """Run the code blocks of a page that define one of these names. Returns an object with all names of the blocks.
+
+    given: names that the blocks may use.
+    """
     (file,) = (file for file in PAGES if file.stem == page)
     reader = Reader(file.read_text())
     reader.names.update(given or {})
-    wanted = [f"{word} {name}" for name in defined for word in ("def", "class")]
-    found = [
+    definitions = [f"{word} {name}" for name in defined for word in ("def", "class")]
+    blocks = [
         block
         for block in code_blocks(file)
-        if block.language == "python" and any(each in block.code for each in wanted)
+        if block.language == "python" and any(definition in block.code for definition in definitions)
     ]
-    for block in found:
+    for block in blocks:
         reader.run(block.code, f"{file}:{block.line}")
-    assert len(found) >= 1, defined
+    assert len(blocks) >= 1, defined
     return SimpleNamespace(**reader.names)
 
 
-def results_of_task(*, of: Any) -> list[Any]:
-    return [done.result for done in Job.objects.filter(task=of.name).order_by("pk")]
+def results_of(task: Any) -> list[Any]:
+    return [job.result for job in Job.objects.filter(task=task.name).order_by("pk")]
 
 
 def test_a_batch_reports_once_its_last_receipt_is_sent() -> None:
     page = run_blocks("batches", "mail_receipts")
     batch = page.mail_receipts("May", [1, 2, 3])
     run_jobs()
-    assert results_of_task(of=page.report) == ["May: 3 of 3 receipts sent"]
+    assert results_of(page.report) == ["May: 3 of 3 receipts sent"]
     assert not Job.objects.filter(task=page.warn.name).exists()
     assert batch.row.name == "May"
 
@@ -86,7 +90,7 @@ def test_a_job_of_the_page_adds_jobs_to_its_batch() -> None:
         page.import_file.defer("a.csv")
     run_jobs()
     assert [done.args for done in batch.jobs.filter(task=page.mail_receipt.name)] == [[0], [1], [2]]
-    assert results_of_task(of=page.report) == ["files: 4 of 4 receipts sent"]
+    assert results_of(page.report) == ["files: 4 of 4 receipts sent"]
 
 
 def test_a_chain_mails_its_pages_after_they_are_made() -> None:
@@ -95,7 +99,7 @@ def test_a_chain_mails_its_pages_after_they_are_made() -> None:
     assert sorted(Job.objects.values_list("status", flat=True)) == ["blocked", "blocked", "blocked", "queued"]
     ran = run_jobs()
     assert [done.task.rpartition(".")[2] for done in ran] == ["fetch", "make_page", "make_page", "mail"]
-    assert results_of_task(of=page.mail) == ["page 1 and page 2"]
+    assert results_of(page.mail) == ["page 1 and page 2"]
     assert JobBatch.objects.get().finished_at is not None
 
 
@@ -182,8 +186,8 @@ def test_the_limits_of_the_page_hold() -> None:
     ran = run_jobs()
     assert {done.status for done in ran} == {"completed"}
     assert [done.args[1] for done in ran if done.task == page.send_update.name] == ["first", "second"]
-    small = [place for place, done in enumerate(ran) if done.kwargs.get("tenant") == "small"]
-    large = [place for place, done in enumerate(ran) if done.kwargs.get("tenant") == "large"]
+    small = [position for position, done in enumerate(ran) if done.kwargs.get("tenant") == "small"]
+    large = [position for position, done in enumerate(ran) if done.kwargs.get("tenant") == "large"]
     assert small[0] < large[-1]
 
 
@@ -211,7 +215,7 @@ def send_receipt(payment_id: int) -> str:
 
 @pytest.fixture
 def shop(registry: Registry) -> Iterator[dict[str, Any]]:
-    """The project that the test examples of the page need: a task, two views, and payments."""
+    """A project with a task, two views and payments, which the examples of the page about testing need."""
     task = job(name="shop.send_receipt", max_attempts=1)(send_receipt)
 
     def pay(request: HttpRequest) -> HttpResponse:
@@ -258,12 +262,12 @@ def test_the_test_cases_of_the_page_pass(shop: dict[str, Any]) -> None:
 
 
 def cases_of(page: str, given: Mapping[str, Any]) -> Iterator[type[TestCase]]:
-    """The test cases of a page, in their order; two have the same name."""
+    """Yield the test cases of a page in their order. Each runs with new names, because two have the same name."""
     (file,) = (file for file in PAGES if file.stem == page)
     for block in code_blocks(file):
         for name in re.findall(r"^class (\w+)\(TestCase\):", block.code, re.MULTILINE):
             reader = Reader(file.read_text())
-            helpers = {each: getattr(testing, each) for each in testing.__all__}
+            helpers = {helper: getattr(testing, helper) for helper in testing.__all__}
             reader.names.update({**given, **helpers})
             reader.run(block.code, f"{file}:{block.line}")
             yield reader.names[name]
@@ -273,7 +277,7 @@ def cases_of(page: str, given: Mapping[str, Any]) -> Iterator[type[TestCase]]:
 def test_the_pytest_functions_of_the_page_pass(shop: dict[str, Any], request: pytest.FixtureRequest, name: str) -> None:
     given = shop | {"assert_deferred": testing.assert_deferred}
     function = getattr(run_blocks("test", "test_a_payment_gets_its_receipt(client", given=given), name)
-    function(**{each: request.getfixturevalue(each) for each in inspect.signature(function).parameters})
+    function(**{fixture: request.getfixturevalue(fixture) for fixture in inspect.signature(function).parameters})
 
 
 @pytest.mark.django_db(databases=["default", "other"])
@@ -281,8 +285,8 @@ def test_jobs_with_equal_values_are_in_one_of_several_databases(settings: Any) -
     settings.SKIPQUEUE = {"DATABASES": ("default", "other"), "PLACEMENT": "spread"}
     page = run_blocks("databases", "sync")
     for number in range(10):
-        made = page.sync.defer(account_id=number)
-        moved = page.sync.using(shard_key=number).defer(account_id=number + 1)
-        assert Job.objects.by_handle(made.handle) == made
-        assert made.handle.partition(":")[0] == moved.handle.partition(":")[0]
+        placed_by_argument = page.sync.defer(account_id=number)
+        placed_by_key = page.sync.using(shard_key=number).defer(account_id=number + 1)
+        assert Job.objects.by_handle(placed_by_argument.handle) == placed_by_argument
+        assert placed_by_argument.handle.partition(":")[0] == placed_by_key.handle.partition(":")[0]
     assert 0 < Job.objects.using("other").count() < 20

@@ -30,9 +30,9 @@ DEPLOYMENTS = {manifest["metadata"]["name"]: manifest["spec"] for manifest in ma
 
 
 def container(spec: dict[str, Any]) -> dict[str, Any]:
-    (only,) = spec["template"]["spec"]["containers"]
-    found: dict[str, Any] = only
-    return found
+    only_container: dict[str, Any]
+    (only_container,) = spec["template"]["spec"]["containers"]
+    return only_container
 
 
 def test_the_manifests_deploy_worker_relay_and_celery() -> None:
@@ -47,22 +47,22 @@ def test_the_manifests_deploy_worker_relay_and_celery() -> None:
 def test_pods_have_a_longer_grace_period_than_the_shutdown_timeout() -> None:
     for name in ("shop-worker", "shop-relay"):
         pod = DEPLOYMENTS[name]["template"]["spec"]
-        given = {each["name"]: each.get("value") for each in container(DEPLOYMENTS[name])["env"]}
-        assert pod["terminationGracePeriodSeconds"] == int(given["SKIPQUEUE_SHUTDOWN_TIMEOUT"]) + 20
+        environment = {variable["name"]: variable.get("value") for variable in container(DEPLOYMENTS[name])["env"]}
+        assert pod["terminationGracePeriodSeconds"] == int(environment["SKIPQUEUE_SHUTDOWN_TIMEOUT"]) + 20
 
 
 def test_the_environment_variables_of_pods_are_options_of_their_commands() -> None:
     for name in ("shop-worker", "shop-relay"):
         command = container(DEPLOYMENTS[name])["command"][2]
         parser = load_command_class(get_commands()[command], command).create_parser("manage.py", command)
-        known = {f"SKIPQUEUE_{action.dest.upper()}" for action in parser._actions}
-        assert {each["name"] for each in container(DEPLOYMENTS[name])["env"]} <= known
+        options = {f"SKIPQUEUE_{action.dest.upper()}" for action in parser._actions}
+        assert {variable["name"] for variable in container(DEPLOYMENTS[name])["env"]} <= options
 
 
 def test_labels_and_names_of_the_manifests_match() -> None:
     for name, spec in DEPLOYMENTS.items():
         assert spec["selector"]["matchLabels"] == spec["template"]["metadata"]["labels"] == {"app": name}
-    budgets = {each["metadata"]["name"]: each["spec"] for each in manifests("PodDisruptionBudget")}
+    budgets = {manifest["metadata"]["name"]: manifest["spec"] for manifest in manifests("PodDisruptionBudget")}
     assert {name: spec["selector"]["matchLabels"]["app"] for name, spec in budgets.items()} == {
         name: name for name in DEPLOYMENTS
     }
@@ -76,9 +76,9 @@ def run_scaling_query() -> int:
     (trigger,) = scaled["spec"]["triggers"]
     with connection.cursor() as cursor:
         cursor.execute(trigger["metadata"]["query"])
-        ((found,),) = cursor.fetchall()
-    assert isinstance(found, int)
-    return found
+        ((count,),) = cursor.fetchall()
+    assert isinstance(count, int)
+    return count
 
 
 @pytest.mark.django_db

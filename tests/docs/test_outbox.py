@@ -1,4 +1,7 @@
-"""The outbox of the page replay-safe: its task posts events to a real server that refuses some or loses responses."""
+"""The outbox of the page replay-safe works: its task posts events to a real server, which refuses some of them.
+
+The server can also lose a response.
+"""
 
 import json
 from collections.abc import Iterator
@@ -22,7 +25,7 @@ class OtherSystem(ThreadingHTTPServer):
 
     def __init__(self) -> None:
         self.plan: dict[str, list[int | None]] = {}
-        """The responses to an event, by its name; after them, all responses are 204."""
+        """The planned responses to an event, by its name. Later responses are 204."""
         self.received: list[tuple[int, str, int | None]] = []
         self.keys: dict[str, set[str]] = {}
         super().__init__(("127.0.0.1", 0), Handler)
@@ -42,8 +45,8 @@ class Handler(BaseHTTPRequestHandler):
     server: OtherSystem
 
     def do_POST(self) -> None:
-        sent = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        status = self.server.answer(self.headers["Idempotency-Key"], sent["order_id"], sent["event"])
+        message = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        status = self.server.answer(self.headers["Idempotency-Key"], message["order_id"], message["event"])
         if status is None:
             self.close_connection = True
             return
@@ -77,7 +80,7 @@ def test_events_of_an_order_arrive_in_order_although_the_other_system_fails_at_f
     defer_events(page, (1, "a1"), (2, "b1"), (1, "a2"), (2, "b2"), (1, "a3"))
     run_jobs()
     assert (other_system.accepted_events(1), other_system.accepted_events(2)) == ([], ["b1", "b2"]), (
-        "the other order goes on"
+        "events of the other order do not wait"
     )
     ran = run_jobs(include_scheduled=True)
     assert {job.status for job in ran} == {"completed"}
@@ -102,7 +105,7 @@ def test_a_rolled_back_order_publishes_no_event(other_system: OtherSystem) -> No
         shipped = False
 
         def save(self) -> None:
-            """Its row is not of interest."""
+            """Do nothing: the test does not need the order's row."""
 
     with transaction.atomic():
         page.ship(Order())

@@ -1,8 +1,8 @@
-"""The code on the how-to pages works: Python is run, SQL is run on the tables, commands are given to their parsers.
+"""The code on the how-to pages works: the tests run Python and SQL, and parse the arguments of commands.
 
-Names that a page does not define stand for something of the reader's project. A block that cannot be run here has
-a comment above it, `<!-- not run: why -->`, and is only compiled. With `<!-- only: django >= 6.0 -->`, a block is run
-on these versions of Django only.
+A name that a page does not define belongs to the reader's project, and gets a stand-in. A block that cannot be run here
+has a comment above it, `<!-- not run: why -->`, and is only compiled. A block with `<!-- only: django >= 6.0 -->` is
+run on these versions of Django only.
 """
 
 import ast
@@ -45,9 +45,9 @@ class Block(NamedTuple):
     @property
     def is_run(self) -> bool:
         if self.mark.startswith("only: "):
-            found = re.fullmatch(r"only: django >= (\d+)\.(\d+)", self.mark)
-            assert found, self.mark
-            return (int(found[1]), int(found[2])) <= django.VERSION
+            version = re.fullmatch(r"only: django >= (\d+)\.(\d+)", self.mark)
+            assert version, self.mark
+            return (int(version[1]), int(version[2])) <= django.VERSION
         assert self.mark == "" or re.fullmatch(r"not run: .+", self.mark), self.mark
         return not self.mark
 
@@ -71,7 +71,7 @@ USUAL_IMPORTS = {
     "timedelta": timedelta,
     "transaction": transaction,
 }
-"""Names that a reader of the page has imported before the first block."""
+"""Names that a page may use without an import."""
 
 
 class Reader:
@@ -79,18 +79,18 @@ class Reader:
 
     def __init__(self, page: str) -> None:
         self.names: dict[str, Any] = {"__name__": "tests.app.page"}
-        self.queues: dict[str, Any] = {}  # as the page has set them so far
+        self.queues: dict[str, Any] = {}  # the key QUEUES of the setting SKIPQUEUE, as the page has set it so far
         self._tasks = set(re.findall(r"\b(\w+)\.a?(?:defer|defer_many|using)\(", page))
 
     def run(self, code: str, place: str) -> None:
-        """Run one block. Each name that it uses and no block has defined gets a stand-in first."""
+        """Run one block. Before, give a stand-in to each name that the block uses and no block has defined."""
         self.names.update(USUAL_IMPORTS)
         tree = ast.parse(code, place)
         for node in ast.walk(tree):
             if isinstance(node, ast.Name) and not hasattr(builtins, node.id) and node.id not in self.names:
                 self.names[node.id] = self._stand_in(node.id)
-        given = {name: self.names[name] for name in ("TASKS",) if name in self.names}
-        with override_settings(**given, **({"SKIPQUEUE": {"QUEUES": self.queues}} if self.queues else {})):
+        settings = {name: self.names[name] for name in ("TASKS",) if name in self.names}
+        with override_settings(**settings, **({"SKIPQUEUE": {"QUEUES": self.queues}} if self.queues else {})):
             exec(compile(tree, place, "exec"), self.names)
 
     def _stand_in(self, name: str) -> Any:
@@ -114,7 +114,7 @@ SELECT setval(sequence, greatest(nextval(sequence), 42)) FROM pg_get_serial_sequ
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_the_python_blocks_of_a_page_run(page: Path, registry: Registry) -> None:
     make_job("running", id=42)
-    with connection.cursor() as cursor:  # no job of a page is to get that id
+    with connection.cursor() as cursor:  # so that no job of a page gets the id 42
         cursor.execute(SKIP_IDS_UP_TO_42)
     reader = Reader(page.read_text())
     with isolate_apps("tests.app"), without_entries():
@@ -123,14 +123,14 @@ def test_the_python_blocks_of_a_page_run(page: Path, registry: Registry) -> None
                 compile(block.code, f"{page}:{block.line}", "exec")
                 if block.is_run:
                     reader.run(block.code, f"{page}:{block.line}")
-                    given = reader.names.pop("SKIPQUEUE", {})
-                    check_settings(given)
-                    reader.queues |= given.get("QUEUES", {})
+                    setting = reader.names.pop("SKIPQUEUE", {})
+                    check_settings(setting)
+                    reader.queues |= setting.get("QUEUES", {})
 
 
-def check_settings(given: Any) -> None:
-    """A `SKIPQUEUE` of the page's has no mistake."""
-    with override_settings(SKIPQUEUE=given):
+def check_settings(setting: Any) -> None:
+    """Check that the setting SKIPQUEUE of a page has no mistake."""
+    with override_settings(SKIPQUEUE=setting):
         assert list(conf.problems()) == []
 
 
@@ -150,8 +150,8 @@ def test_the_management_commands_on_a_page_can_be_parsed(page: Path) -> None:
     for name, arguments in re.findall(
         rf"manage\.py ({'|'.join(COMMANDS_OF_THE_APP)})\b([^\n`|&;>]*)", page.read_text()
     ):
-        typed = [word for word in shlex.split(arguments, comments=True) if word != "…"]
-        load_command_class(get_commands()[name], name).create_parser("manage.py", name).parse_args(typed)
+        words = [word for word in shlex.split(arguments, comments=True) if word != "…"]
+        load_command_class(get_commands()[name], name).create_parser("manage.py", name).parse_args(words)
 
 
 def test_every_not_run_comment_is_directly_above_a_code_block() -> None:
@@ -161,7 +161,7 @@ def test_every_not_run_comment_is_directly_above_a_code_block() -> None:
 
 
 def test_a_code_block_with_a_wrong_option_fails_the_test_of_its_page(registry: Registry) -> None:
-    """Without this, the tests of the pages might pass whatever the pages say."""
+    """Shows that the tests above can fail."""
     code = "send.using(queue='a').defer()"
     with pytest.raises(TypeError, match="Did you mean queue_name"):
         Reader(code).run(code, "a page")

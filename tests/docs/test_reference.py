@@ -1,6 +1,6 @@
 """The README's example runs, and the reference documents exactly the names that the code has.
 
-The example is run as a stranger would: in a new project, on a database of its own, by the README's own commands.
+The tests run the example as a new user would: in a new project, on a new database, by the commands of the README.
 """
 
 import ast
@@ -73,8 +73,8 @@ print(list(Job.objects.values("task", "status", "attempts", "result").order_by("
 
 
 def python_blocks() -> list[str]:
-    found = re.findall(r"^( *)```python\n(.*?)^ *```", README, re.DOTALL | re.MULTILINE)
-    return [re.sub(f"^{indent}", "", code, flags=re.MULTILINE) for indent, code in found]
+    blocks = re.findall(r"^( *)```python\n(.*?)^ *```", README, re.DOTALL | re.MULTILINE)
+    return [re.sub(f"^{indent}", "", code, flags=re.MULTILINE) for indent, code in blocks]
 
 
 def readme_block(start: str) -> str:
@@ -83,20 +83,20 @@ def readme_block(start: str) -> str:
 
 @pytest.fixture
 def database(django_db_setup: None) -> Iterator[dict[str, object]]:
-    """An empty database beside the one under test; how Django names it."""
-    given = connections["default"].settings_dict
+    """The settings for Django of a new, empty database."""
+    settings = connections["default"].settings_dict
     name = f"readme_{uuid.uuid4().hex[:12]}"
     parameters = connections["default"].get_connection_params()
-    kept = {key: value for key, value in parameters.items() if isinstance(value, str | int) and key != "dbname"}
-    kept.pop("context", None)
-    with psycopg.connect(**{**kept, "dbname": "postgres"}, autocommit=True) as admin:  # type: ignore[arg-type]
+    server = {key: value for key, value in parameters.items() if isinstance(value, str | int) and key != "dbname"}
+    server.pop("context", None)
+    with psycopg.connect(**{**server, "dbname": "postgres"}, autocommit=True) as admin:  # type: ignore[arg-type]
         admin.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
-        yield {key: given[key] for key in ("ENGINE", "USER", "PASSWORD", "HOST", "PORT", "OPTIONS")} | {"NAME": name}
+        yield {key: settings[key] for key in ("ENGINE", "USER", "PASSWORD", "HOST", "PORT", "OPTIONS")} | {"NAME": name}
         admin.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
 
 
 class Project:
-    """A new project with an app that is the README's example."""
+    """A new project whose only app has the code of the README's example."""
 
     def __init__(self, folder: Path, database: dict[str, object]) -> None:
         self.folder = folder
@@ -156,8 +156,8 @@ def test_the_example_signs_a_user_up_and_mails_a_welcome(tmp_path: Path, databas
     project.manage("check")
     project.manage("migrate", "--verbosity", "0")
 
-    answer = project.manage("shell", stdin=SIGN_UP)
-    assert '{"user": 1, "job": 1}' in answer
+    output = project.manage("shell", stdin=SIGN_UP)
+    assert '{"user": 1, "job": 1}' in output
     project.manage("runworker", "--drain")
 
     [mail] = (tmp_path / "outbox").iterdir()
@@ -201,7 +201,7 @@ def table_cells(page: str, heading: str | None = None) -> list[list[str]]:
 
 
 def names_in_backticks(cells: list[list[str]], column: int = 0) -> set[str]:
-    """What is written `like this` in one column."""
+    """The texts in backticks in one column."""
     return {literal for row in cells for literal in re.findall(r"`([^`]+)`", row[column])}
 
 
@@ -221,8 +221,8 @@ def test_settings_page_has_the_retention_of_every_finished_status() -> None:
         row[0].strip("`"): row[1] for row in table_cells("settings") if row[0].strip("`") in conf.DEFAULTS.retention
     }
     in_days = {status: int(text.split()[0]) for status, text in documented.items()}
-    kept = {status: conf.DEFAULTS.retention_of(status) for status in conf.DEFAULTS.retention}
-    assert in_days == {status: time.days for status, time in kept.items() if time is not None}
+    retention = {status: conf.DEFAULTS.retention_of(status) for status in conf.DEFAULTS.retention}
+    assert in_days == {status: time.days for status, time in retention.items() if time is not None}
 
 
 def test_settings_page_has_every_key_of_a_carrier_with_its_default() -> None:
@@ -251,17 +251,19 @@ def text_about_subcommand(name: str) -> str:
 
 def test_commands_page_names_the_subcommands_with_the_option_watch() -> None:
     page = (REFERENCE / "commands.md").read_text().partition("\n## skipqueue\n")[2]
-    [named] = re.findall(r"^\*\*Again and again\.\*\* With `--watch` (.*?) show", page, re.MULTILINE)
-    watched = {each.name for each in SkipQueue.subcommands if isinstance(each, Watchable)}
-    assert set(re.findall(r"`([\w-]+)`", named)) == watched
+    [listed_commands] = re.findall(r"^\*\*Again and again\.\*\* With `--watch` (.*?) show", page, re.MULTILINE)
+    watchable = {subcommand.name for subcommand in SkipQueue.subcommands if isinstance(subcommand, Watchable)}
+    assert set(re.findall(r"`([\w-]+)`", listed_commands)) == watchable
 
 
 def test_commands_page_has_every_subcommand_in_alphabetical_order() -> None:
     page = (REFERENCE / "commands.md").read_text().partition("\n## skipqueue\n")[2]
-    assert re.findall(r"^### ([\w-]+)$", page, re.MULTILINE) == sorted(each.name for each in SkipQueue.subcommands)
+    assert re.findall(r"^### ([\w-]+)$", page, re.MULTILINE) == sorted(
+        subcommand.name for subcommand in SkipQueue.subcommands
+    )
 
 
-@pytest.mark.parametrize("subcommand", SkipQueue.subcommands, ids=lambda each: each.name)
+@pytest.mark.parametrize("subcommand", SkipQueue.subcommands, ids=lambda subcommand: subcommand.name)
 def test_commands_page_has_every_option_of_a_subcommand(subcommand: Subcommand) -> None:
     if isinstance(subcommand, Alias):
         assert re.search(r"The same as \[`(\w+)`\]", text_about_subcommand(subcommand.name))
@@ -288,7 +290,7 @@ def test_commands_page_has_every_option_of_a_subcommand(subcommand: Subcommand) 
 
 
 def options_in_list(text: str) -> set[str]:
-    """The options with which the items of a list begin."""
+    """The options that stand at the beginnings of the items of a list."""
     return set(re.findall("`(.+?)`", " ".join(re.findall(r"^- ((?:`[^`]+`(?:, )?)+)", text, re.MULTILINE))))
 
 
@@ -300,7 +302,11 @@ def options_of_verbs() -> set[str]:
 
 def test_commands_page_has_the_options_that_all_verbs_have() -> None:
     names: list[set[str]] = []
-    for verb in (each for each in SkipQueue.subcommands if isinstance(each, ChangeJobs) and each.name != "delete"):
+    for verb in (
+        subcommand
+        for subcommand in SkipQueue.subcommands
+        if isinstance(subcommand, ChangeJobs) and subcommand.name != "delete"
+    ):
         parser = CommandParser(add_help=False)
         verb.add_arguments(parser)
         names.append({name for action in parser._actions for name in action.option_strings or [str(action.metavar)]})
@@ -333,8 +339,8 @@ def test_commands_page_has_every_option_and_the_rule_for_environment_variables(n
     options = {flag for action in parser._actions for flag in action.option_strings}
     assert names_in_backticks(table_cells("commands", name)) == options
     helps = " ".join(str(action.help) for action in parser._actions)
-    named = {flag[2:].upper().replace("-", "_") for flag in options - WITHOUT_VARIABLE if flag.startswith("--")}
-    assert set(re.findall(r"SKIPQUEUE_(\w+)", helps)) in (named, set())
+    variables = {flag[2:].upper().replace("-", "_") for flag in options - WITHOUT_VARIABLE if flag.startswith("--")}
+    assert set(re.findall(r"SKIPQUEUE_(\w+)", helps)) in (variables, set())
 
 
 def test_signals_page_has_every_signal() -> None:
@@ -358,15 +364,15 @@ def test_statuses_page_has_every_status() -> None:
 def test_exceptions_page_has_every_exception() -> None:
     of_the_app = {name for name, value in vars(exceptions).items() if isinstance(value, type)}
     classes = [value for value in vars(outcomes).values() if isinstance(value, type)]
-    of_tasks = {each.__name__ for each in classes if issubclass(each, Exception)} - of_the_app
+    of_tasks = {outcome.__name__ for outcome in classes if issubclass(outcome, Exception)} - of_the_app
     assert names_in_backticks(table_cells("exceptions", "Raised by this app")) == of_the_app
     assert names_in_backticks(table_cells("exceptions", "Raised by tasks")) == of_tasks
 
 
 def test_tasks_page_has_every_option_of_the_decorator() -> None:
     assert names_in_backticks(table_cells("tasks")) == {*TaskOptions.__annotations__, "takes_context"}
-    only_given = {"concurrency", "sequence", "fair_by", "rate", "shard_by", "retention"}
-    assert {*UsingOptions.__annotations__, *only_given} == CORE_OPTIONS.union(*NAMES_OF_OPTIONS.values())
+    decorator_only = {"concurrency", "sequence", "fair_by", "rate", "shard_by", "retention"}
+    assert {*UsingOptions.__annotations__, *decorator_only} == CORE_OPTIONS.union(*NAMES_OF_OPTIONS.values())
 
 
 @pytest.mark.parametrize(
@@ -385,7 +391,7 @@ def test_tasks_page_has_every_option_of_the_decorator() -> None:
     ],
 )
 def test_tables_page_has_every_column(table: str) -> None:
-    [model] = [each for each in apps.get_models() if each._meta.db_table == table]
+    [model] = [candidate for candidate in apps.get_models() if candidate._meta.db_table == table]
     documented = {row[0].strip("`") for row in table_cells("tables", table)}
     assert documented == {field.column for field in model._meta.concrete_fields}
 

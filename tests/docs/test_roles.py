@@ -1,4 +1,4 @@
-"""The roles of the section *Database roles*, made by its own SQL: what each can do, and what it cannot."""
+"""The SQL in the section *Database roles* of the page Security makes roles with exactly the rights that they need."""
 
 import re
 import secrets
@@ -39,12 +39,12 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 PASSWORD = "only for tests"
 PREFIX = f"tests_{secrets.token_hex(4)}_"
-"""Distinguishes the roles of this run of the tests: roles belong to the server, which other runs may share."""
+"""The beginning of the names of all roles of this test run: another run may use the same server at the same time."""
 
 (PAGE,) = (page for page in PAGES if page.stem == "security")
 SQL_BLOCKS = [block.code.replace("shop_", PREFIX) for block in code_blocks(PAGE) if block.language == "sql"]
 SQL = {found[1]: code for code in SQL_BLOCKS if (found := re.search(rf"CREATE ROLE {PREFIX}(\w+)", code))}
-"""The SQL of the page that makes each role."""
+"""The SQL of the page that makes each role, by the name of the role on the page without `shop_`."""
 (GRANTS_FOR_CELERY,) = (code for code in SQL_BLOCKS if code not in SQL.values())
 
 
@@ -55,7 +55,7 @@ def execute(statement: str) -> None:
 
 @pytest.fixture
 def roles(transactional_db: None) -> Iterator[Mapping[str, str]]:
-    """The names of the roles."""
+    """Makes the roles. Yields their names on the server, by their names on the page."""
     assert set(SQL) == {"migrate", "worker", "web", "reader"}
     names = {name: f"{PREFIX}{name}" for name in SQL}
     try:
@@ -137,15 +137,15 @@ def test_the_optional_grants_let_a_web_server_use_unique_keys_and_batches(
 
 
 def status_as_json() -> Any:
-    (found,) = skipqueue("status", "--json").objects
-    return found
+    (status,) = skipqueue("status", "--json").objects
+    return status
 
 
 def test_the_role_of_a_worker_runs_jobs_but_cannot_change_the_schema(
     roles: Mapping[str, str], runworker: Callable[..., ManagePy]
 ) -> None:
     make_job("scheduled", run_after=timedelta(seconds=-1))
-    make_job("completed", finished_at=timedelta(days=-400))  # to be pruned
+    make_job("completed", finished_at=timedelta(days=-400))  # old enough that the worker prunes it
     make_schedule("s", due=1)
     limited_jobs.two_per_account.defer("x")
     rated_jobs.hundred_a_minute.defer(1)
@@ -153,7 +153,7 @@ def test_the_role_of_a_worker_runs_jobs_but_cannot_change_the_schema(
     login = f"DATABASES['default'].update(USER={roles['worker']!r}, PASSWORD={PASSWORD!r})"
     process = runworker(settings=login)
     wait_for_statuses(completed=6)
-    wait_until(lambda: any(each["jobs_per_minute"] for each in status_as_json()["queues"]), "the runs are counted")
+    wait_until(lambda: any(queue["jobs_per_minute"] for queue in status_as_json()["queues"]), "the runs are counted")
     process.send(signal.SIGTERM)
     assert process.wait() == 0
     assert "permission denied" not in process.log
@@ -229,8 +229,8 @@ def empty_database(transactional_db: None) -> Iterator[str]:
 
 
 def parameters(**options: str) -> dict[str, Any]:
-    given = connection.get_connection_params()
-    return {name: given[name] for name in ("host", "port", "user", "password", "dbname") if name in given} | options
+    params = connection.get_connection_params()
+    return {name: params[name] for name in ("host", "port", "user", "password", "dbname") if name in params} | options
 
 
 def test_the_role_of_migrations_creates_the_tables_and_grants_rights_to_the_other_roles(
@@ -252,5 +252,5 @@ def test_the_role_of_migrations_creates_the_tables_and_grants_rights_to_the_othe
 
 def test_the_grants_on_the_page_name_every_table_of_the_app() -> None:
     for name in ("worker", "reader"):
-        named = set(re.findall(r"skipqueue_\w+", SQL[name]))
-        assert named == set(table_names())
+        tables_in_grants = set(re.findall(r"skipqueue_\w+", SQL[name]))
+        assert tables_in_grants == set(table_names())

@@ -1,4 +1,4 @@
-"""The tutorial, followed by its own text on the Django that is installed; `.ci/run` does it on all three."""
+"""A script follows the steps of the tutorial on the installed Django. `.ci/run` does it on all three versions."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""The versions that the documentation promises are those that the tests run on."""
+"""The documentation promises exactly the versions on which the tests run."""
 
 import re
 import tomllib
@@ -33,16 +33,16 @@ def test_ci_tests_the_oldest_and_the_newest_documented_postgresql() -> None:
     oldest, *_, newest = PROMISED["PostgreSQL"]
     assert oldest == str(OLDEST_POSTGRESQL)
     assert f"PG{oldest}=/usr/lib/postgresql/{oldest}/bin" in (ROOT / ".ci" / "run").read_text()
-    assert newest == POSTGRES_VERSION, "that of `make test`"
+    assert newest == POSTGRES_VERSION, "the version of `make test`"
 
 
 def test_ci_tests_the_documented_versions_of_celery_and_rabbitmq() -> None:
     page = (REFERENCE / "versions.md").read_text()
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    found = re.search(r"^\| Celery, .* \| (\d+\.\d+) with kombu (\d+\.\d+),", page, re.MULTILINE)
-    assert found
-    assert set(extras["celery"]) == {f"celery>={found[1]}", f"kombu>={found[2]}"}
-    assert f"OLD_CELERY={found[1]}\n" in (ROOT / ".ci" / "run").read_text()
+    oldest = re.search(r"^\| Celery, .* \| (\d+\.\d+) with kombu (\d+\.\d+),", page, re.MULTILINE)
+    assert oldest
+    assert set(extras["celery"]) == {f"celery>={oldest[1]}", f"kombu>={oldest[2]}"}
+    assert f"OLD_CELERY={oldest[1]}\n" in (ROOT / ".ci" / "run").read_text()
     (rabbitmq,) = re.findall(r"^\| RabbitMQ, .* \| (\d+\.\d+),", page, re.MULTILINE)
     relay = (ROOT / "docs" / "how-to" / "celery-relay.md").read_text()
     assert f"RabbitMQ {rabbitmq}." in relay

@@ -19,7 +19,7 @@ PYTEST = (sys.executable, "-m", "pytest", "-x", "-q")
 PLUGINS = ("-p", "no:randomly", "-p", "no:cacheprovider", "-p", "tests.guards.impatient")
 
 LONGEST_TEST_SECONDS = 60
-"""pytest ends a test after this number of seconds. A test that hangs counts as failed."""
+"""pytest ends a test that takes longer. A test that hangs counts as failed."""
 
 LOCK_TIMEOUT = "-c lock_timeout=15s"
 """An option of the tests' database sessions: a statement that waits longer than this for a lock fails."""
@@ -42,21 +42,21 @@ def main() -> int:
             print_at_once(f"The tests are not green with all guards in place:\n{failure_output}")
             return 1
         with ThreadPoolExecutor(options.jobs) as pool:
-            results = list(pool.map(lambda guard: turns_its_tests_red(guard, copies), guards))
+            results = list(pool.map(lambda guard: all_tests_fail_without(guard, copies), guards))
     print_at_once(f"\n{results.count(True)} passed, {results.count(False)} failed")
     return 0 if all(results) else 1
 
 
 def copy_tree(folder: Path) -> Path:
     """Copy the files of the working tree that git knows, or would add."""
-    listed = subprocess.run(
+    names = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
         cwd=ROOT,
         capture_output=True,
         text=True,
         check=True,
     ).stdout
-    for name in filter(None, listed.split("\0")):
+    for name in filter(None, names.split("\0")):
         if (ROOT / name).is_file():  # not deleted since the last commit
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(ROOT / name, folder / name)
@@ -65,20 +65,20 @@ def copy_tree(folder: Path) -> Path:
 
 def run_with_all_guards(copy: Path, guards: Iterable[Guard], jobs: int) -> str:
     """Run all tests that the guards name. Return the output of pytest if a test fails, otherwise an empty string."""
-    tests = sorted({test for guard in guards for test in guard.red})
+    tests = sorted({test for guard in guards for test in guard.failing_tests})
     began = time.monotonic()
     code, output = run_pytest(copy, f"-n{jobs}", *tests)
     print_at_once(f"{len(tests)} tests with all guards in place  ({time.monotonic() - began:.0f} s)")
     return output if code else ""
 
 
-def turns_its_tests_red(guard: Guard, copies: "SimpleQueue[Path]") -> bool:
+def all_tests_fail_without(guard: Guard, copies: "SimpleQueue[Path]") -> bool:
     """Take the guard out of a free copy of the tree, run its tests one by one, and return whether all of them fail."""
     copy, began, failure_output = copies.get(), time.monotonic(), ""
     try:
         guard.apply(copy)
         verdict = "red"
-        for test in guard.red:
+        for test in guard.failing_tests:
             if verdict == "red":
                 code, output = run_pytest(copy, test)
                 verdict = "red" if code == 1 and has_failed(test, output) else "BROKEN" if code else "GREEN"
@@ -95,7 +95,7 @@ def turns_its_tests_red(guard: Guard, copies: "SimpleQueue[Path]") -> bool:
 def run_pytest(copy: Path, *arguments: str) -> tuple[int, str]:
     """Run pytest in a copy, and return its exit code and its output.
 
-    PYTHONPATH is before the installed package, which a plugin of pytest imports before it reads the settings.
+    PYTHONPATH precedes the installed package, so that pytest's plugins, which import it early, import the copy.
     """
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     path = os.pathsep.join([str(copy), str(copy / "example_project")])
@@ -112,12 +112,12 @@ def run_pytest(copy: Path, *arguments: str) -> tuple[int, str]:
 
 
 def has_failed(test: str, output: str) -> bool:
-    """Whether the test itself has failed. An error of a fixture or of an import does not prove that the guard works."""
+    """Whether the test itself has failed. An error in a fixture or an import does not prove that the guard works."""
     return re.search(rf"^FAILED {re.escape(test)}(\[| |$)", output, re.MULTILINE) is not None
 
 
 def print_at_once(line: str) -> None:
-    """Print a whole line in one call: several threads print."""
+    """Print a line by a single call, so that lines of several threads do not mix."""
     sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
 

@@ -1,4 +1,4 @@
-"""A guard, as its patch file describes it, and how its patch is applied."""
+"""Reads guards from their patch files, and applies their patches."""
 
 import os
 import subprocess
@@ -13,34 +13,34 @@ HEADERS = ("Guard", "Promise", "Red")
 
 @dataclass(frozen=True)
 class Guard:
-    """A fence, a lock, a bound or a check, which `patch` takes out of the package."""
+    """A lock, a bound or a check in the package, which `patch` takes out."""
 
     name: str
     """The path of the patch below this folder, such as `settle/lease-fence`."""
     sentence: str
-    """What the guard ensures."""
+    """A sentence that says what the guard ensures."""
     promises: str
     """The promises and gates of the design that need the guard."""
-    red: tuple[str, ...]
-    """The ids of the tests that fail without the guard, without parameters."""
+    failing_tests: tuple[str, ...]
+    """The ids (without parameters) of the tests that fail when the guard is taken out."""
     patch: Path
 
     @classmethod
     def read(cls, patch: Path) -> "Guard":
         """Read the file of a guard. Raises ValueError if a header is missing."""
-        found: dict[str, list[str]] = {header: [] for header in HEADERS}
+        headers: dict[str, list[str]] = {header: [] for header in HEADERS}
         for line in patch.read_text().partition("\n--- ")[0].splitlines():
             header, _, text = line.partition(": ")
-            if header in found and text:
-                found[header].append(text)
+            if header in headers and text:
+                headers[header].append(text)
         name = patch.relative_to(FOLDER).with_suffix("").as_posix()
-        if missing := [header for header, texts in found.items() if not texts]:
+        if missing := [header for header, texts in headers.items() if not texts]:
             raise ValueError(f"{name} has no header {missing[0]}:")
-        return cls(name, " ".join(found["Guard"]), "; ".join(found["Promise"]), tuple(found["Red"]), patch)
+        return cls(name, " ".join(headers["Guard"]), "; ".join(headers["Promise"]), tuple(headers["Red"]), patch)
 
     def apply(self, tree: Path, *options: str) -> None:
         """Apply the patch to a tree of files, with options of `git apply`. Raises ValueError if git refuses it."""
-        # Without the ceiling, `git apply` in a folder of another checkout would leave out all files, and say nothing.
+        # Without the ceiling, `git apply` in a folder inside another checkout would skip all files without an error.
         done = subprocess.run(
             ["git", "apply", *options, self.patch],
             cwd=tree,

@@ -1,4 +1,4 @@
-"""A plugin of pytest for `python -m tests.guards`: each wait of a test for a condition ends after 20 seconds."""
+"""A pytest plugin for `python -m tests.guards`: tests wait for a condition for at most 20 seconds."""
 
 from ..app import waiting
 

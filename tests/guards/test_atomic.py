@@ -1,4 +1,4 @@
-"""What happens to an atomic task if PostgreSQL refuses its outcome."""
+"""If PostgreSQL refuses the outcome of an atomic task, the rows that the task wrote are rolled back."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""What a batch calls back once it is over."""
+"""A batch runs its callbacks once."""
 
 import pytest
 
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.django_db
 
 
 def test_a_batch_whose_callbacks_have_run_calls_nothing_back_again() -> None:
-    """A callback is itself a job of the batch. Before it has run, the batch would count it as unfinished."""
+    """The test runs the callbacks first: they are jobs of the batch, which is not finished again before they are."""
     with Batch(**ALL_CALLBACKS) as batch:
         pass
     run_jobs()

@@ -1,4 +1,4 @@
-"""What the other gates do if PostgreSQL refuses the statement of one gate."""
+"""If PostgreSQL refuses the statement of one gate (a condition for jobs to be queued), other gates admit their jobs."""
 
 import pytest
 from django.db import DataError, connection

@@ -1,4 +1,4 @@
-"""The guards fit the tree as it is now. `make guards` shows that their tests go red without them."""
+"""Each patch of a guard can be applied to the current tree. `make guards` shows that tests fail without the guards."""
 
 import ast
 from functools import cache
@@ -13,7 +13,7 @@ def test_every_patch_can_be_applied() -> None:
 
 
 def test_every_test_that_a_guard_names_exists() -> None:
-    missing = {test for guard in all_guards() for test in guard.red if not exists(test)}
+    missing = {test for guard in all_guards() for test in guard.failing_tests if not exists(test)}
     assert not missing
 
 
@@ -24,15 +24,18 @@ def test_there_are_at_least_sixty_guards() -> None:
 def exists(test: str) -> bool:
     """Whether the function with this id (`file::class::function` or `file::function`) exists."""
     path, *names = test.split("::")
-    found = statements(path)
+    body = statements(path)
     for name in names:
-        found = next((each.body for each in found if isinstance(each, DEFINITIONS) and each.name == name), [])
-    return bool(names) and bool(found)
+        body = next(
+            (definition.body for definition in body if isinstance(definition, DEFINITIONS) and definition.name == name),
+            [],
+        )
+    return bool(names) and bool(body)
 
 
 @cache
 def statements(path: str) -> list[ast.stmt]:
-    """The statements of a file. Many guards may name one file."""
+    """The statements of a file. The cache serves guards that name the same file."""
     return ast.parse(Path(ROOT, path).read_text()).body
 
 

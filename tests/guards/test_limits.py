@@ -1,4 +1,4 @@
-"""Which jobs count as holders of the permits of a limit."""
+"""A blocked job that has its permit of a limit, and waits for its rate, counts as a holder of the permit."""
 
 from typing import Any
 

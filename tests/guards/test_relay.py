@@ -1,4 +1,4 @@
-"""Which jobs a relay hands over to its message broker, and which jobs it takes back while a row is locked."""
+"""A relay hands over only jobs that the message broker has confirmed, and takes back jobs although a row is locked."""
 
 from collections.abc import Callable
 from functools import partial

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.django_db
 
 
 def test_a_job_whose_worker_died_once_is_not_blamed() -> None:
-    """Every job that a machine loses has one death. The task that was running is named instead."""
+    """Each job of a machine that dies has one death. The rule names the running task, and not the job."""
     job = make_job("scheduled", task="shop.render", errors=[{"exception": WORKER_DIED}])
     count_attempts("", "", deaths=1)
     count_attempts("shop.render", recovered=3, deaths=1)
@@ -25,7 +25,7 @@ def test_a_job_whose_worker_died_once_is_not_blamed() -> None:
 
 
 def test_deaths_of_workers_do_not_count_as_failures_of_the_task() -> None:
-    """A KeyError that is known for days fails a quarter of the attempts. 20 workers died beside them."""
+    """A quarter of the attempts fail with a KeyError that is known for days. 20 others ended as workers died."""
     cause = Cause("shop.render", "builtins.KeyError", "shop.render")
     count_failures(cause, seconds_ago=5 * DAY)
     count_failures(cause, 5)

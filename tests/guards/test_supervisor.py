@@ -1,4 +1,4 @@
-"""Services of a supervisor: it recovers jobs of dead workers, and looks for jobs that no worker was told of."""
+"""A supervisor recovers the jobs of dead workers, and looks for jobs about which no worker got a notification."""
 
 import os
 import signal
@@ -57,7 +57,7 @@ def process() -> WorkerProcess:
 
 @pytest.fixture
 def queues_found_by_look() -> list[list[str]]:
-    """For each look of the supervisor, the queues in which it found jobs."""
+    """Lists the queues with jobs that each look of the supervisor has found."""
     return []
 
 

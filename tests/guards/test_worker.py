@@ -16,7 +16,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 
 def next_turn_has_begun(worker: WorkerLoop, stamps: int) -> bool:
-    """Whether the worker's loop has begun a turn since its stamp had this number."""
+    """Whether the worker's loop has begun another turn since its last stamp had the number `stamps`."""
     return worker.stamps.last().number > stamps
 
 

@@ -1,4 +1,4 @@
-"""Workers for the tests: as processes, and as threads of the test's own process."""
+"""Fixtures that start workers, as processes or as threads of the test's process, and fixtures for logs and signals."""
 
 import logging
 import secrets
@@ -25,12 +25,12 @@ APPLICATION_NAME = "tests"
 """The application name of the database sessions of the process that runs the tests."""
 
 LOGS = pytest.StashKey[list["ManagePy"]]()
-"""The processes of a test, whose logs are shown if it fails."""
+"""The key under which pytest keeps the processes of a test, whose logs are shown if the test fails."""
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Show with a failure what the processes of the test have logged."""
+    """If a test fails, add the logs of its processes to the report."""
     report = yield
     if report.failed and report.when == "call":
         for process in item.stash.get(LOGS, []):
@@ -40,7 +40,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 
 @pytest.fixture
 def new_tables(transactional_db: None) -> None:
-    """Truncates the queue's tables, in which tests that were rolled back leave dead rows and large indexes."""
+    """Truncate the queue's tables: tests that were rolled back leave dead rows and large indexes in the tables."""
     with connection.cursor() as cursor:
         cursor.execute(f"TRUNCATE {', '.join(table_names())} CASCADE")
         cursor.execute("SELECT pg_stat_force_next_flush()")
@@ -59,8 +59,8 @@ def package_logger() -> Iterator[logging.Logger]:
 
 
 @pytest.fixture(autouse=True)
-def logging_left_alone() -> Iterator[None]:
-    """Fail a test that leaves the loggers of the package changed. Otherwise a later test might fail."""
+def loggers_are_unchanged() -> Iterator[None]:
+    """Fail a test that leaves the loggers of the package changed, because the change could make a later test fail."""
     before = _state_of_logging()
     yield
     assert _state_of_logging() == before
@@ -68,12 +68,15 @@ def logging_left_alone() -> Iterator[None]:
 
 def _state_of_logging() -> list[Any]:
     loggers = [logging.getLogger(name) for name in ("django_skipqueue", "django_skipqueue.worker")]
-    return [(one.level, one.propagate, one.disabled, list(one.handlers), list(one.filters)) for one in loggers]
+    return [
+        (logger.level, logger.propagate, logger.disabled, list(logger.handlers), list(logger.filters))
+        for logger in loggers
+    ]
 
 
 @pytest.fixture
 def record_signal() -> Iterator[Callable[[Signal], list[dict[str, Any]]]]:
-    """Returns a list for a signal, to which the arguments of the signal are added each time that it is sent."""
+    """A function that returns a list for a signal. Each time that the signal is sent, its arguments join the list."""
     connected: list[tuple[Signal, Any]] = []
 
     def listen(signal: Signal) -> list[dict[str, Any]]:
@@ -95,7 +98,7 @@ def record_signal() -> Iterator[Callable[[Signal], list[dict[str, Any]]]]:
 def manage(
     transactional_db: None, tmp_path: Path, request: pytest.FixtureRequest
 ) -> Iterator[Callable[..., "ManagePy"]]:
-    """Starts `manage.py …` processes, and ends them."""
+    """A function that starts `manage.py` processes, which end with the test."""
     from .processes import ManagePy
 
     logs = request.node.stash.setdefault(LOGS, [])
@@ -116,7 +119,7 @@ def manage(
 
 @pytest.fixture
 def runworker(manage: Callable[..., "ManagePy"]) -> Callable[..., "ManagePy"]:
-    """Starts `manage.py runworker …`."""
+    """A function that starts `manage.py runworker` processes, which end with the test."""
     return lambda *arguments, **options: manage("runworker", *arguments, **options)
 
 
@@ -129,9 +132,9 @@ EXECUTE FUNCTION tests_refuse()
 
 @pytest.fixture
 def refuse(transactional_db: None) -> Iterator[Callable[[str], Callable[[], None]]]:
-    """Make the database refuse changes of jobs for which an SQL condition on OLD and NEW holds.
+    """A function that makes the database refuse changes of jobs for which an SQL condition on OLD and NEW holds.
 
-    Returns a function that allows them again.
+    The function returns another, which allows these changes again.
     """
 
     def execute(statement: str) -> None:
@@ -151,7 +154,7 @@ def refuse(transactional_db: None) -> Iterator[Callable[[str], Callable[[], None
 
 @pytest.fixture
 def gates() -> Iterator[Any]:
-    """Gates by name: a task `pass_gate` waits at its gate until the test opens it. All are opened after the test."""
+    """Gates by name. The task `pass_gate` waits at a gate until the test opens it. After the test, all gates open."""
     from ..app.worker_jobs import gates
 
     gates.clear()
@@ -162,7 +165,7 @@ def gates() -> Iterator[Any]:
 
 @pytest.fixture
 def worker_thread(transactional_db: None, gates: Any) -> Iterator[Callable[..., "WorkerThread"]]:
-    """Starts the loop of a worker in a thread of this process, and ends it after the test."""
+    """A function that starts the loop of a worker in a thread of this process. The loop ends after the test."""
     from .threads import WorkerThread
 
     with ExitStack() as stack:
@@ -174,9 +177,9 @@ def worker_thread(transactional_db: None, gates: Any) -> Iterator[Callable[..., 
             return worker
 
         yield start
-    close_asyncs_connections()
+    close_connections_of_asgiref()
 
 
-def close_asyncs_connections() -> None:
-    """The thread in which asgiref runs the queries of `async def` tasks outlives the pool."""
+def close_connections_of_asgiref() -> None:
+    """Close the connections of the thread in which asgiref runs queries of `async def` tasks: it outlives workers."""
     SyncToAsync.single_thread_executor.submit(connections.close_all).result(DEADLINE)

@@ -1,8 +1,8 @@
-"""Empty the tables after a test that commits: only tables with rows. Partitions of the archive are dropped.
+"""Empties the tables after a test that commits, but only tables with rows, and drops the partitions of the archive.
 
-Django truncates every table, and then writes again what `migrate` writes. TRUNCATE makes a file for a table and for
-each of its indexes, so it takes ten times as long as DELETE of the few rows that most tests write: it is left to tables
-that have grown, which keeps dead rows few. Tests never change what `migrate` writes.
+Django would truncate every table, and then write the rows of `migrate` again, which tests never change. TRUNCATE makes
+a new file for the table and for each index. To DELETE the few rows that most tests write takes a tenth of the time. So
+only tables that have grown are truncated, which limits the number of dead rows.
 """
 
 from typing import Any
@@ -11,13 +11,13 @@ from django.core.management.commands import flush
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 KEPT = frozenset({"django_content_type", "auth_permission"})
-"""Tables whose rows `migrate` writes."""
+"""Tables whose rows `migrate` writes. They are not emptied."""
 
 LARGE_TABLE_BYTES = 128 * 1024
-"""A table that is larger is truncated."""
+"""A larger table is truncated, because it would keep many dead rows."""
 
-# flush → the tables of these that have pages, of their own or in partitions, and whether they are truncated. What has
-# foreign keys to a truncated table is truncated with it, as TRUNCATE wants.
+# flush → the given tables that have pages, of their own or in partitions, and whether each table is truncated. A table
+# with a foreign key to a truncated table is truncated as well, which TRUNCATE demands.
 FILLED_TABLES = """
 WITH RECURSIVE filled (oid, is_large) AS (
     SELECT oid, pg_table_size(oid) > %s OR relkind = 'p' FROM pg_class
@@ -33,20 +33,20 @@ WITH RECURSIVE filled (oid, is_large) AS (
 SELECT filled.oid::regclass::text, bool_or(is_large) FROM filled GROUP BY 1 ORDER BY 1
 """
 
-# flush → the months of the archive. `migrate` makes none.
+# flush → the partitions of the archive, one for each month. `migrate` does not make any.
 PARTITIONS = "SELECT inhrelid::regclass::text FROM pg_inherits WHERE inhparent = to_regclass('skipqueue_archivedjob')"
 
 
 def flush_little() -> None:
-    """Have Django empty filled tables alone from now on, and write nothing again."""
+    """From now on, let Django empty only tables with rows, and not write the rows of `migrate` again."""
     setattr(flush, "sql_flush", statements)  # noqa: B010 (it has another signature)
     setattr(flush, "emit_post_migrate_signal", lambda *_: None)  # noqa: B010 (it has another signature)
 
 
 def statements(style: Any, connection: BaseDatabaseWrapper, **options: Any) -> list[str]:
-    """What empties the tables of the models that are not empty.
+    """The SQL statements that empty the tables of the models.
 
-    The lock is that of TRUNCATE: it waits for the transactions of threads that the test has left.
+    LOCK TABLE waits, as TRUNCATE does, for transactions of threads that the test has not ended.
     """
     tables = [table for table in connection.introspection.django_table_names() if table not in KEPT]
     with connection.cursor() as cursor:

@@ -1,4 +1,4 @@
-"""Languages for a test: one that puts each text into brackets, and Esperanto with the texts that a test translates."""
+"""Two languages for tests: one puts each text into brackets, and Esperanto has the translations of the test."""
 
 import re
 from collections.abc import Mapping
@@ -11,19 +11,19 @@ from babel.messages.mofile import write_mo
 from django.utils import translation
 
 LANGUAGE = "eo"
-"""A language that Django knows, so that a project only needs a catalogue of translations."""
+"""Esperanto. Django knows it, so a project only needs a catalogue of translations."""
 
 Text: TypeAlias = str | tuple[str, ...]
 """A string, or its singular and its plural form."""
 
 
 def bracketed(text: str) -> str:
-    """A translation that differs from each text of the package, and has all of its placeholders."""
+    """The text in brackets, as a translation that differs from the text, but has its placeholders."""
     return f"⟦{text}⟧"
 
 
 def put_into_brackets(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let Django put each text that goes through gettext into brackets, its own texts included."""
+    """Let Django translate each text, even its own texts, by putting the text into brackets."""
 
     def ngettext(singular: str, plural: str, number: float) -> str:
         return bracketed(singular if number == 1 else plural)
@@ -39,15 +39,15 @@ def put_into_brackets(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def outside_of_brackets(text: str) -> set[str]:
-    """The words of a text that were not translated by gettext, so they are outside of brackets."""
+    """The words of a page outside brackets, which gettext has not translated."""
     replaced = 1
     while replaced:
         text, replaced = re.subn("⟦[^⟦⟧]*⟧", " ", text)
     return set(re.findall(r"[^\W\d_]+", text))
 
 
-def speak(settings: Any, home: Path, translations: Mapping[Text, Text]) -> None:
-    """Let the project speak Esperanto until the test ends: the catalogue with these translations is below `home`."""
+def use_translations(settings: Any, home: Path, translations: Mapping[Text, Text]) -> None:
+    """Set the language of the project to Esperanto until the test ends, with a catalogue of translations in `home`."""
     catalog = Catalog(locale=LANGUAGE)
     for text, translated in translations.items():
         catalog.add(text, translated)

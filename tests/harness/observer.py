@@ -1,4 +1,4 @@
-"""An observer of a worker process that stores all jobs, attempts and events that it is notified of."""
+"""An observer of a worker process that stores all jobs, attempts and events of which the worker notifies it."""
 
 from collections.abc import Sequence
 

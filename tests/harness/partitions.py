@@ -1,4 +1,4 @@
-"""The partitions of the queue's tables, each of which belongs to a month. They outlive a test that makes them."""
+"""Functions for the monthly partitions of the queue's tables. The partitions outlive the test that makes them."""
 
 from django.db import connections
 
@@ -31,7 +31,7 @@ def drop_partitions(using: str = "default") -> None:
 
 
 def make_partitions() -> None:
-    """Make what a prune needs."""
+    """Make the partitions that a prune needs."""
     for part in installed_parts():
         if part.before_prune:
             part.before_prune(Store.default())()

@@ -1,6 +1,6 @@
-"""A PgBouncer in transaction mode before the database under test.
+"""A PgBouncer in transaction mode in front of the database under test.
 
-Its pool is smaller than the number of its clients, so that a connection changes hands between two transactions.
+Its pool is smaller than the number of its clients, so that another client may use a connection after each transaction.
 """
 
 import os
@@ -40,9 +40,10 @@ ignore_startup_parameters = {ignored}
 
 @contextmanager
 def pgbouncer(server: Mapping[str, Any], *, ignored: str = "") -> Iterator[Path]:
-    """The folder with the socket of a PgBouncer before this server: `host`, `port`, `dbname`, `user`, `password`.
+    """Run a PgBouncer in front of a server. Yields the folder with its socket.
 
-    ignored: the startup parameters that it drops without an error. It refuses others that it does not know.
+    server: the server's `host`, `port`, `dbname`, `user` and `password`.
+    ignored: startup parameters that PgBouncer ignores. It refuses other parameters that it does not know.
     """
     assert PGBOUNCER
     folder = Path(tempfile.mkdtemp(prefix="pgbouncer-"))
@@ -52,7 +53,7 @@ def pgbouncer(server: Mapping[str, Any], *, ignored: str = "") -> Iterator[Path]
     )
     (folder / "ini").write_text(configuration)
     identity: dict[str, Any] = {}
-    if os.geteuid() == 0:  # which it refuses to be
+    if os.geteuid() == 0:  # PgBouncer refuses to run as root
         user = pwd.getpwnam("nobody")
         os.chown(folder, user.pw_uid, user.pw_gid)
         folder.chmod(0o755)
@@ -69,7 +70,7 @@ def pgbouncer(server: Mapping[str, Any], *, ignored: str = "") -> Iterator[Path]
 
 
 def statistics(folder: Path) -> dict[str, Any]:
-    """What PgBouncer says of its one pool: how many clients and servers there are."""
+    """The numbers of clients and servers that PgBouncer reports for its only pool."""
     with psycopg.connect(
         host=str(folder), port=PORT, dbname="pgbouncer", user="pgbouncer", autocommit=True, prepare_threshold=None
     ) as console:

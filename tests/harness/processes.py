@@ -42,13 +42,13 @@ SKIPQUEUE = {skipqueue!r}
 
 
 class ManagePy:
-    """One `manage.py COMMAND …`, in a process group of its own, with settings made for it in `folder`.
+    """A process that runs `manage.py COMMAND …` in its own process group, with its own settings module in `folder`.
 
     jobs: the source of a `jobs` module that only this process knows; its tasks are `extra.jobs.<name>`.
     settings: more source for the settings module.
-    terminal: it runs in a terminal of its own, on which `type` types.
-    module: run this in place of Django's commands, such as `celery`.
-    is_new: a new Python, which has imported nothing before, and not a copy of one that has.
+    terminal: whether the process has its own terminal, on which `type` types.
+    module: the Python module to run instead of Django's commands, such as `celery`.
+    is_new: whether to start a new Python, instead of a fork of one that has imported the package.
     """
 
     def __init__(
@@ -80,8 +80,8 @@ class ManagePy:
         path = os.pathsep.join(
             [str(folder), str(ROOT), str(ROOT / "example_project"), os.environ.get("PYTHONPATH", "")]
         )
-        ours = ("SKIPQUEUE_", "PGAPPNAME")
-        clean = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
+        removed = ("SKIPQUEUE_", "PGAPPNAME")
+        clean = {name: value for name, value in os.environ.items() if not name.startswith(removed)}
         command = [sys.executable, "-m", module, *arguments]
         environment = {
             **clean,
@@ -114,13 +114,16 @@ class ManagePy:
             )
 
     def _read_screen(self) -> None:
-        with self._log.open("ab", buffering=0) as log, contextlib.suppress(OSError):  # raised when nobody writes to it
+        with (
+            self._log.open("ab", buffering=0) as log,
+            contextlib.suppress(OSError),
+        ):  # raised once the process has ended
             while text := os.read(self._keyboard, 4096):
                 log.write(text)
         os.close(self._keyboard)
 
     def type(self, text: str) -> None:
-        r"""Type on its terminal: `\x03` is Ctrl-C."""
+        r"""Type a text on the terminal of the process: `\x03` is Ctrl-C."""
         os.write(self._keyboard, text.encode())
 
     @property
@@ -136,7 +139,7 @@ class ManagePy:
             raise AssertionError(f"It did not end within {deadline:g} s.\n{self.log}") from None
 
     def wait_for(self, text: str, *, times: int = 1, deadline: float = DEADLINE) -> None:
-        """Wait until the process has written `text` as often as `times`."""
+        """Wait until the process has written `text` at least `times` times."""
         try:
             wait_until(lambda: self.log.count(text) >= times, f"{text!r} in the log", deadline=deadline)
         except AssertionError as error:
@@ -171,24 +174,24 @@ def is_alive(pid: int) -> bool:
     """Whether a process runs. A zombie does not run."""
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except (FileNotFoundError, ProcessLookupError):  # the second: it ended between `open` and `read`
+    except (FileNotFoundError, ProcessLookupError):  # ProcessLookupError: the process ended between `open` and `read`
         return False
     return state != "Z"
 
 
 def children(pid: int) -> list[int]:
-    """The processes that this one has started, and that still run."""
+    """The ids of the child processes of this process that still run."""
     return [child.pid for child in psutil.Process(pid).children() if is_alive(child.pid)]
 
 
 def workers(count: int = 1) -> list[Worker]:
-    """Wait until there are `count` rows of workers. Returns them."""
+    """Wait until the worker table has at least `count` rows. Returns the rows."""
     wait_until(lambda: Worker.objects.count() >= count, f"{count} workers have said that they are alive")
     return list(Worker.objects.order_by("name"))
 
 
 def statuses() -> dict[str, int]:
-    """How many jobs there are of each status."""
+    """The number of jobs of each status."""
     counts: dict[str, int] = {}
     for status in Job.objects.values_list("status", flat=True):
         counts[status] = counts.get(status, 0) + 1
@@ -196,7 +199,7 @@ def statuses() -> dict[str, int]:
 
 
 def wait_for_statuses(*, deadline: float = DEADLINE, **expected: int) -> None:
-    """Wait until there are exactly these jobs: `completed=3, failed=1`."""
+    """Wait until there are exactly these numbers of jobs, such as `completed=3, failed=1`."""
     try:
         wait_until(lambda: statuses() == expected, str(expected), deadline=deadline)
     except AssertionError as error:

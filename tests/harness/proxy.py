@@ -1,4 +1,4 @@
-"""A TCP proxy before PostgreSQL that misbehaves as networks do: cuts, stalls in one direction or both, refuses."""
+"""A TCP proxy in front of PostgreSQL. As bad networks do, it cuts, stalls or refuses connections."""
 
 import contextlib
 import select
@@ -15,14 +15,14 @@ Connect = Callable[[], socket.socket]
 
 
 class Proxy:
-    """Listens on a port of its own; everything may be changed at any time, from any thread."""
+    """Listens on its own port. All methods may be called at any time, from any thread."""
 
     def __init__(self, connect: Connect | None = None) -> None:
         self._connect = connect or connect_to_database
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
         self.accepted = 0
-        """How many connections the proxy has passed on."""
+        """The number of connections that the proxy has accepted."""
         self._refusing = False
         self._stalled: frozenset[str] = frozenset()
         self._links: set[Link] = set()
@@ -42,11 +42,11 @@ class Proxy:
             link.end()
 
     def stall(self, *directions: str) -> None:
-        """Pass on nothing more to the `server`, to the `client`, or, with no name, to either: no data, and no error."""
+        """Hold back all data and errors for the `server`, for the `client`, or, without an argument, for both."""
         self._stalled = frozenset(directions or ("server", "client"))
 
     def flow(self) -> None:
-        """Pass all data on again, also data that came meanwhile."""
+        """Pass on all data again, also data that was held back."""
         self._stalled = frozenset()
 
     def refuse(self, refusing: bool = True) -> None:
@@ -61,7 +61,7 @@ class Proxy:
         self.cut()
 
     def stalls(self, direction: str) -> bool:
-        """Whether nothing is passed on to this side."""
+        """Whether data for this side is held back."""
         return direction in self._stalled
 
     def _accept(self) -> None:
@@ -81,14 +81,14 @@ class Proxy:
 
 
 class Link:
-    """One connection: two sockets, and what goes from one to the other."""
+    """One connection: the sockets of the client and the server, between which it passes data on."""
 
     def __init__(self, proxy: Proxy, client: socket.socket, server: socket.socket) -> None:
         self._proxy = proxy
-        self._to = {"server": (client, server), "client": (server, client)}
+        self._sockets_to = {"server": (client, server), "client": (server, client)}
 
     def run(self) -> None:
-        """Pass on until either side ends."""
+        """Pass data on until either side closes its socket."""
         with contextlib.suppress(OSError, ValueError):
             while self._pass_on():
                 pass
@@ -96,13 +96,13 @@ class Link:
 
     def end(self) -> None:
         """Close both sockets."""
-        for side, _ in self._to.values():
+        for side, _ in self._sockets_to.values():
             with contextlib.suppress(OSError):
                 side.shutdown(socket.SHUT_RDWR)
             side.close()
 
     def _pass_on(self) -> bool:
-        flowing = {name: pair for name, pair in self._to.items() if not self._proxy.stalls(name)}
+        flowing = {name: pair for name, pair in self._sockets_to.items() if not self._proxy.stalls(name)}
         ready, _, _ = select.select([source for source, _ in flowing.values()], [], [], 0.02)
         for name, (source, target) in flowing.items():
             if source in ready and not self._proxy.stalls(name):
@@ -119,6 +119,6 @@ def connect_to_database() -> socket.socket:
     host, port = str(info.get("host") or "/var/run/postgresql"), int(info.get("port") or 5432)
     if not host.startswith("/"):
         return socket.create_connection((host, port))
-    made = socket.socket(socket.AF_UNIX)
-    made.connect(f"{host}/.s.PGSQL.{port}")
-    return made
+    unix_socket = socket.socket(socket.AF_UNIX)
+    unix_socket.connect(f"{host}/.s.PGSQL.{port}")
+    return unix_socket

@@ -1,4 +1,4 @@
-"""A RabbitMQ for the tests: one node for each process of the test run, a virtual host for each test."""
+"""RabbitMQ for the tests: each process of the test run has a node, and each test has a virtual host."""
 
 import os
 from collections.abc import Iterator
@@ -9,12 +9,12 @@ import pytest
 from scripts.embedded_rabbitmq import USER, RabbitMQ, program
 
 REQUIRED = os.environ.get("SKIPQUEUE_REQUIRE_RABBITMQ") == "1"
-"""Whether tests fail, and are not skipped, where RabbitMQ is not installed."""
+"""Whether tests fail instead of being skipped if RabbitMQ is not installed."""
 
 
 @pytest.fixture(scope="session")
 def rabbitmq_node() -> Iterator[RabbitMQ]:
-    """A running node. Who stops it or blocks it sets it right again."""
+    """A running node. A test that stops or blocks the node must undo that."""
     if program() is None:
         if REQUIRED:
             pytest.fail("RabbitMQ is not installed, and SKIPQUEUE_REQUIRE_RABBITMQ=1.")
@@ -29,14 +29,14 @@ def rabbitmq_node() -> Iterator[RabbitMQ]:
 
 @pytest.fixture
 def rabbitmq(rabbitmq_node: RabbitMQ) -> Iterator[RabbitMQ]:
-    """The node; after a test that has ended it, started again."""
+    """The node. It is started again after a test that has ended it."""
     yield rabbitmq_node
     if not rabbitmq_node.is_running:
         rabbitmq_node.start()
 
 
 VHOSTS_AT_ONCE = 8
-"""Virtual hosts that one call makes: each call of `rabbitmqctl` starts an Erlang machine, and takes a second."""
+"""How many virtual hosts one call makes. Each call of `rabbitmqctl` takes a second, because it starts Erlang."""
 
 ADD_VHOSTS = """
 lists:foreach(
@@ -51,7 +51,7 @@ lists:foreach(
 
 @pytest.fixture(scope="session")
 def new_vhosts(rabbitmq_node: RabbitMQ) -> Iterator[str]:
-    """The names of virtual hosts that are there, and that nobody has used. The node goes with all of them."""
+    """Yields the name of a new virtual host for each test. The hosts are never removed, because the node is."""
 
     def make() -> Iterator[str]:
         for batch in count():
@@ -65,14 +65,14 @@ def new_vhosts(rabbitmq_node: RabbitMQ) -> Iterator[str]:
 
 @pytest.fixture
 def broker_url(rabbitmq: RabbitMQ, new_vhosts: Iterator[str]) -> str:
-    """The URL of a virtual host of the test's own."""
+    """The URL of a virtual host that only this test uses."""
     return rabbitmq.url(next(new_vhosts))
 
 
 @pytest.fixture
 def small_message_limit(rabbitmq: RabbitMQ) -> Iterator[int]:
-    """The broker takes messages of at most this number of bytes, on each channel that is opened from now on."""
-    most = 100_000
-    rabbitmq.control("eval", f"application:set_env(rabbit, max_message_size, {most}).")
-    yield most
+    """The number of bytes to which the broker limits messages, on each channel that is opened during the test."""
+    limit = 100_000
+    rabbitmq.control("eval", f"application:set_env(rabbit, max_message_size, {limit}).")
+    yield limit
     rabbitmq.control("eval", "application:set_env(rabbit, max_message_size, 134217728).")

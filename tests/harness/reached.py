@@ -1,4 +1,4 @@
-"""Databases that are not where the settings of the suite say: behind a proxy, or at an address where nobody listens."""
+"""Lets a test reach a database at another address, such as a proxy, or a port on which no server listens."""
 
 import threading
 from collections.abc import Iterator
@@ -18,15 +18,15 @@ NOBODY: dict[str, Any] = {"HOST": "127.0.0.1", "PORT": "1", "OPTIONS": {}}
 
 @contextmanager
 def reached_at(alias: str, address: dict[str, Any], *, like: str = "other") -> Iterator[str]:
-    """Have every thread of this process reach the database at this address; an unknown alias is made, as `like`.
+    """Let every thread of this process reach the database at this address. A new alias gets the settings of `like`.
 
-    What the process remembers of databases that cannot be reached is forgotten before and after.
+    The process avoids databases that it could not reach for a while. It forgets these databases before and after.
     """
-    given, is_known = connections.settings, alias in connections.settings
-    before = given[alias if is_known else like]
+    databases, is_known = connections.settings, alias in connections.settings
+    before = databases[alias if is_known else like]
     changed = {**before, **address} | ({} if is_known else {"ENGINE": elsewhere.__name__})
     silence.avoided_until.clear()
-    given[alias] = changed
+    databases[alias] = changed
     connections[alias].close()
     connections[alias].settings_dict = changed
     try:
@@ -35,13 +35,13 @@ def reached_at(alias: str, address: dict[str, Any], *, like: str = "other") -> I
         wait_until(lambda: not is_read(alias), "no thread connects to it any more")
         connections[alias].close()
         if is_known:
-            given[alias] = connections[alias].settings_dict = before
+            databases[alias] = connections[alias].settings_dict = before
         else:
             del connections[alias]
-            del given[alias]
+            del databases[alias]
         silence.avoided_until.clear()
 
 
 def is_read(alias: str) -> bool:
-    """Whether a thread of `console.at_once` reads this database, or tries to."""
-    return any(each.name == f"read {alias}" for each in threading.enumerate())
+    """Whether a thread that the console has started reads this database, or tries to connect to it."""
+    return any(thread.name == f"read {alias}" for thread in threading.enumerate())

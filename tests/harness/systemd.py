@@ -1,4 +1,4 @@
-"""A service manager that listens as systemd does."""
+"""A service manager that receives notifications of its services as systemd does."""
 
 import socket
 
@@ -6,7 +6,7 @@ from ..app.waiting import DEADLINE
 
 
 class Manager:
-    """The socket on which systemd listens."""
+    """Listens on the socket to which services send their notifications."""
 
     def __init__(self, address: str) -> None:
         self.address = address

@@ -1,4 +1,4 @@
-"""The fixture `row`: one test goes through the rows of a table, and each row is checked separately."""
+"""The fixture `row`: one test checks many cases, the rows of a table, and pytest reports each row separately."""
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -14,10 +14,10 @@ Row = Callable[..., AbstractContextManager[None]]
 
 @pytest.fixture
 def row(subtests: pytest.Subtests, db: None) -> Row:
-    """Starts a row, which has a name, or values that tell it from the others. A row that fails hides no other.
+    """A context manager around the check of a row, which has a name or values. A failed row does not end the test.
 
-    Each row starts with what the test has made: what a row writes is rolled back. In a test that commits, all jobs are
-    deleted after each row.
+    Each row starts with the database as the test has filled it, because the changes of a row are rolled back. In a test
+    that commits, all jobs are deleted after each row.
     """
 
     @contextmanager
@@ -30,7 +30,7 @@ def row(subtests: pytest.Subtests, db: None) -> Row:
 
 
 def forget_gates() -> None:
-    """A process remembers of each gate when it looks again: make this process a new one."""
+    """Make each gate (a condition for jobs to be queued) forget when this process must look at it again."""
     for gate in gates():
         vars(gate).update(vars(type(gate)()))
 

@@ -1,10 +1,10 @@
-"""A process from which `manage.py` processes are forked: it has imported Django and the queue once for all of them.
+"""The template: a process that has imported Django and the queue, and from which `manage.py` processes are forked.
 
-A fork and the settings take a tenth of the processor time that a new Python takes. The template has no settings: it
-imports what can be imported without them. What a child does, it does in a process of its own, as a new Python would.
+A fork takes a tenth of the processor time that a new Python takes to import everything. The template has no settings,
+and imports only modules that need no settings. Each child is a process of its own, like a new Python.
 
-As a program it reads a line of JSON for each child from the socket whose number is its argument, and writes a line
-when the child runs and when it has ended.
+The template reads a line of JSON for each child from a socket, whose number is its argument. It writes a line when the
+child runs, and a line when the child has ended.
 """
 
 import contextlib
@@ -36,11 +36,11 @@ with contextlib.suppress(ImportError):
     import django_skipqueue.parts.databases.steward
 print(*sys.modules)
 """
-"""What a worker imports. Its names are printed."""
+"""A program that imports the modules that a worker imports, and prints the names of all imported modules."""
 
 
 class Forked:
-    """A child of the template, with as much of the methods of `subprocess.Popen` as tests call."""
+    """A child of the template, with the methods of `subprocess.Popen` that tests call."""
 
     def __init__(self, template: "Template", pid: int) -> None:
         self._template = template
@@ -63,15 +63,15 @@ class Forked:
 
 
 class Template:
-    """The template process, and how its children have ended."""
+    """Starts the template process, asks it to fork children, and stores the exit codes of the children."""
 
     def __init__(self) -> None:
-        self._socket, theirs = socket.socketpair()
-        with theirs:
+        self._socket, template_end = socket.socketpair()
+        with template_end:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", __name__, str(theirs.fileno())],
+                [sys.executable, "-m", __name__, str(template_end.fileno())],
                 cwd=ROOT,
-                pass_fds=[theirs.fileno()],
+                pass_fds=[template_end.fileno()],
                 start_new_session=True,
             )
         self._received = b""
@@ -82,7 +82,7 @@ class Template:
     def start(
         self, arguments: list[str], folder: Path, environment: Mapping[str, str], log: Path, terminal: str | None
     ) -> Forked:
-        """Run `manage.py` with these arguments, in a terminal instead of with a log if it is given the name of one."""
+        """Run `manage.py` with these arguments. Its output goes to the log, or to the terminal of this name."""
         log.touch()
         request = {
             "arguments": arguments,
@@ -102,7 +102,7 @@ class Template:
         return self._codes.get(pid)
 
     def listen(self, timeout: float | None) -> None:
-        """Read what the template says, for which it gets this many seconds."""
+        """Read lines that the template has written, and wait for up to `timeout` seconds for the first."""
         with self._lock:
             if select.select([self._socket], [], [], timeout)[0]:
                 data = self._socket.recv(65536)
@@ -118,61 +118,62 @@ class Template:
 
 @cache
 def template() -> Template:
-    """The template of this process."""
+    """The template that serves this process."""
     return Template()
 
 
 def serve(number: int) -> dict[str, Any]:
-    """Fork children. Returns in each child, with its request; ends in the template once nobody asks any more."""
-    asking = socket.socket(fileno=number)
+    """Fork a child for each request. Returns the request in the child. The template exits when the socket is closed."""
+    requests = socket.socket(fileno=number)
     ended, wake = os.pipe()
     os.set_blocking(wake, False)
     signal.set_wakeup_fd(wake)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     received = b""
     while True:
-        ready, _, _ = select.select([asking.fileno(), ended], [], [])
+        ready, _, _ = select.select([requests.fileno(), ended], [], [])
         if ended in ready:
             os.read(ended, 4096)
-            for pid, code in _ended():
-                asking.sendall(json.dumps([pid, code]).encode() + b"\n")
-        if asking.fileno() in ready:
-            if not (data := asking.recv(65536)):
+            for pid, code in _exit_codes_by_pid():
+                requests.sendall(json.dumps([pid, code]).encode() + b"\n")
+        if requests.fileno() in ready:
+            if not (data := requests.recv(65536)):
                 sys.exit()
             *lines, received = (received + data).split(b"\n")
             for line in lines:
-                has_group, tells = os.pipe()
+                group_reader, group_writer = os.pipe()
                 if pid := os.fork():
-                    os.close(tells)
-                    os.read(has_group, 1)  # until the child leads its process group: a test may signal that at once
-                    os.close(has_group)
-                    asking.sendall(json.dumps([pid, None]).encode() + b"\n")
+                    os.close(group_writer)
+                    # Wait until the child leads its process group, to which a test may send a signal at once.
+                    os.read(group_reader, 1)
+                    os.close(group_reader)
+                    requests.sendall(json.dumps([pid, None]).encode() + b"\n")
                 else:
                     request = dict(json.loads(line))
                     if request["terminal"]:
                         os.login_tty(os.open(request["terminal"], os.O_RDWR))
                     else:
                         os.setsid()
-                    os.close(tells)
-                    os.close(has_group)
+                    os.close(group_writer)
+                    os.close(group_reader)
                     signal.set_wakeup_fd(-1)
                     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
                     os.close(ended)
                     os.close(wake)
-                    asking.close()
+                    requests.close()
                     return request
 
 
-def _ended() -> list[tuple[int, int]]:
-    found = []
+def _exit_codes_by_pid() -> list[tuple[int, int]]:
+    exit_codes = []
     with contextlib.suppress(ChildProcessError):
-        while (waited := os.waitpid(-1, os.WNOHANG))[0]:
-            found.append((waited[0], os.waitstatus_to_exitcode(waited[1])))
-    return found
+        while (child := os.waitpid(-1, os.WNOHANG))[0]:
+            exit_codes.append((child[0], os.waitstatus_to_exitcode(child[1])))
+    return exit_codes
 
 
 def become(request: dict[str, Any]) -> None:
-    """Make this child what a new Python would be that runs `python -m django …` in this folder."""
+    """Give this child the folder, output, environment and arguments that `python -m django …` would have."""
     os.chdir(request["folder"])
     if not request["terminal"]:
         for path, flags, numbers in [("/dev/null", os.O_RDONLY, [0]), (request["log"], os.O_WRONLY, [1, 2])]:
@@ -189,7 +190,7 @@ def become(request: dict[str, Any]) -> None:
 
 
 def load() -> None:
-    """Import what a worker imports and what needs no settings. Models need them."""
+    """Import the modules that a worker imports, except modules that need settings, such as models."""
     environment = {
         **os.environ,
         "DJANGO_SETTINGS_MODULE": "tests.settings",
@@ -208,6 +209,6 @@ def load() -> None:
 if __name__ == "__main__":
     load()
     gc.collect()
-    gc.freeze()  # a child copies no page of memory only because its garbage collector has looked at it
+    gc.freeze()  # otherwise the garbage collector of each child would write to, and so copy, all pages of memory
     become(serve(int(sys.argv[1])))
     runpy.run_module("django", run_name="__main__", alter_sys=True)

@@ -1,4 +1,4 @@
-"""A worker's control loop in a thread of the test's process, where a test can reach into it."""
+"""Runs the control loop of a worker in a thread of the test's process, so that the test can read and change it."""
 
 import os
 import threading
@@ -18,7 +18,7 @@ from ..app.waiting import DEADLINE, wait_until
 
 
 class WorkerThread:
-    """Runs a `WorkerLoop` in a thread, without a process and signals. `prepare` may change the loop before it runs."""
+    """Runs a `WorkerLoop` in a thread, without signals. The function `prepare` may change the loop before it runs."""
 
     def __init__(
         self,
@@ -33,7 +33,7 @@ class WorkerThread:
         self.options = WorkerOptions(**{"name": "w", "database": "default", **options})
         self.code: int | None = None
         self.worker: WorkerLoop
-        self._others = backends()
+        self._other_sessions = backends()
         self._prepare = prepare
         self._read_end, self._lifeline = os.pipe()
         self._ready = threading.Event()
@@ -43,18 +43,18 @@ class WorkerThread:
 
     @property
     def listens(self) -> bool:
-        """Whether its control connection is open and hears of new jobs."""
+        """Whether the worker's control connection is open and listens for notifications of new jobs."""
         return self.worker.control.listens and self.worker.control.fileno() is not None
 
     def cut(self) -> None:
-        """Cut its control connection, as a restart of the server would."""
+        """Cut the worker's control connection, as a restart of the server would."""
         wait_until(lambda: self.listens)
         terminate([self.worker.control.wrapper.connection.info.backend_pid])
 
     def sessions(self) -> list[int]:
-        """The PostgreSQL processes of its threads' connections, without that of its control connection."""
+        """The process ids of the worker's sessions in PostgreSQL, except the session of its control connection."""
         control = self.worker.control.wrapper.connection.info.backend_pid
-        return sorted(backends() - self._others - {control})
+        return sorted(backends() - self._other_sessions - {control})
 
     def stop(self, *, now: bool = False) -> None:
         """Send the command by which a supervisor stops a worker."""
@@ -81,11 +81,8 @@ class WorkerThread:
             os.close(self._lifeline)
         self._thread.join(DEADLINE)
         os.close(self._read_end)
-        if self.code in (
-            EXIT_STUCK,
-            EXIT_BLOCKED,
-        ):  # which does not wait for its threads: with a process they end anyway
-            self.worker.pool.stop()
+        if self.code in (EXIT_STUCK, EXIT_BLOCKED):
+            self.worker.pool.stop()  # the worker has not, because its threads would end with its process
         threads = self.worker.pool.runners[THREADS]
         assert isinstance(threads, ThreadRunner)
         wait_until(lambda: not threads.stuck, "what was stuck has ended")
@@ -109,7 +106,7 @@ class WorkerThread:
 
 
 def backends() -> set[int]:
-    """Those of all other sessions in this database. A live server of the suite may have one."""
+    """The process ids of all other sessions in this database. A web server that a test has started may have one."""
     with connection.cursor() as cursor:
         cursor.execute(
             "SELECT pid FROM pg_stat_activity WHERE datname = current_database()"
@@ -119,7 +116,7 @@ def backends() -> set[int]:
 
 
 def terminate(pids: Sequence[int]) -> None:
-    """Cut connections, and wait until the server has let go of them."""
+    """Cut connections, and wait until the server has ended their sessions."""
     with connection.cursor() as cursor:
         cursor.execute("SELECT pg_terminate_backend(pid) FROM unnest(%s::int[]) AS pid", [list(pids)])
     wait_until(lambda: not _exist(pids), "the connections are cut")

@@ -1,6 +1,6 @@
 """Eleven incidents with real processes: within a minute the watched rules name the culprit, and nothing else.
 
-The tasks are known to the workers, as `extra.jobs`, and by name to this process.
+The workers import the tasks from the module `extra.jobs`. This process only knows the names of the tasks.
 """
 
 import re
@@ -91,7 +91,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 
 def never_called() -> None:
-    """A task that only the workers run."""
+    """Stands for the tasks in this process, which does not run them."""
 
 
 @pytest.fixture(autouse=True)
@@ -117,32 +117,32 @@ def defer(task: str, number: int = 1, **fields: Any) -> list[Job]:
 
 
 def current_findings() -> list[Finding]:
-    """What the watched rules find now."""
+    """The problems that the watched rules find now."""
     store = Store("default")
-    found = []
+    findings = []
     for rule in rules_of(store.alias):
         if rule.is_watched:
             with short_transaction(store, 5.0):
-                found += [each for each in rule.findings(store) if each.severity != Severity.OK]
-    return found
+                findings += [finding for finding in rule.findings(store) if finding.severity != Severity.OK]
+    return findings
 
 
 def wait_for_finding(code: str, *also: str) -> Finding:
     """Wait for the finding of this rule. No other rule may find something critical, except the rules in `also`."""
 
-    def look() -> Finding | None:
-        has_begun, found = Worker.objects.exists(), current_findings()
-        others = {each.code for each in found if each.severity == Severity.CRITICAL} - {code, *also}
-        if others == {"no-worker"} and not has_begun:
+    def find() -> Finding | None:
+        has_workers, findings = Worker.objects.exists(), current_findings()
+        others = {finding.code for finding in findings if finding.severity == Severity.CRITICAL} - {code, *also}
+        if others == {"no-worker"} and not has_workers:  # the workers have not started yet
             return None
-        assert not others, found
-        return next((each for each in found if each.code == code), None)
+        assert not others, findings
+        return next((finding for finding in findings if finding.code == code), None)
 
-    return wait_until(look, code, deadline=MINUTE)  # type: ignore[return-value]  # not None
+    return wait_until(find, code, deadline=MINUTE)  # type: ignore[return-value]  # not None
 
 
 def run_sql(command: str) -> None:
-    """Run the SQL of a finding."""
+    """Run the SQL that a finding recommends."""
     with connection.cursor() as cursor:
         cursor.execute(command)
 
@@ -166,7 +166,7 @@ def test_a_task_that_a_deploy_broke_is_named(runworker: RunWorker, set_threshold
 def test_a_task_that_hangs_is_named(runworker: RunWorker, set_thresholds: Any) -> None:
     """The task is the only problem: `long-wait` does not name its queue as a second problem."""
     set_thresholds(no_free_slot=1, long_wait=6)
-    ids = {str(each.pk) for each in defer("push", 2)}
+    ids = {str(job.pk) for job in defer("push", 2)}
     defer("noop", 5, priority=-1)
     runworker("-c", "2", jobs=JOBS, skipqueue=FAST)
     finding = wait_for_finding("no-free-slot")
@@ -176,7 +176,7 @@ def test_a_task_that_hangs_is_named(runworker: RunWorker, set_thresholds: Any) -
     assert finding.command.startswith("python manage.py skipqueue cancel ")
     assert set(finding.command.split()[4:]) == ids
     wait_until(lambda: Job.objects.filter(status="queued", run_after__lt=Now() - timedelta(seconds=7)), "a long wait")
-    assert [each.code for each in current_findings()] == ["no-free-slot"]
+    assert [finding.code for finding in current_findings()] == ["no-free-slot"]
 
 
 def test_a_queue_with_more_jobs_than_its_slots_can_run_is_named(runworker: RunWorker, set_thresholds: Any) -> None:
@@ -209,8 +209,8 @@ def test_the_workers_of_a_killed_machine_are_named(runworker: RunWorker, set_thr
         finding.title,
     )
     assert finding.command == "python manage.py runworker"
-    dead = [each for each in current_findings() if each.code == "dead-worker"]
-    assert [each.severity for each in dead] == ["info"], "the jobs of the dead workers are recovered"
+    dead = [finding for finding in current_findings() if finding.code == "dead-worker"]
+    assert [finding.severity for finding in dead] == ["info"], "the jobs of the dead workers are recovered"
 
 
 def test_a_session_that_locks_rows_is_named(runworker: RunWorker, set_thresholds: Any, connect: Any) -> None:
@@ -270,7 +270,7 @@ def test_a_job_that_kills_its_workers_is_named(runworker: RunWorker, set_thresho
     set_thresholds(worker_deaths=2)
     (poison,) = defer("kill", max_attempts=25)
     runworker("-c", "2", jobs=JOBS, skipqueue=FAST)
-    finding = wait_for_finding("worker-deaths", "no-worker")  # none is alive until the next process has started
+    finding = wait_for_finding("worker-deaths", "no-worker")  # no worker is alive until the next process has started
     assert re.fullmatch(
         rf"Job {poison.pk} of extra\.jobs\.kill kills each worker that runs it: since [\d:]+ \d workers have died, and "
         r"\d running jobs were lost\. Other attempts of the task succeed: 0",
@@ -283,7 +283,7 @@ def test_a_task_that_leaks_memory_is_named(runworker: RunWorker, set_thresholds:
     set_thresholds(worker_deaths=2)
     defer("leak", 40, max_attempts=25)
     runworker("-c", "1", jobs=JOBS, skipqueue=FAST)
-    finding = wait_for_finding("worker-deaths", "no-worker")  # none is alive until the next process has started
+    finding = wait_for_finding("worker-deaths", "no-worker")  # no worker is alive until the next process has started
     counts = re.fullmatch(
         r"Workers have been dying since [\d:]+: in every one of (\d) deaths extra\.jobs\.leak was running, and (\d+) "
         r"running jobs were lost",
@@ -291,8 +291,8 @@ def test_a_task_that_leaks_memory_is_named(runworker: RunWorker, set_thresholds:
     )
     assert counts, finding.title
     assert counts[1] == counts[2], "each worker had one slot"
-    deaths = [entry["worker_id"] for each in Job.objects.all() for entry in each.errors]
-    assert 2 <= int(counts[1]) <= len(set(deaths)) == len(deaths), "the table may know of one more by now"
+    deaths = [entry["worker_id"] for job in Job.objects.all() for entry in job.errors]
+    assert 2 <= int(counts[1]) <= len(set(deaths)) == len(deaths), "another worker may have died since"
     assert finding.severity == "critical"
     assert finding.command == "python manage.py runworker --max-memory-mb 500"
     assert finding.subject == "extra.jobs.leak"

@@ -1,6 +1,7 @@
-"""On an ordinary day the watched rules find nothing: a failed job an hour, a flaky task, a deploy, a peak every night.
+"""On an ordinary day the watched rules find nothing, despite a failed job an hour, a flaky task, a deploy, and a peak.
 
-The clock is simulated: for some hours of the day the test writes the roll-ups of eight days, as if it were this hour.
+The clock is simulated. For each of some hours of the day, the test writes the roll-ups (counts of jobs for a minute or
+an hour) of eight days, as if it were that hour now.
 """
 
 import time
@@ -42,18 +43,18 @@ def _known_tasks(registry: Registry) -> None:
 
 def rows_of_minute(hour_of_day: int, minute: int, peak_at: int) -> Iterator[tuple[str, str, dict[str, Any]]]:
     """Yield the roll-ups of one minute: queue, task, and columns (counts of attempts, or the depth of the queue)."""
-    is_peak, in_peak = hour_of_day == PEAK and minute >= peak_at, minute - peak_at
+    is_peak, peak_minutes = hour_of_day == PEAK and minute >= peak_at, minute - peak_at
     failed = int(minute == 30)
     sent = 1_000 if is_peak else 20
     yield "mail", "shop.send", {"completed": sent - failed, "retried": failed, "ran_seconds": sent * 0.05}
     yield "default", "shop.fetch", {"completed": 7, "retried": 3, "ran_seconds": 5.0}
-    depth = 50_000 - 800 * in_peak if is_peak else 3
-    yield "mail", "", {"depth": depth, "oldest_seconds": 300.0 * in_peak if is_peak else 0.2}
-    yield "", "", {"depth": depth, "oldest_seconds": 300.0 * in_peak if is_peak else 0.2}
+    depth = 50_000 - 800 * peak_minutes if is_peak else 3
+    yield "mail", "", {"depth": depth, "oldest_seconds": 300.0 * peak_minutes if is_peak else 0.2}
+    yield "", "", {"depth": depth, "oldest_seconds": 300.0 * peak_minutes if is_peak else 0.2}
 
 
 def write_history(now: int, hour_of_day: int, minute_now: int) -> None:
-    """Write the roll-ups of eight days, the last ones by the minute, as if it were this minute of this hour."""
+    """Write the roll-ups of eight days, for the last two hours also by the minute, as if it were this time of day."""
     counts: dict[tuple[int, str, str, int], dict[str, Any]] = {}
     start = now // 3600 * 3600
     for hours_ago in range(HOURS_A_DAY * DAYS):
@@ -66,19 +67,19 @@ def write_history(now: int, hour_of_day: int, minute_now: int) -> None:
                 for span, starts_at in spans:
                     row = counts.setdefault((span, queue_name, task, starts_at), {})
                     for name, number in columns.items():
-                        is_most = name in ("depth", "oldest_seconds")
-                        row[name] = max(row.get(name, 0), number) if is_most else row.get(name, 0) + number
+                        is_maximum = name in ("depth", "oldest_seconds")
+                        row[name] = max(row.get(name, 0), number) if is_maximum else row.get(name, 0) + number
     RollUp.objects.bulk_create(
         RollUp(span=span, queue_name=queue, task=task, starts_at=datetime.fromtimestamp(starts_at, UTC), **columns)
         for (span, queue, task, starts_at), columns in counts.items()
     )
     failures = {(now // 60 - 2, RARE): 1, (now // 60, FLAKY): 30, (now // 60 - 10_000, FLAKY): 900}
-    counted = {key: FailedAttempts(number, key[0] * 60.0, key[0] * 60.0, 3, 7) for key, number in failures.items()}
-    roll_up(DEFAULT, [], list(rows_of_failures(counted)))
+    attempts = {key: FailedAttempts(number, key[0] * 60.0, key[0] * 60.0, 3, 7) for key, number in failures.items()}
+    roll_up(DEFAULT, [], list(rows_of_failures(attempts)))
 
 
 def write_workers_and_jobs(hour_of_day: int) -> None:
-    """Write the rows of now: a worker, jobs that run and wait, and a failed job."""
+    """Write the rows that the tables have now: a worker, jobs that run and wait, and a failed job."""
     worker = make_worker(name="web-1/1", heartbeat=timedelta(seconds=-3))
     if hour_of_day == DEPLOY:
         worker.delete()
@@ -112,7 +113,7 @@ def test_a_peak_at_noon_and_a_task_that_always_fails_are_found() -> None:
     write_history(now, 12, now % 3600 // 60)
     write_workers_and_jobs(PEAK)
     RollUp.objects.filter(span=60, task="shop.fetch").update(completed=1, retried=9)
-    assert {(each.code, each.subject) for each in current_findings()} == {
+    assert {(finding.code, finding.subject) for finding in current_findings()} == {
         ("long-wait", "mail"),
         ("failing-task", "shop.fetch"),
     }

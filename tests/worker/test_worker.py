@@ -1120,19 +1120,19 @@ def test_a_stopping_worker_releases_the_jobs_of_a_waiting_result(worker_thread: 
         def after(self, answer: ExchangeResult) -> ExchangeResult:
             rows = answer.claimed_rows if isinstance(answer.claimed_rows, list) else answer.claimed_rows.fetchall()
             if len(rows) >= DELAYED_RESULT_JOBS:  # the jobs of a smaller result begin at once
-                worker_jobs.stops.set()
+                worker_jobs.must_wait.set()
                 self.worker.stop()
                 claimed_ids.extend(id for id, *_ in rows)
             return replace(answer, claimed_rows=rows)
 
         def release(self, *arguments: Any, **options: Any) -> Any:
             released = super().release(*arguments, **options)
-            worker_jobs.goes_on.set()
+            worker_jobs.may_continue.set()
             return released
 
-    worker_jobs.stops.clear()
-    worker_jobs.goes_on.clear()
-    worker_jobs.wait_while_it_stops.defer_many([()] * MANY_JOBS)
+    worker_jobs.must_wait.clear()
+    worker_jobs.may_continue.clear()
+    worker_jobs.wait_if_asked.defer_many([()] * MANY_JOBS)
     assert worker_thread(prepare=_use_overlap_store(StoppingStore)).wait() == EXIT_CLEAN
     assert claimed_ids
     unfinished = Job.objects.filter(pk__in=claimed_ids).exclude(status="completed")

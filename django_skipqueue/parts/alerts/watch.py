@@ -180,7 +180,7 @@ RETURNING 1
 
 
 FIRST_ALERT_CHECK = 5.0
-"""Seconds from a supervisor's start to its first check. Jobs come first, and importing the console takes time."""
+"""Seconds from a supervisor's start to its first check. The first check imports the console, which would delay jobs."""
 
 
 class WatchAlerts(Periodic):
@@ -200,7 +200,7 @@ class WatchAlerts(Periodic):
         self.run_again_in(min(FIRST_ALERT_CHECK, ALERT_CHECK_INTERVAL))
 
     def run(self, now: float) -> None:
-        """Confirm this supervisor's announcements. If there are none, check, if it is this supervisor's turn."""
+        """Confirm this supervisor's announcements. If it has none, check the queue if it is this supervisor's turn."""
         if self._unconfirmed:
             if self._delivered():
                 while self._unconfirmed:

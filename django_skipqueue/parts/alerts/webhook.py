@@ -39,13 +39,13 @@ OPENER = build_opener(NoRedirect)
 
 def payload(name: str, event: AlertRaised | AlertOver) -> dict[str, Any]:
     """Return the JSON object to post. Chats such as Slack and Mattermost show the field `text`."""
-    begins, lasted = event.severity.capitalize(), ""
+    label, duration = event.severity.capitalize(), ""
     if isinstance(event, AlertOver):
-        begins, lasted = "Over", f" (lasted {event.lasted})"
-    place = f" on {printable(event.database)}" if settings.serves_several else ""
+        label, duration = "Over", f" (lasted {event.lasted})"
+    on_database = f" on {printable(event.database)}" if settings.serves_several else ""
     return {
         "event": name,
-        "text": f"{begins}{place}: {event.title}{lasted}",
+        "text": f"{label}{on_database}: {event.title}{duration}",
         "rule": event.rule,
         "subject": event.subject,
         "severity": event.severity,

@@ -1,10 +1,10 @@
 """The admin pages of archived jobs: the list, and the page of one job, where users can run it again.
 
-Nothing here writes to the archive, and every view checks the user's permission itself.
+These pages do not change the archive, and every view checks the user's permission itself.
 
 The list looks like the list of jobs, but is sorted by the time of finishing, the latest first. A view reads it from the
-end of an index in each partition, the newest partition first. With any filters, a view reads one page of an index, or
-searches a limited range of it.
+end of an index in each partition, the newest partition first. With filters, a view reads one page of an index, or
+searches a limited range of the index.
 """
 
 from collections.abc import Iterator

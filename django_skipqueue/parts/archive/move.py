@@ -49,7 +49,7 @@ SELECT status, count(*) FROM pruned GROUP BY status
 )
 
 # supervisor, prunejobs, before they create partitions → nothing. Only one process at a time creates partitions. The
-# lock blocks no readers or writers.
+# lock does not block readers or writers.
 LOCK_ARCHIVE = "LOCK TABLE skipqueue_archivedjob IN SHARE UPDATE EXCLUSIVE MODE"
 
 # supervisor, prunejobs → the two commands that make each missing partition, the oldest partition first. The archive

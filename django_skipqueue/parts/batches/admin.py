@@ -1,6 +1,6 @@
 """Batches in the admin: the list of batches with its filters, and the page of a batch with a graph of its jobs.
 
-These pages change nothing. Their buttons post to the list of jobs, which asks for confirmation and applies the verb.
+These pages only read. Their buttons post to the list of jobs, which asks for confirmation and applies the verb.
 
 The columns of the list are the facts of `BATCH_FACTS`.
 
@@ -92,7 +92,7 @@ def numbers(batch: BatchState) -> Cell:
     )
 
 
-def _outside(batch: BatchState) -> Cell:
+def _link_to_outer(batch: BatchState) -> Cell:
     parent_id = batch.row.parent_id
     if parent_id is None:
         return NOTHING
@@ -106,7 +106,7 @@ BATCH_CELLS: Renderers[BatchState] = {
     "progress": progress,
     "jobs": numbers,
     "failed": None,
-    "outside": _outside,
+    "outside": _link_to_outer,
 }
 
 BATCH_COLUMNS = columns_of(BATCH_FACTS, (), BATCH_CELLS)
@@ -118,11 +118,11 @@ MOST_BATCHES_ON_DASHBOARD = 5
 
 def on_dashboard(_: object = None) -> dict[str, Any]:
     """Return the dashboard's table: the newest running batches, then the newest batches with failures."""
-    rows_of = (
+    querysets = (
         with_time(JobBatch.objects.filter(STATE_CONDITIONS[state])).order_by("-pk")[:MOST_BATCHES_ON_DASHBOARD]
         for state in ("running", "failures")  # by the indexes open and failures
     )
-    batches = [batch for listed in rows_of for batch in batch_states(listed)]
+    batches = [batch for queryset in querysets for batch in batch_states(queryset)]
     return {"columns": ON_DASHBOARD, "rows": rows(ON_DASHBOARD, batches)}
 
 
@@ -408,7 +408,7 @@ class BatchAdmin(ReadOnlyViews):
     @refreshing
     @guarded(*READ)
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
-        """The list. Accepts no POST."""
+        """Show the list. Only GET is allowed."""
         context = {"title": capfirst(str(self.opts.verbose_name_plural)), "columns": BATCH_COLUMNS}
         return super().changelist_view(request, context | (extra_context or {}))
 

@@ -3,8 +3,8 @@
 A job joins the batch of the innermost `with` block in its thread or asyncio task. It is inserted in a transaction that
 inserts the batch, or that locks an existing batch so that no other process can finish it.
 
-The `with` block is one transaction, which writes the batch, its jobs and its callbacks. So nobody sees a batch with
-missing jobs, and if the block raises, nothing of the batch remains.
+The `with` block is one transaction, which writes the batch, its jobs and its callbacks. So no other process sees a
+batch with missing jobs, and if the block raises, nothing of the batch remains.
 
 `BatchContext` gives a running job access to its batch, and to the results of the jobs that it has waited for.
 """
@@ -192,10 +192,10 @@ class Batch:
         """
         from ...models import Job
 
-        named = reference_to(job)
-        alias = named.database or database or settings.database
+        reference = reference_to(job)
+        alias = reference.database or database or settings.database
         if not isinstance(job, Job):
-            job = Job.objects.using(alias).get(pk=named.id)
+            job = Job.objects.using(alias).get(pk=reference.id)
         return None if job.batch_id is None else cls.get(job.batch_id, database=alias)
 
     @classmethod
@@ -316,7 +316,7 @@ class Batch:
 
 
 class BatchContext:
-    """Properties of `JobContext`."""
+    """The properties that batches add to `JobContext`."""
 
     job_id: int
     database: str
@@ -333,7 +333,7 @@ class BatchContext:
 
     @cached_property
     def results(self) -> list[Any]:
-        """The results of the jobs that this job has own_name for, in order; `None` for a job without a result.
+        """The results of the jobs that this job has waited for, in order; `None` for a job without a result.
 
         Each result has the type of its task's return annotation. It is a plain JSON value if the task has no
         annotation, if the value does not fit it, or if this process does not know the task. Raises `ResultLost` if a

@@ -8,9 +8,9 @@ COLUMNS = PartColumns(
     pieces={
         "settled": "job.batch_id",
         "pruned": ", batch_id",
-        # Pruning deletes jobs of batches that are still open. So that such a batch, and its outer batches, can report
-        # all of its jobs when it ends, the deleted jobs are counted in a table; callbacks do not count. If another job
-        # still waits for a pruned job, its dependency records the pruned job's status. Indexes: the primary keys.
+        # A prune also deletes jobs of batches that are still open. A table counts the deleted jobs, except callbacks,
+        # so that the batch and its outer batches can report all of their jobs when they end. If another job still waits
+        # for a pruned job, its dependency records the pruned job's status. Indexes: the primary keys.
         "after_prune": """,
 noted AS (
     INSERT INTO skipqueue_batch_pruned (batch_id, status, jobs)

@@ -1,4 +1,4 @@
-"""What operators see of batches: progress, metrics, a check of the doctor, why a job waits, and a subcommand.
+"""What operators see of batches: progress, metrics, a rule about problems, why a job waits, and a subcommand.
 
 The jobs of an open batch are counted by an index, up to a limit. A finished batch has the numbers of jobs in its row.
 """
@@ -185,7 +185,7 @@ def unmet_needs(job: Job, *, limit: int) -> list[UnmetNeed]:
     return list(starmap(UnmetNeed, store.rows(UNMET_NEEDS, {"id": job.pk, "limit": limit}))) if job.held else []
 
 
-# batches → the number of open batches, counted up to 10,000, and the seconds since the first of them was made. Index:
+# batches → the number of open batches, counted up to 10,000, and the age of the oldest open batch in seconds. Index:
 # open of batches.
 COUNT_OPEN_BATCHES = """
 SELECT
@@ -214,7 +214,7 @@ def open_batches(store: Store) -> Iterator[Values]:
     yield {(): max(seconds, 0.0)}
 
 
-# the check `stuck-dependant` → jobs that wait for a job that was deleted before it completed. Reads the first 5,000
+# the rule `stuck-dependant` → jobs that wait for a job that was deleted before it completed. Reads the first 5,000
 # dependencies. Indexes: unmet of dependencies, the primary key.
 STUCK_DEPENDANTS = """
 SELECT job.id, job.task, waiting.needs_job_id
@@ -290,8 +290,8 @@ def why_it_waits_for_jobs(job: Job, _now: datetime) -> str:
 BATCH_COLOURS = {"running": YELLOW, "finished": GREEN, "failures": RED}
 
 BATCH_RENDERERS: Renderers[BatchState] = {
-    "state": lambda each: Coloured(str(BATCH_STATES[each.state]), BATCH_COLOURS[each.state]),
-    "progress": lambda each: each.numbers,
+    "state": lambda batch: Coloured(str(BATCH_STATES[batch.state]), BATCH_COLOURS[batch.state]),
+    "progress": lambda batch: batch.numbers,
     "jobs": None,
 }
 

@@ -4,8 +4,8 @@ A dependant is a job that waits; a predecessor is a job that a dependant needs.
 
 A dependant is admitted or discarded exactly once, because this happens under the lock of its row, by a statement that
 begins after the lock is taken. A predecessor that an operator retries admits no dependant until it has completed. There
-is one exception: a dependant that goes on after a failure (`run`) no longer needs a predecessor that has failed once,
-and waits only for its other predecessors.
+is one exception: a dependant that runs even after a failure (`after_failure="run"`) no longer needs a predecessor that
+has failed once, and waits only for its other predecessors.
 
 Enqueues, the dependency gate, and workers after a settle use this module.
 """
@@ -26,7 +26,7 @@ from ...queue.store import Store
 from ...values.records import Dependant, GateResult, JobSpec
 from .events import DependantsDiscarded
 
-# enqueue, in the transaction of the INSERT → the ids in `needs` of which there is no job. Makes each of the jobs `ids`
+# enqueue, in the transaction of the INSERT → the ids in `needs` for which no job exists. Makes each of the jobs `ids`
 # wait for all of `needs`. The lock stops a prune from deleting the needed jobs before the commit, because a prune sees
 # only committed dependencies, in which it records how the job ended. Claims and settles do not wait for the lock.
 # Index: the primary key.
@@ -285,7 +285,7 @@ LIMIT %(limit)s
 
 
 MOST_ROUNDS = 20
-"""The maximum number of batches of dependants that one call admits. Supervisors admit the rest."""
+"""The maximum number of rounds in which one call admits dependants. Supervisors admit the rest."""
 
 
 class NeededJob(NamedTuple):
@@ -323,7 +323,7 @@ class Dependants:
     batch_ids: set[int] = field(default_factory=set)
     """The batches of the admitted jobs."""
     found_any: bool = False
-    """Whether any job waited for these predecessors, even if it still waits for other jobs."""
+    """Whether any job waited for the predecessors of the call, even if it still waits for other jobs."""
     discarded_any: bool = False
 
 
@@ -331,7 +331,7 @@ DEPENDENCY_CHECK = 1.0
 """The longest time in seconds between two checks of the dependency gate while jobs wait at it."""
 
 MOST_PAGES = 20
-"""The maximum number of batches of predecessors that one check reads."""
+"""The maximum number of pages of predecessors that one check reads."""
 
 
 def hold(store: Store, spec: JobSpec, ids: Sequence[int]) -> list[Dependant]:
@@ -410,12 +410,12 @@ def predecessors(store: Store, *, after: int = 0, limit: int = BATCH_ROWS) -> di
 
 
 def forget_dependants(store: Store, ids: Collection[int], *, limit: int = BATCH_ROWS) -> bool:
-    """Clear dependencies on these predecessors whose jobs no longer wait. Returns whether there were any."""
+    """Clear the dependencies of jobs that no longer wait for these predecessors. Returns whether there were any."""
     values = {"ids": as_array(ids), "limit": limit}
-    for rounds in range(MOST_ROUNDS):
+    for earlier_rounds in range(MOST_ROUNDS):
         [(number,)] = store.rows(FORGET_DEPENDANTS, values)
         if number < limit:
-            return bool(rounds or number)
+            return bool(earlier_rounds or number)
     return True
 
 
@@ -450,7 +450,7 @@ class DependencyGate:
     def _ready(self, store: Store, *, limit: int) -> tuple[list[int], int]:
         """Return the next predecessors that may admit a dependant, and the id after which the next check continues.
 
-        Starts where the last check has ended. Reads each predecessor at most once, and at most `MOST_PAGES` batches.
+        Starts where the last check has ended. Reads each predecessor at most once, and at most `MOST_PAGES` pages.
         """
         alias = store.alias
         start = self._after.get(alias, 0)

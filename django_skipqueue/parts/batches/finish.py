@@ -53,8 +53,8 @@ ORDER BY id
 LIMIT %(limit)s
 """
 
-# The id of an unfinished job of the batch, or NULL. It reads the newest jobs first, because they are still waiting
-# while a batch runs. So it need not read the index entries of jobs that have already left a status.
+# The id of an unfinished job of the batch, or NULL. The query reads the newest jobs first, because the newest jobs of a
+# running batch are still waiting. So it does not read the dead index entries of older jobs, which have left the status.
 _UNFINISHED_JOB = """(
         SELECT newest.id
         FROM
@@ -70,7 +70,7 @@ _UNFINISHED_JOB = """(
     )"""
 
 # The condition that a batch is done. A batch waits for its inner batches on all levels, for their callbacks, and for
-# those of their jobs that were retried. Indexes: batch, inner.
+# their jobs that were retried. Indexes: batch, inner.
 _IS_DONE = joined(
     """
 {job_of_batch} IS NULL
@@ -100,8 +100,8 @@ AND (
 # holds the callback's unique key. Reads no table.
 LIMIT_LOCKS = "SELECT set_config('lock_timeout', %(timeout)s, true)"
 
-# finish_batches → the ids of those of these batches, or of their outer batches, that are open although all of their
-# jobs are finished. Locks nothing. Indexes: batch, inner, the primary key.
+# finish_batches → which of these batches and their outer batches are open although all of their jobs are finished: the
+# ids. Locks nothing. Indexes: batch, inner, the primary key.
 DONE_BATCHES = joined(
     """
 SELECT batch.id
@@ -215,10 +215,10 @@ SET callback_ids = %(callback_ids)s::bigint[],
 WHERE id = %(id)s
 """
 
-# Batch, admin → for each batch the numbers of its jobs, with those of inner batches, by status. A finished batch has
-# these numbers in its row. If the batch is open, the jobs of finished inner batches with failures are counted again:
-# they may have been retried. `most`: the maximum of jobs that are counted in one batch and one status. Indexes: batch,
-# inner, pruned_of, the primary key.
+# Batch, admin → the number of each batch's jobs by status, including the jobs of inner batches. A finished batch has
+# these numbers in its row. If the batch is open, the jobs of finished inner batches with failures are counted again,
+# because they may have been retried. `most`: the maximum number of jobs that are counted in one batch and one status.
+# Indexes: batch, inner, pruned_of, the primary key.
 PROGRESS = joined(
     """
 WITH RECURSIVE tree AS (
@@ -275,8 +275,8 @@ GROUP BY tree.root, part.status
 )
 
 # supervisor → the number of deleted batches. Deletes finished batches past their retention that have no unfinished job
-# and no callback that can be retried. If the batch is inside another batch, that batch must be finished and outermost.
-# So outer batches are deleted first, and an open batch has all of its inner batches. Batches with failures have a
+# and no callback that can be retried. An inner batch is deleted only if its outer batch is finished and outermost. So
+# outer batches are deleted first, and an open batch keeps all of its inner batches. Batches with failures have a
 # retention of their own. Indexes: prune, batch, the primary key.
 PRUNE_BATCHES = joined(
     """
@@ -342,7 +342,7 @@ class FinishResult:
     """Whether another transaction has locked a batch that is done, to finish it or to add jobs."""
     failed: set[int] = field(default_factory=set)
     """The batches whose callbacks could not be enqueued."""
-    left: set[int] = field(default_factory=set)
+    not_tried: set[int] = field(default_factory=set)
     """The batches that this call had no time for."""
 
 
@@ -374,10 +374,10 @@ def finish_batches(store: Store, ids: Iterable[int | None]) -> FinishResult:
         outer_ids: set[int] = set()
         for number, id in enumerate(done_ids):
             if tries and (tries >= MOST_BATCHES_FINISHED or time.monotonic() > deadline):
-                result.left = {*done_ids[number:], *outer_ids}
+                result.not_tried = {*done_ids[number:], *outer_ids}
                 return result
             tries += 1
-            finished = _finish_apart(store, id, result)
+            finished = _finish_or_log(store, id, result)
             if finished is not None and finished.parent_id is not None:
                 outer_ids.add(finished.parent_id)
         ids_to_check = outer_ids
@@ -399,8 +399,8 @@ def finish_open_batches(
     """
     ids = open_batches(store, after=after, limit=limit)
     result = finish_batches(store, set(ids).difference(skipped)) if ids else FinishResult()
-    if result.left:
-        return min(result.left) - 1, result
+    if result.not_tried:
+        return min(result.not_tried) - 1, result
     return ids[-1] if len(ids) == limit else None, result
 
 
@@ -431,7 +431,7 @@ def batch_progress(store: Store, ids: Collection[int], *, most: int | None = Non
 
 
 def prune_batches(store: Store, *, limit: int = BATCH_ROWS) -> int:
-    """Delete finished batches past their retention, which is that of jobs. Returns the number of deleted batches."""
+    """Delete finished batches past the retention of jobs. Returns the number of deleted batches."""
     retentions = {status: settings.retention_of(status) for status in ("completed", "failed")}
     [(deleted,)] = store.rows(PRUNE_BATCHES, {**retentions, "limit": limit})
     return int(deleted)
@@ -453,11 +453,11 @@ def after_settle(store: Store, rows: Sequence[tuple[int, int, int | None]]) -> N
         transaction.on_commit(admit_and_finish, using=store.alias, robust=True)
 
 
-def _finish_apart(store: Store, id: int, result: FinishResult) -> FinishedBatch | None:
+def _finish_or_log(store: Store, id: int, result: FinishResult) -> FinishedBatch | None:
     """Finish a batch, and record the result. If an error concerns only this batch, log it."""
     try:
         finished = _finish(store, id)
-    except Exception as error:  # of any kind: somebody may have written anything into the row
+    except Exception as error:  # any error is possible, because somebody may have written anything into the row
         if isinstance(error, Error) and not _is_of_one_batch(error):
             raise
         result.failed.add(id)

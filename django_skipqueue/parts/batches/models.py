@@ -1,8 +1,6 @@
 """`JobBatch`, the table of batches; the column of batches on the job row; and the table of dependencies between jobs.
 
 Only `parts.batches.finish` writes the rows of batches. Users work with `django_skipqueue.Batch`.
-
-Also the column of batches on the job row, and the table of dependencies between jobs.
 """
 
 from django.db import models

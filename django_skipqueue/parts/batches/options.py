@@ -17,7 +17,7 @@ AfterFailure = Literal["wait", "discard", "run"]
 
 
 class AfterOptions(TypedDict, total=False):
-    """The options of `.using()`."""
+    """The options that this part adds to `.using()`."""
 
     after: Sequence[Any] | None
     after_failure: AfterFailure | None
@@ -44,7 +44,7 @@ OPTIONS = After
 
 
 class AfterCall:
-    """Methods of `TaskCall`."""
+    """The methods that this part adds to `TaskCall`."""
 
     spec: JobSpec
 
@@ -91,5 +91,5 @@ def reference_to(job: Any) -> JobReference:
     if state := getattr(job, "_state", None):
         return JobReference(int(job.id), state.db)
     job_id: Any = getattr(job, "id", None)
-    named = parse_handle(job_id) if isinstance(job_id, str) else JobReference(int(job_id), None)
-    return named if named.database else named._replace(database=getattr(job, "database", None))
+    reference = parse_handle(job_id) if isinstance(job_id, str) else JobReference(int(job_id), None)
+    return reference if reference.database else reference._replace(database=getattr(job, "database", None))

@@ -1,14 +1,14 @@
 """The services that finish batches, and that delete batches past their retention.
 
-A batch is finished soon after its last job, even if the worker died right after it had settled this job, or if an
-operator, a recovery or a deletion ended it. A batch that cannot be finished does not stop other batches, and is tried
-again after a growing delay.
+A batch is finished soon after its last job ends, even if the worker dies right after settling that job, or if an
+operator, a recovery or a deletion ends the job. A batch that cannot be finished does not stop other batches, and is
+tried again after a growing delay.
 
 After a worker has settled jobs of batches, it finishes the batches that are done, and admits the jobs that waited for
 the settled jobs. Jobs without a batch cost nothing here. Checking a batch may take long if the batch has millions of
-jobs, or if an old snapshot keeps dead index entries. While the worker has other jobs, checks without a result take at
-most a twentieth of its time, and all checks at most half of it. Each check finishes a limited number of batches. If the
-worker dies, or its statement fails, supervisors finish the batch.
+jobs, or if an old snapshot keeps dead index entries. While the worker has other jobs, checks that finish no batch take
+at most a twentieth of its time, and all checks at most half of its time. Each check finishes a limited number of
+batches. If the worker dies, or its statement fails, supervisors finish the batch.
 """
 
 import time
@@ -28,7 +28,7 @@ CHECKING_SECONDS = 0.1
 """After this many seconds, a run stops checking open batches: it may take a tenth of the supervisor's time."""
 
 FIRST_BATCH_DELAY, LONGEST_BATCH_DELAY = 2.0, 60.0
-"""Seconds until a batch is tried again whose callbacks could not be enqueued. The delay doubles each time."""
+"""If the callbacks of a batch could not be enqueued, seconds until the next try. The delay doubles each time."""
 
 PRUNE_BATCHES_SECONDS = 60.0
 """Seconds between two checks of finished batches."""
@@ -49,9 +49,9 @@ class FinishBatches(Periodic):
         """Check the next open batches. The next run continues with the batches that are left."""
         until = time.monotonic() + CHECKING_SECONDS
         result = self._check(now)
-        while self._after and not (result.left or result.failed) and time.monotonic() < until:
+        while self._after and not (result.not_tried or result.failed) and time.monotonic() < until:
             result = self._check(now)
-        self.run_again_in(0.0 if result.left and not result.failed else FINISH_SECONDS)
+        self.run_again_in(0.0 if result.not_tried and not result.failed else FINISH_SECONDS)
 
     def _check(self, now: float) -> FinishResult:
         after, self._after = self._after, 0  # if the statement fails, the next check starts at the first batch
@@ -122,11 +122,11 @@ class BatchCheck(SettleService):
         admitted_at = time.monotonic()
         result = finish_batches(self._store, batch_ids - dependants.batch_ids)  # batches with an admitted job are open
         ended = time.monotonic()
-        in_vain = 0.0 if dependants.admitted else admitted_at - now
-        in_vain += 0.0 if result.finished else ended - admitted_at
+        fruitless_seconds = 0.0 if dependants.admitted else admitted_at - now
+        fruitless_seconds += 0.0 if result.finished else ended - admitted_at
         self._not_before = ended + (ended - now)
-        self._pause = in_vain * PAUSE_FACTOR
-        self._batch_ids |= result.left
+        self._pause = fruitless_seconds * PAUSE_FACTOR
+        self._batch_ids |= result.not_tried
         if result.missed:
             self._batch_ids |= batch_ids - result.failed
             self._not_before = max(self._not_before, ended + LOCKED_BATCH_DELAY)

@@ -1,8 +1,8 @@
-"""The URLs of admin pages with several databases. Each names the database that the page shows: `?database=queue_1`.
+"""The URLs of admin pages with several databases. Each URL names the database of the page: `?database=queue_1`.
 
-The whole request uses the database that its URL names. The views themselves know nothing about this: `in_its_database`
-removes the parameter from the request, and adds it to every URL of the page (see `console.admin.ui.addresses`). If an
-unknown database is named, no other database's page is shown instead. With one database, URLs have no parameter.
+The whole request uses the database that its URL names. The views themselves do not know the parameter:
+`in_its_database` removes it from the request, and adds it to every URL of the page (see `console.admin.ui.addresses`).
+If the URL names an unknown database, the response is 404. With one database, URLs have no parameter.
 
 URLs of the default database have the parameter too, so that a page which was opened before the setting `DATABASE`
 changed still acts on its own database.
@@ -40,6 +40,7 @@ AdminView = Callable[..., HttpResponse]
 
 
 def carried() -> dict[str, str]:
+    """Return the parameter that all links of a page get; nothing if there is one database."""
     return {DATABASE_PARAMETER: settings.database} if settings.serves_several else {}
 
 
@@ -47,7 +48,7 @@ def in_its_database(model_admin: Any, view: AdminView) -> AdminView:
     """Wrap a view, so that it shows the database that the request names. For an unknown alias, respond with 404."""
 
     @wraps(view)
-    def shown(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+    def view_of_database(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
         if not settings.serves_several:
             return view(request, *args, **kwargs)
         alias = request.GET.get(DATABASE_PARAMETER, settings.database)
@@ -55,12 +56,12 @@ def in_its_database(model_admin: Any, view: AdminView) -> AdminView:
         # Checked first: otherwise the response would reveal whether the database exists.
         if not model_admin.admin_site.has_permission(request):
             return _page(model_admin, "admin/404.html", 404)(request)
-        if address_by_handle := _by_handle(request):
+        if address_by_handle := _address_by_handle(request):
             return HttpResponseRedirect(address_by_handle)
         if alias not in settings.served_databases:
             links = _links(request, shown="")
             return _page(model_admin, "admin/django_skipqueue/databases/not_served.html", 404, about=links)(request)
-        if address_of_job := _searched_job(model_admin, request):
+        if address_of_job := _address_of_searched_job(model_admin, request):
             return HttpResponseRedirect(address_of_job)
         _name_database(request, alias)
         with using_database(alias):
@@ -69,7 +70,7 @@ def in_its_database(model_admin: Any, view: AdminView) -> AdminView:
                 response.render()
             return response
 
-    return shown
+    return view_of_database
 
 
 def _remove_parameter(request: HttpRequest) -> None:
@@ -86,7 +87,7 @@ def _name_database(request: HttpRequest, alias: str) -> None:
     request.META["QUERY_STRING"] = query.urlencode()
 
 
-def _by_handle(request: HttpRequest) -> str:
+def _address_by_handle(request: HttpRequest) -> str:
     """Return the URL of an object that Django's log names by database and id; empty if it names only an id."""
     match = request.resolver_match
     alias, colon, pk = unquote(match.kwargs.get("object_id", "") if match else "").partition(":")
@@ -96,7 +97,7 @@ def _by_handle(request: HttpRequest) -> str:
         return carrying(reverse(match.view_name, kwargs={"object_id": quote(pk)}, current_app=match.namespace))
 
 
-def _searched_job(model_admin: Any, request: HttpRequest) -> str:
+def _address_of_searched_job(model_admin: Any, request: HttpRequest) -> str:
     """Return the URL of the job if a search names it by a handle such as `queue_1:42`; otherwise empty."""
     match = request.resolver_match
     is_list = match is not None and match.url_name == f"{Job._meta.app_label}_{Job._meta.model_name}_changelist"
@@ -113,12 +114,12 @@ def _searched_job(model_admin: Any, request: HttpRequest) -> str:
 
 
 def _if_reachable(model_admin: Any, view: AdminView) -> AdminView:
-    """Wrap a view: show a page if the database cannot be reached. Views with a time limit show one themselves."""
+    """Wrap a view, so that it says if the database cannot be reached. Views with a time limit say so themselves."""
     alias = settings.database
     title = gettext("The database %(alias)s cannot be reached") % {"alias": alias}
     unreachable = _page(model_admin, "admin/django_skipqueue/databases/unreachable.html", 503, title=title)
 
-    def reached(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+    def view_if_reachable(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
         if limits_its_time(view):
             return view(request, *args, **kwargs)
         if not can_be_reached(alias):
@@ -130,16 +131,16 @@ def _if_reachable(model_admin: Any, view: AdminView) -> AdminView:
                 raise
             return unreachable(request)
 
-    return reached
+    return view_if_reachable
 
 
 def _page(model_admin: Any, template: str, status: int, **context: Any) -> AdminView:
-    """Return the view of a page for logged-in users that reads no queue database."""
+    """Return a view that shows a page to logged-in users without reading a queue's database."""
 
     def page(request: HttpRequest) -> HttpResponse:
-        everywhere = model_admin.context_of_site(request) | {"opts": model_admin.opts}
+        site_context = model_admin.context_of_site(request) | {"opts": model_admin.opts}
         headers = {"Retry-After": str(RETRY_AFTER_SECONDS)} if status == 503 else {}
-        return TemplateResponse(request, template, everywhere | context, status=status, headers=headers)
+        return TemplateResponse(request, template, site_context | context, status=status, headers=headers)
 
     return model_admin.admin_site.admin_view(page)  # type: ignore[no-any-return]
 
@@ -152,7 +153,7 @@ def switch(request: HttpRequest) -> PartNotice | None:
 def _links(request: HttpRequest, *, shown: str) -> list[tuple[str, str, bool, bool]]:
     """Return for each database its alias, its URL, whether the page shows it, and whether it is retiring.
 
-    Return nothing on pages that are not of this package.
+    On pages of other packages, return nothing.
     """
     match, links = request.resolver_match, []
     name = (match and match.url_name) or ""

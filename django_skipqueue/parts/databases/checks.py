@@ -55,18 +55,18 @@ def count_unfinished(alias: str) -> int:
     """Count the unfinished jobs of this database. Raises `DatabaseError`."""
     from ...models import Job  # not at the top: Django registers checks while apps are loading
 
-    of_each = (
+    querysets = (
         Job.objects.using(alias).filter(status=status) for status in UNFINISHED_STATUSES
     )  # each status has an index
-    return sum(jobs.order_by()[:MOST_UNFINISHED_COUNTED].count() for jobs in of_each)
+    return sum(jobs.order_by()[:MOST_UNFINISHED_COUNTED].count() for jobs in querysets)
 
 
-def capped_number(left: int) -> str:
-    return f"{left:,}" if left < MOST_UNFINISHED_COUNTED else f"{MOST_UNFINISHED_COUNTED:,}+"
+def capped_number(unfinished: int) -> str:
+    return f"{unfinished:,}" if unfinished < MOST_UNFINISHED_COUNTED else f"{MOST_UNFINISHED_COUNTED:,}+"
 
 
 def check_retiring(databases: Sequence[str] | None = None, **_: Any) -> list[CheckMessage]:
-    """W004: says whether a retiring database still has unfinished jobs. Runs with `check --database` and `migrate`."""
+    """W004: report whether a retiring database still has unfinished jobs, in `check --database` and `migrate`."""
     try:
         aliases = [alias for alias in load().retiring if alias in (databases or ()) and alias in connections]
     except ImproperlyConfigured:
@@ -75,11 +75,11 @@ def check_retiring(databases: Sequence[str] | None = None, **_: Any) -> list[Che
     for alias in aliases:
         try:
             with connections[alias].temporary_connection():
-                left = count_unfinished(alias)
+                unfinished = count_unfinished(alias)
         except DatabaseError:
             continue  # Django itself reports that it cannot connect; without tables the database has no jobs
-        if left:
-            message = f"has unfinished jobs: {capped_number(left)}."
+        if unfinished:
+            message = f"has unfinished jobs: {capped_number(unfinished)}."
             hint = (
                 "Leave it there until workers have run them. Discard jobs that fail again and again, or that are "
                 "scheduled years ahead."

@@ -68,7 +68,7 @@ class SeveralDatabases(Placement):
         keys = [call.unique_key for call in calls if call.unique_key is not None]
         for alias in settings.retiring if keys else ():
             held = unique_keys().held(alias, keys)
-            chosen = [alias if call.unique_key in held else other for call, other in zip(calls, chosen, strict=True)]
+            chosen = [alias if call.unique_key in held else choice for call, choice in zip(calls, chosen, strict=True)]
         return chosen
 
     def choose_fixed(self, spec: JobSpec, call: EncodedCall, *, named: str | None, shard: str | None) -> str | None:
@@ -100,7 +100,7 @@ class SeveralDatabases(Placement):
 def _spread(spec: JobSpec, calls: Sequence[EncodedCall], shards: Sequence[str | None]) -> list[str]:
     bound = [_bound_to(spec, call, shard) for call, shard in zip(calls, shards, strict=True)]
     number_without_key = bound.count(None)
-    related_database = _of_related_jobs(spec) if number_without_key else None
+    related_database = _database_of_related_jobs(spec) if number_without_key else None
     aliases = (
         [related_database]
         if related_database
@@ -131,7 +131,7 @@ def _choose(spec: JobSpec, call: EncodedCall, named: str | None, shard: str | No
     if placement is None:
         return settings.database
     if placement == SPREAD:
-        return _bound_to(spec, call, shard) or _of_related_jobs(spec) or in_turn(settings.queue_databases)
+        return _bound_to(spec, call, shard) or _database_of_related_jobs(spec) or in_turn(settings.queue_databases)
     if placement == ROUTER:
         return _routed_database(task=spec.task, queue_name=spec.queue_name)
     call_to_place = CallToPlace(spec.task, spec.queue_name, decode(call.args), decode(call.kwargs))
@@ -165,7 +165,7 @@ def _database_of_key(key: str) -> str:
     return max(settings.queue_databases, key=lambda alias: blake2b(alias.encode() + text, digest_size=8).digest())
 
 
-def _of_related_jobs(spec: JobSpec) -> str | None:
+def _database_of_related_jobs(spec: JobSpec) -> str | None:
     """Return the database of the batch that the job joins, or of the jobs that it waits for, if there are any."""
     return _joined_database() or next((job.database for job in spec.after if job.database), None)
 
@@ -198,30 +198,31 @@ _turns = itertools.count(random.randrange(1_000_000))  # noqa: S311 (processes s
 
 
 def in_turn(aliases: Sequence[str]) -> str:
-    """Return the next of these databases that can be reached. If none can, return any, whose error then says why.
+    """Return the next of these databases that can be reached. If none can, return any: using it raises an error.
 
-    If the caller has an open transaction in exactly one of them, return this database, so that the job commits with it.
+    If the caller has an open transaction in exactly one database, return this database, so that the job commits with
+    the transaction.
     """
-    if here := _with_transaction(aliases):
-        return here
+    if caller_database := _database_with_transaction(aliases):
+        return caller_database
     candidates = _rotated(aliases)
     return next((alias for alias in candidates if can_be_reached(alias)), candidates[0])
 
 
 def reachable_in_turn(aliases: Sequence[str]) -> list[str]:
     """Return the databases that can be reached, the next first; only one if the caller has a transaction in one."""
-    if here := _with_transaction(aliases):
-        return [here]
+    if caller_database := _database_with_transaction(aliases):
+        return [caller_database]
     candidates = _rotated(aliases)
     return [alias for alias in candidates if can_be_reached(alias)] or candidates[:1]
 
 
-def _with_transaction(aliases: Sequence[str]) -> str | None:
+def _database_with_transaction(aliases: Sequence[str]) -> str | None:
     in_transaction = [alias for alias in aliases if connections[alias].in_atomic_block]
     return in_transaction[0] if len(in_transaction) == 1 else None
 
 
 def _rotated(aliases: Sequence[str]) -> list[str]:
-    """Return the next alias, then the others in random order, so that all of them share the jobs of a dead database."""
+    """Return the next alias, then the other aliases in random order, so that all share the jobs of a dead database."""
     first = next(_turns) % len(aliases)
     return [aliases[first], *random.sample([*aliases[:first], *aliases[first + 1 :]], len(aliases) - 1)]

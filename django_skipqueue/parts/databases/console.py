@@ -1,4 +1,4 @@
-"""What operators see of several databases: pages for each database, a table of all, and a check of retiring ones.
+"""What operators see of several databases: pages for each, a table of all databases, and a rule about `RETIRING`.
 
 `later` delays imports that need Django's admin, so that the commands work in a project without the admin.
 """
@@ -26,7 +26,7 @@ from .checks import capped_number, count_unfinished
 
 def retiring_database(store: Store) -> Iterator[Finding]:
     """Say how many unfinished jobs are left in this database."""
-    if left := count_unfinished(store.alias):
+    if unfinished := count_unfinished(store.alias):
         title = gettext("A retiring database still has unfinished jobs")
         details = gettext("Jobs left in %(database)s: %(number)s.")
         advice = gettext(
@@ -41,7 +41,7 @@ def retiring_database(store: Store) -> Iterator[Finding]:
             "Remove it from SKIPQUEUE['RETIRING']. From then on, the history of its jobs is no longer shown."
         )
         command = ""
-    details = details % {"database": store.alias, "number": capped_number(left)}
+    details = details % {"database": store.alias, "number": capped_number(unfinished)}
     yield Finding("retiring-database", Severity.INFO, title, details, advice, command)
 
 

@@ -60,16 +60,16 @@ class Numbers:
             )
 
     @classmethod
-    def sum(cls, all_of_them: "list[Numbers]") -> "Numbers":
+    def sum(cls, of_databases: "list[Numbers]") -> "Numbers":
         """Add up the numbers of all databases, and take the longest waiting time."""
-        failed = [numbers.failed for numbers in all_of_them]
+        failed = [numbers.failed for numbers in of_databases]
         return cls(
-            queued=sum(numbers.queued for numbers in all_of_them),
-            running=sum(numbers.running for numbers in all_of_them),
+            queued=sum(numbers.queued for numbers in of_databases),
+            running=sum(numbers.running for numbers in of_databases),
             failed=Count(sum(count.shown for count in failed), any(count.is_capped for count in failed)),
-            waits=max((numbers.waits for numbers in all_of_them), default=0.0),
-            workers=sum(numbers.workers for numbers in all_of_them),
-            problems=sum(numbers.problems for numbers in all_of_them),
+            waits=max((numbers.waits for numbers in of_databases), default=0.0),
+            workers=sum(numbers.workers for numbers in of_databases),
+            problems=sum(numbers.problems for numbers in of_databases),
         )
 
     @property
@@ -80,7 +80,10 @@ class Numbers:
 
 
 def databases(_: Situation) -> dict[str, Any] | None:
-    """Return each database's numbers, or `None` if it cannot be reached. Return nothing if there is one database."""
+    """Return a row for each database, without numbers if it cannot be reached, and the sum of the rows.
+
+    With one database, return `None`.
+    """
     if not settings.serves_several:
         return None
     numbers_by_alias = read_at_once(

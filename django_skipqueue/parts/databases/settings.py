@@ -11,8 +11,8 @@ from typing import Any
 from ...values.settings import OneDatabase
 
 SPREAD, ROUTER = "spread", "router"
-"""The placements that are not functions. `spread`: by the job's key, or in turn without a key. `router`: by Django's
-database routers."""
+"""The placements that are not functions. `spread`: the job's key chooses the database, and jobs without a key go to
+each database in turn. `router`: Django's database routers choose."""
 
 
 def alias_problems(name: str, value: object) -> Iterator[str]:

@@ -34,7 +34,7 @@ KILLED_EXIT_CODE = 128
 class SupervisorProcess(ForkedProcess):
     """The supervisor of one database. If its process dies, a new process with the same name and options replaces it.
 
-    The steward uses it. The thread of the steward's health port only reads its state.
+    Only the steward's main thread changes this object. The thread of the health port reads its state.
     """
 
     options: WorkerOptions
@@ -53,6 +53,7 @@ class SupervisorProcess(ForkedProcess):
 
     @property
     def is_to_run(self) -> bool:
+        """Whether the process runs, or will be started again."""
         return bool(self.pid) or self.start_at < NEVER
 
     @property
@@ -77,7 +78,7 @@ LONGEST_STEWARD_SLEEP = 60.0
 
 
 class Steward:
-    """Runs in the main thread of `runworker`. It stops as at SIGTERM when the pipe `lifeline` is closed."""
+    """Runs in the main thread of `runworker`. When the pipe `lifeline` is closed, it stops as it does at SIGTERM."""
 
     def __init__(
         self,
@@ -91,7 +92,7 @@ class Steward:
         self._lifeline = lifeline
         self._wakeup = Wakeup()
         self._log = LogQueue()
-        self._processes = [SupervisorProcess(one.name, one) for one in options]
+        self._processes = [SupervisorProcess(of_supervisor.name, of_supervisor) for of_supervisor in options]
         self._systemd = NotifySystemd(self._states, os.environ)
         health = HealthPages(self._states, names_databases=True)
         self._health_port = health_listener and HealthPort(health_listener, health.page)
@@ -169,8 +170,8 @@ class Steward:
         pause_listeners(LAST_LINES)
 
     def _become_supervisor(self, process: SupervisorProcess, lifeline: int, log: LogQueue) -> int:
-        for other in self._processes:
-            other.close_inherited()
+        for other_process in self._processes:
+            other_process.close_inherited()
         self._wakeup.close()
         if self._health_port:
             self._health_port.close()

@@ -1,4 +1,4 @@
-"""Tells the causes of failed attempts for which the task is not to blame: dead workers, and faults of the database."""
+"""Find failures for which the failing task is not to blame: another task kills workers, or the database fails."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -17,28 +17,28 @@ DATABASE_FAULTS = tuple(
     for module in ("django.db.utils", "psycopg", "psycopg.errors")
     for name in ("OperationalError", "InterfaceError", "AdminShutdown", "QueryCanceled", "LockNotAvailable")
 )
-"""The exceptions that a task does not raise by its own fault, if other tasks raise them as well."""
+"""If several tasks fail with the same one of these exceptions, the database is to blame."""
 
 MOST_SUSPECTS = 4
-"""The tasks of which the jobs that kill are looked for, at most."""
+"""The maximum number of tasks that are searched for jobs that kill workers."""
 
 
 def bystanders(store: Store, causes: Sequence[FailureCounts]) -> dict[Cause, str]:
-    """Return the causes among these that fail now because of something else, each with a sentence that says of what."""
-    failing = [each for each in causes if each.standing == Standing.FAILING]
-    with_fault = Counter(each.cause.exception for each in failing if each.cause.exception in DATABASE_FAULTS)
-    found = {
-        each.cause: gettext("A bystander: %(number)s tasks fail with this error of the database now.")
-        % {"number": with_fault[each.cause.exception]}
-        for each in failing
-        if with_fault[each.cause.exception] > 1
+    """Return the current causes for which the failing task is not to blame, each with a sentence that says why."""
+    failing = [counts for counts in causes if counts.standing == Standing.FAILING]
+    database_faults = Counter(counts.cause.exception for counts in failing if counts.cause.exception in DATABASE_FAULTS)
+    sentences = {
+        counts.cause: gettext("A bystander: %(number)s tasks fail with this error of the database now.")
+        % {"number": database_faults[counts.cause.exception]}
+        for counts in failing
+        if database_faults[counts.cause.exception] > 1
     }
-    died = [each.cause for each in failing if each.cause.exception == WORKER_DIED]
-    if toll := death_toll(store) if died else None:
+    worker_deaths = [counts.cause for counts in failing if counts.cause.exception == WORKER_DIED]
+    if toll := death_toll(store) if worker_deaths else None:
         suspects = toll.suspects[:MOST_SUSPECTS]
         killing = [name for name in suspects if jobs_that_kill(store, name, toll)] or suspects
         text = gettext("A bystander: in all these deaths of workers %(task)s was running as well.")
-        for cause in died:
+        for cause in worker_deaths:
             if cause.task not in killing:
-                found[cause] = text % {"task": printable(", ".join(killing))}
-    return found
+                sentences[cause] = text % {"task": printable(", ".join(killing))}
+    return sentences

@@ -183,7 +183,7 @@ NEW_CAUSE_AGE = timedelta(hours=1)
 
 
 class Standing(IntEnum):
-    """How urgent a cause is. Lists of causes are sorted by it."""
+    """How urgent a cause is. Lists of causes are sorted by urgency."""
 
     FAILING = 0
     """An attempt failed with this cause in the last ten minutes."""

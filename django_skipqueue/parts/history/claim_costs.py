@@ -1,6 +1,6 @@
 """Measure how many pages and index entries a claim reads. The numbers rise when the index has many dead entries.
 
-A supervisor measures, and the doctor and the metrics show the numbers. A measurement locks no row and delays no claim.
+A supervisor measures. Rules and metrics show the numbers. A measurement locks no row and delays no claim.
 """
 
 import json
@@ -68,7 +68,7 @@ class ClaimCost(NamedTuple):
     queue_name: str
     pages: int
     rows: int
-    """The number of entries that were read of the index claim, including entries of dead rows."""
+    """How many entries of the index `skipqueue_job_claim` were read, including entries of dead rows."""
 
 
 def measure_claim(store: "Store", queue_name: str) -> ClaimCost | None:

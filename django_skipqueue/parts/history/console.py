@@ -1,4 +1,4 @@
-"""What operators see of the history: metrics, the throughput of queues, checks of the doctor, and parts of the admin.
+"""What operators see of the history: metrics, the throughput of queues, rules about problems, and parts of the admin.
 
 The metrics are counters and histograms from the history's tables. A counter never restarts, because it is a row, which
 outlives every process. A supervisor deletes a row that has not changed for 90 days.

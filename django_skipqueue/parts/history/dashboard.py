@@ -1,7 +1,7 @@
 """What the history adds to the dashboard: charts, cards, and the table of the slowest tasks.
 
-Each statement reads a limited number of rows of the history by an index, and no jobs. Python adds the rows up into the
-time buckets of a chart.
+Each statement reads a limited number of rows of the history by an index, and does not read jobs. Python adds the rows
+up into the time buckets of a chart.
 """
 
 from collections.abc import Callable, Sequence
@@ -105,10 +105,10 @@ def charts(situation: Situation) -> list[Chart]:
     store, times, queue_names = situation.store, situation.times, [situation.queue_name]
     changes = deployment_marks(store, times)
     timeline = Timeline.of(store, situation.axis, _row_span(situation.range), queue_names, task="")
-    first, *others = timeline.charts(times, situation.range.bucket_label, changes)
+    attempts, *durations = timeline.charts(times, situation.range.bucket_label, changes)
     depths = _depths(situation)
     depth = Chart("depth", _("Queued jobs"), times, scale.of_numbers, rounded, depths, changes=changes)
-    return [first, depth, *others]
+    return [attempts, depth, *durations]
 
 
 def deployment_marks(store: Store, times: LocalTimes) -> list[Mark]:
@@ -129,8 +129,8 @@ def _quantiles(times: Sequence[Sequence[int]], longest: Sequence[float]) -> list
     return series
 
 
-def _last_value(values: Sequence[float | None], written: Callable[[float], str]) -> str:
-    return next((written(value) for value in reversed(values) if value is not None), NOTHING)
+def _last_value(values: Sequence[float | None], in_words: Callable[[float], str]) -> str:
+    return next((in_words(value) for value in reversed(values) if value is not None), NOTHING)
 
 
 def rounded(number: float) -> str:
@@ -210,8 +210,8 @@ def _depths(situation: Situation) -> list[Series]:
         if bucket is not None:
             depths_of[name][bucket] = depth
     others = [
-        None if all_of_them is None else max(0.0, all_of_them - sum(depths_of[name][bucket] or 0.0 for name in names))
-        for bucket, all_of_them in enumerate(depths_of.pop(""))
+        None if total is None else max(0.0, total - sum(depths_of[name][bucket] or 0.0 for name in names))
+        for bucket, total in enumerate(depths_of.pop(""))
     ]
     lines = [(name, f"queue-{number}", depths_of[name]) for number, name in enumerate(names, start=1)]
     if any(others):

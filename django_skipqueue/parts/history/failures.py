@@ -1,7 +1,7 @@
 """The admin pages about why attempts fail: "Failing now", its section of the dashboard, and the page of one cause.
 
-The pages change no jobs. Their buttons post to the list of jobs, which asks for confirmation and applies the verb, or
-to `acknowledge_view`, which changes the row of the cause.
+The pages do not change jobs. Their buttons post to the list of jobs, which asks for confirmation and applies the verb,
+or to `acknowledge_view`, which changes the row of the cause.
 """
 
 from dataclasses import dataclass
@@ -245,10 +245,10 @@ CAUSE_VERBS: tuple[tuple[Verb, Any], ...] = (
 def shown_causes(*, limit: int, task: str = "") -> list[ShownCause]:
     """Return the causes for the template `admin/django_skipqueue/history/causes.html`, sorted by `failing_causes`."""
     store = Store.default()
-    found = failing_causes(store, limit=limit, task=task)
-    messages_of = last_messages(store, found)
-    innocent = bystanders(store, found)
-    shown = [ShownCause(each, messages_of.get(each.cause, ""), innocent.get(each.cause, "")) for each in found]
+    causes = failing_causes(store, limit=limit, task=task)
+    messages_of = last_messages(store, causes)
+    innocent = bystanders(store, causes)
+    shown = [ShownCause(counts, messages_of.get(counts.cause, ""), innocent.get(counts.cause, "")) for counts in causes]
     return sorted(shown, key=lambda cause: (cause.counts.standing, bool(cause.innocence)))
 
 

@@ -3,10 +3,10 @@
 Each worker and supervisor counts in a `RollUpTally`: the attempts and claims of each task, and the causes of failures.
 The memory is limited: at most `MOST_CALLS_COUNTED` tasks and `MOST_CAUSES_COUNTED` causes are counted separately.
 
-Every few seconds the process writes its counts to the database. Because settling must go on, a write never waits longer
-than `ROLL_UP_LOCK_TIMEOUT` for another transaction. A process that dies loses the counts of at most one interval. If a
-write fails, the process writes the counts again later, unless PostgreSQL refuses their values. If the connection breaks
-after the commit, the counts of one interval are added twice.
+Every few seconds the process writes its counts to the database. So that workers do not stop settling jobs, a write
+never waits longer than `ROLL_UP_LOCK_TIMEOUT` for another transaction. A process that dies loses the counts of at most
+one interval. If a write fails, the process writes the counts again later, unless PostgreSQL refuses their values. If
+the connection breaks after the commit, the counts of one interval are added twice.
 
 `.defer()` counts nothing, because all callers would update the same row and wait for each other. Instead, a supervisor
 counts new rows of the job table by their ids. Once a minute, a supervisor also records the depths of all queues, and
@@ -96,7 +96,7 @@ def rows_of_counts(counted: Mapping[CountedCall, AttemptCounts]) -> Iterator[dic
     for (minute, queue_name, task), counts in counted.items():
         for span in SPANS:
             for level in {(queue_name, task), (queue_name, ""), ("", "")}:
-                # one death may be a death of several tasks, so their deaths are not added up
+                # the death of one worker may count for several tasks, so the deaths of tasks are not added up
                 of_level = counts if level == (queue_name, task) or not counts.deaths else replace(counts, deaths=0)
                 total.setdefault((span, *level, _start_of(span, minute)), AttemptCounts()).add(of_level)
     for (span, queue_name, task, starts_at), counts in total.items():
@@ -140,7 +140,7 @@ MOST_CAUSES_COUNTED = 200
 """A process counts at most this many causes separately between two writes."""
 
 OTHER_NAME = "(other)"
-"""The name of the queue, task and cause that count everything beyond these limits."""
+"""The name of the queue, task and cause that count everything beyond these two limits."""
 
 WORKER_DIED = "django_skipqueue.exceptions.WorkerDied"
 """The exception that a recovery records in a job's errors."""
@@ -170,9 +170,9 @@ class RollUpTally:
     def ended(self, kind: type[AttemptsEnded], attempts: Sequence[Attempt]) -> None:
         """Count attempts, after the database has accepted or rejected their outcomes."""
         snoozed = [attempt for attempt in attempts if attempt.outcome.refund] if kind is AttemptsRetrying else []
-        others = [attempt for attempt in attempts if not attempt.outcome.refund] if snoozed else attempts
+        not_snoozed = [attempt for attempt in attempts if not attempt.outcome.refund] if snoozed else attempts
         self._count_attempts("snoozed", snoozed)
-        self._count_attempts(COLUMN_OF_EVENT[kind], others)
+        self._count_attempts(COLUMN_OF_EVENT[kind], not_snoozed)
         for attempt in attempts if kind is not AttemptsCompleted else ():
             if error := attempt.outcome.error:
                 at, cause = _ended_at(attempt), Cause(attempt.job.task, error["exception"], error.get("place", ""))
@@ -192,16 +192,16 @@ class RollUpTally:
 
         A death counts once for all queues, and once for each task in each queue whose jobs the worker ran.
         """
-        died: set[tuple[int, str, str, str]] = set()
+        deaths: set[tuple[int, str, str, str]] = set()
         for job in jobs:
             at = job.recovered_at.timestamp()
             minute = int(at // 60)
             counted = self._counts_of(minute, job.queue_name, job.task)
-            died |= {(minute, "", "", job.locked_by), (minute, job.queue_name, job.task, job.locked_by)}
+            deaths |= {(minute, "", "", job.locked_by), (minute, job.queue_name, job.task, job.locked_by)}
             counted.recovered += 1
             counted.failed += job.status == "failed"
             self._count_failure(Cause(job.task, WORKER_DIED, ""), FailedAttempts(1, at, at, None, job.id))
-        for minute, queue_name, task, _ in died:
+        for minute, queue_name, task, _ in deaths:
             self._counts_of(minute, queue_name, task).deaths += 1
 
     def sent(self, event: Event) -> None:

@@ -1,8 +1,8 @@
 """The rules that need the history: tasks that fail, workers that die, queues that grow, and storms of retries.
 
 The rules learn from the roll-ups what is usual. They compare a share of failed attempts, a depth and a wait with the
-median of this hour on the last seven days, so that what happens every day raises nothing, and one bad day changes
-little.
+median of this hour on the last seven days. So an event that happens every day raises no finding, and one bad day hardly
+changes the median.
 """
 
 import json
@@ -92,9 +92,8 @@ ORDER BY recent.number DESC
 LIMIT 1000
 """
 
-# failing-task → for each task, over these of its queues: the median of the share of failed attempts in this hour of the
-# last seven days, without the days that had no attempts. Index: the primary key or prune of the roll-ups, once for each
-# day.
+# failing-task → for each task, in the given queues: the median of the share of failed attempts in this hour of the last
+# seven days, without the days that had no attempts. Index: the primary key or prune of the roll-ups, once for each day.
 USUAL_SHARES = """
 SELECT task, percentile_cont(0.5) WITHIN GROUP (ORDER BY failed::float8 / attempts)
 FROM (
@@ -141,8 +140,8 @@ GROUP BY asked.task
 LIMIT 1000
 """
 
-# failing-task → for each task, over these of its queues: the first minute of the last day since which in every minute
-# at least `share` of the attempts have failed. Index: the primary key of the roll-ups.
+# failing-task → for each task, in the given queues: the first minute of the last day since which at least `share` of
+# the attempts have failed in every minute. Index: the primary key of the roll-ups.
 FAILING_SINCE = """
 WITH minute AS MATERIALIZED (
     SELECT
@@ -172,9 +171,10 @@ GROUP BY task
 LIMIT 1000
 """
 
-# worker-deaths, skipqueue failures → the minute of the first of the deaths that go on, each of which came within ten
-# minutes of the next; the time of this death; and how many workers have died since, and how many running jobs were
-# lost. No row if none has died for ten minutes. Index: the primary key of the roll-ups, and prune of the failures.
+# worker-deaths, skipqueue failures → the current series of deaths, in which each death came within ten minutes of the
+# death before: the minute and the time of the first death, the number of workers that have died since, and the number
+# of running jobs that were lost. No row if no worker has died for ten minutes. Index: the primary key of the roll-ups,
+# and prune of the failures.
 DEATHS_SINCE = """
 WITH minute AS MATERIALIZED (
     SELECT starts_at, deaths, recovered, starts_at - lag(starts_at) OVER (ORDER BY starts_at) AS calm
@@ -214,8 +214,9 @@ HAVING max(minute.starts_at) > statement_timestamp() - interval '10 minutes'
 LIMIT 1
 """
 
-# worker-deaths, skipqueue failures → for each task, over these of its queues, since a minute: the deaths of workers
-# that ran a job of it, its lost jobs, and its completed attempts. Index: the primary key of the roll-ups.
+# worker-deaths, skipqueue failures → for each task, in the given queues, since a minute: how many workers died while
+# they ran its jobs, how many of its jobs were lost, and how many of its attempts completed. Index: the primary key of
+# the roll-ups.
 DEATHS_OF_TASKS = """
 SELECT asked.task, sum(minute.deaths)::bigint, sum(minute.recovered)::bigint, sum(minute.completed)::bigint
 FROM
@@ -344,13 +345,13 @@ CRITICAL_SHARE = 0.5
 MOST_FAILING_TASKS = 10
 
 MOST_COMPARED, MOST_DATED = 100, 20
-"""Pairs of a task and a queue: how many are compared with what is usual, and for how many a day of minutes is read."""
+"""The maximum number of pairs of task and queue whose usual share is read, and whose last day is read by minutes."""
 
 MOST_RETRYING = 1_000
-"""The number up to which the retrying jobs of a cause are counted."""
+"""The retrying jobs of a cause are counted up to this number."""
 
 TITLE_ERROR_LIMIT, ARGUMENTS_LIMIT = 120, 60
-"""Characters of an error, and of the arguments of a job, in a title."""
+"""The maximum length of an error, and of a job's arguments, in a title."""
 
 
 @dataclass
@@ -372,19 +373,19 @@ class RecentTask:
 class RecentCause(NamedTuple):
     cause: Cause
     number: int
-    """Failed attempts of the last ten minutes."""
+    """The number of failed attempts in the last ten minutes."""
     number_ever: int
     first_at: datetime
     last_job_id: int
     first_deployment: str
-    """The deployment of the first failed attempt; empty: nobody knows."""
+    """The deployment of the first failed attempt; empty if it is unknown."""
 
 
 def failing_tasks(store: Store) -> Iterator[Finding]:
     """Find tasks whose attempts fail more than usual: a large share of many attempts, or nearly all by a new cause.
 
     The usual share is the median of this hour on the last seven days. A task fails if its share is above the usual
-    share by the threshold. So a task that always fails at 30 % raises nothing, and one bad day does not become usual.
+    share by the threshold. So a task of which 30 % of the attempts always fail raises no finding.
     """
     threshold = FAILED_SHARE.of()
     if threshold is None:
@@ -419,24 +420,24 @@ def _is_most(failed: int, attempts: int) -> bool:
 
 
 def _count_since(store: Store, tasks: dict[str, RecentTask], new_causes: Mapping[str, Sequence[RecentCause]]) -> None:
-    """Count only the attempts since the first failure of a new cause, for tasks of which nearly all have failed since.
+    """If nearly all attempts of a task have failed since the first failure of a new cause, count only these attempts.
 
-    Otherwise a deploy that breaks a task would hide for minutes behind the successful attempts before it.
+    Otherwise, the successful attempts before a deployment would hide for minutes that the deployment broke the task.
     """
     asked = _task_queue_pairs(
         sorted((tasks[name] for name in new_causes), key=lambda each: -each.failed), MOST_COMPARED
     )
     asked["since"] = [new_causes[name][0].first_at for name in asked["tasks"]]
     for name, attempts, failed in store.rows(SINCE_NEW, asked) if new_causes else ():
-        number = sum(each.number for each in new_causes[name])  # else an old cause makes them fail
+        number = sum(each.number for each in new_causes[name])  # an old cause may explain the rest of the failures
         if _is_most(min(failed, number), attempts):
             tasks[name].attempts, tasks[name].failed = attempts, failed
 
 
 def _task_queue_pairs(tasks: Sequence[RecentTask], most: int) -> dict[str, Any]:
     """Return the pairs of a task and one of its queues, at most `most`, as parameters of a statement."""
-    places = [(task.name, queue_name) for task in tasks for queue_name in task.queue_names][:most]
-    return {"tasks": [name for name, _ in places], "queue_names": [queue_name for _, queue_name in places]}
+    pairs = [(task.name, queue_name) for task in tasks for queue_name in task.queue_names][:most]
+    return {"tasks": [name for name, _ in pairs], "queue_names": [queue_name for _, queue_name in pairs]}
 
 
 def _failing_task(
@@ -528,57 +529,57 @@ def _recent_causes(
     store: Store, tasks: Iterable[str], *, of_deaths: bool = False
 ) -> defaultdict[str, list[RecentCause]]:
     """Return the causes of each task, the commonest cause first: either deaths of workers, or all other causes."""
-    found, names = defaultdict[str, list[RecentCause]](list), list(tasks)
+    causes, names = defaultdict[str, list[RecentCause]](list), list(tasks)
     for task, exception, place, *values in store.rows(RECENT_CAUSES, {"tasks": names}) if names else ():
         if (exception == WORKER_DIED) is of_deaths:
-            found[task].append(RecentCause(Cause(task, exception, place), *values))
-    return found
+            causes[task].append(RecentCause(Cause(task, exception, place), *values))
+    return causes
 
 
 DEATHS = Threshold("worker-deaths", 3, "number")
 
 NAMES_IN_TITLE = 4
-"""Workers, jobs or tasks in a title, at most."""
+"""The maximum number of workers, jobs or tasks that a title names."""
 
 MOST_KILLERS_READ = 100
-"""Jobs of a task that were failed because workers died of them: how many are read, at most."""
+"""The maximum number of jobs that are read for each task, to find jobs of which workers have died."""
 
 PROVEN_DEATHS = 3
-"""After this number of deaths in a row, of which the last one was alone in its process, a recovery fails the job."""
+"""A recovery fails a job after this many deaths of workers in a row, if the last worker ran only this job."""
 
 SAME_MOMENT = timedelta(minutes=1)
-"""Between the last heartbeats of workers that died together, at most."""
+"""The longest time between the last heartbeats of workers that died together."""
 
 
 class DeathsOfTask(NamedTuple):
     deaths: int
-    """The deaths of workers that ran a job of the task."""
+    """The number of deaths of workers that ran a job of the task."""
     lost: int
-    """The jobs of the task that were recovered."""
+    """The number of the task's jobs that were recovered."""
     completed: int
-    """The attempts of the task that were completed meanwhile."""
+    """The number of the task's attempts that completed in the same time."""
 
 
 @dataclass(frozen=True)
 class DeathToll:
-    """The deaths of workers with jobs since the first of them, of which each came within ten minutes of the next."""
+    """A series of deaths of workers with jobs. Each death came within ten minutes of the death before."""
 
     since: datetime
     deaths: int
     lost: int
     of_task: Mapping[str, DeathsOfTask]
-    """Of the tasks with recovered jobs in the last ten minutes."""
+    """The numbers of each task that had recovered jobs in the last ten minutes."""
 
     @property
     def suspects(self) -> list[str]:
-        """The tasks that were running in most of the deaths; the task with the most lost jobs comes first."""
-        most = max((each.deaths for each in self.of_task.values()), default=0)
-        found = [name for name, each in self.of_task.items() if each.deaths == most]
-        return sorted(found, key=lambda name: -self.of_task[name].lost)
+        """The tasks that may have killed the workers, because they ran in the most deaths; most lost jobs first."""
+        most = max((of_task.deaths for of_task in self.of_task.values()), default=0)
+        names = [name for name, of_task in self.of_task.items() if of_task.deaths == most]
+        return sorted(names, key=lambda name: -self.of_task[name].lost)
 
 
 def death_toll(store: Store) -> DeathToll | None:
-    """Return what the roll-ups say of the workers that die; `None`: none has died within the last ten minutes."""
+    """Read the current series of deaths from the roll-ups; `None` if no worker has died in the last ten minutes."""
     recent = [task for task in _recent_tasks(store).values() if task.recovered]
     tasks = sorted(recent, key=lambda task: -task.recovered)
     for since, first_at, deaths, lost in store.rows(DEATHS_SINCE) if tasks else ():
@@ -590,7 +591,7 @@ def death_toll(store: Store) -> DeathToll | None:
 
 
 def worker_deaths(store: Store) -> Iterator[Finding]:
-    """Find workers that died with their jobs: of certain jobs, with their machine, or while a task was running."""
+    """Find workers that died with their jobs, and why: certain jobs, a machine that is gone, or a running task."""
     threshold, toll = DEATHS.of(), death_toll(store)
     if threshold is None or toll is None or toll.lost < threshold or not toll.of_task:
         return
@@ -611,7 +612,7 @@ def worker_deaths(store: Store) -> Iterator[Finding]:
 
 
 def jobs_that_kill(store: Store, task: str, toll: DeathToll) -> list[Job]:
-    """Return the jobs of the task that recoveries have failed for the deaths of workers, the newest first."""
+    """Return the task's jobs that recoveries have failed because workers died of them, the newest first."""
     failed = Job.objects.using(store.alias).filter(
         has_cause(Cause(task, WORKER_DIED, "")), status=Status.FAILED, finished_at__gte=toll.since
     )
@@ -620,7 +621,7 @@ def jobs_that_kill(store: Store, task: str, toll: DeathToll) -> list[Job]:
 
 
 def _kills_probably(job: Job, toll: DeathToll) -> bool:
-    """Whether the job was running in two deaths at least, and in half of all deaths."""
+    """Whether the job was running in at least two deaths, and in half of all deaths."""
     deaths = _deaths_of(job)
     return job.finished_at is None and deaths > 1 and 2 * deaths >= toll.deaths
 
@@ -734,9 +735,9 @@ def _task_that_kills(last: Job | None, toll: DeathToll, now: datetime) -> Findin
 
 
 def _gone_with(store: Store, job: Job | None) -> list[WorkerHealth]:
-    """The dead workers whose last heartbeat came with that of the worker that died with this job.
+    """Return the dead workers whose last heartbeat came at the same time as the heartbeat of this job's dead worker.
 
-    There are none if that worker died alone: its supervisor deletes its row.
+    If the job's worker died alone, its supervisor has deleted its row, so return none.
     """
     died = [each.get("worker_id") for each in job.errors if _is_death(each)] if job is not None else []
     dead = [worker for worker in Workforce.now(using=store.alias).workers if not worker.is_live] if died else []
@@ -848,14 +849,14 @@ def usual_waits(store: Store, queue_names: Sequence[str]) -> dict[str, float]:
 
 
 USUAL_RUN_SHARE, FEWEST_RUNS = 0.95, 5
-"""The share of the attempts that a usual run time covers, and the number of attempts that say what is usual."""
+"""This share of the attempts take at most the usual run time, which is known after at least this many attempts."""
 
 
 def usual_runs(store: Store, tasks: Sequence[str]) -> dict[str, float]:
-    found: defaultdict[str, list[int]] = defaultdict(list)
+    histograms: defaultdict[str, list[int]] = defaultdict(list)
     for name, ran in store.rows(USUAL_RUNS, {"tasks": tasks}):
-        found[name] = added(found[name], json.loads(ran))
-    return {name: quantile(ran, USUAL_RUN_SHARE) or 0.0 for name, ran in found.items() if sum(ran) >= FEWEST_RUNS}
+        histograms[name] = added(histograms[name], json.loads(ran))
+    return {name: quantile(ran, USUAL_RUN_SHARE) or 0.0 for name, ran in histograms.items() if sum(ran) >= FEWEST_RUNS}
 
 
 STORM = Threshold("retry-storm", 1.0, "share", has_queues=True)

@@ -71,20 +71,20 @@ class ListFailures(Watchable):
             example = "skipqueue failures KEY --acknowledge --note TEXT"
             raise CommandError(f"Say which cause: {example}", returncode=Exit.USAGE)
         task = full_task_name(options["task"]) if options["task"] else ""
-        found = failing_causes(store, limit=MOST_CAUSES_RANKED, task=task)
-        innocent = bystanders(store, found)
-        found.sort(key=lambda each: (each.standing, each.cause in innocent))
+        causes = failing_causes(store, limit=MOST_CAUSES_RANKED, task=task)
+        innocent = bystanders(store, causes)
+        causes.sort(key=lambda counts: (counts.standing, counts.cause in innocent))
         if key is not None:
-            chosen = _with_key(found, key)
+            chosen = _with_key(causes, key)
             if changes:
                 return _change(console, store, chosen, options)
             return _show(console, store, chosen, innocent.get(chosen.cause, ""), options)
         if since:
-            found = [each for each in found if each.last_at >= _since_time(since, each.now)]
-        _list(console, store, found[: options["limit"]], innocent, in_json=options["json"])
-        if len(found) > options["limit"]:
-            console.say(f"There are {len(found):,} causes; --limit shows more.")
-        return Exit.DONE if found else Exit.NEGATIVE
+            causes = [counts for counts in causes if counts.last_at >= _since_time(since, counts.now)]
+        _list(console, store, causes[: options["limit"]], innocent, in_json=options["json"])
+        if len(causes) > options["limit"]:
+            console.say(f"There are {len(causes):,} causes; --limit shows more.")
+        return Exit.DONE if causes else Exit.NEGATIVE
 
 
 def _since_time(since: datetime | timedelta, now: datetime) -> datetime:
@@ -96,12 +96,12 @@ def _list(
 ) -> None:
     messages = last_messages(store, shown)
     if in_json:
-        for each in shown:
-            console.json(_as_json(each, messages.get(each.cause), innocent.get(each.cause, "")))
+        for counts in shown:
+            console.json(_as_json(counts, messages.get(counts.cause), innocent.get(counts.cause, "")))
     elif shown:
-        rows = [_row(each, messages.get(each.cause, ""), is_innocent=each.cause in innocent) for each in shown]
+        rows = [_row(counts, messages.get(counts.cause, ""), is_innocent=counts.cause in innocent) for counts in shown]
         console.table(CAUSE_HEADINGS, rows, right=CAUSE_HEADINGS[2:5])
-        for text in dict.fromkeys(innocent[each.cause] for each in shown if each.cause in innocent):
+        for text in dict.fromkeys(innocent[counts.cause] for counts in shown if counts.cause in innocent):
             console.say(text)
     else:
         console.say("No attempt failed in this time.")

@@ -74,9 +74,9 @@ class KeysPage:
     def of(cls, store: Store, query: Mapping[str, str]) -> "KeysPage":
         text = query.get("from", "").replace("\0", "")[:MAX_LINKED_NAME_LENGTH].strip()
         after, key = _start(query.get("after", ""))
-        of_parts = [table.cards(store, text, key) for table in tables()]
-        cards = [card for part in of_parts for card in part.first] + [card for part in of_parts for card in part.listed]
-        next_id = next((part.next_id for part in of_parts if part.next_id is not None), None)
+        parts = [table.cards(store, text, key) for table in tables()]
+        cards = [card for part in parts for card in part.first] + [card for part in parts for card in part.listed]
+        next_id = next((part.next_id for part in parts if part.next_id is not None), None)
         return cls([card for card in cards if card.states], text, after, next_id)
 
     @property

@@ -65,9 +65,9 @@ class Sweep:
         self.found_any = bool(keys)
         self.after = list(keys)[-1] if len(keys) == limit else ""
         now = time.monotonic()
-        took = now - started
-        self._rested_at = now + took * (1 / self._notified_share - 1)
-        rest = took * (1 / SWEEP_SHARE - 1)
+        duration = now - started
+        self._rested_at = now + duration * (1 / self._notified_share - 1)
+        rest = duration * (1 / SWEEP_SHARE - 1)
         self.due_at = now + (rest if self.after else max(rest, SWEEP_INTERVAL))
         return result
 

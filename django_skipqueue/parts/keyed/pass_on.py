@@ -4,8 +4,8 @@ While a queued job waits for a worker, it keeps the permit of its concurrency li
 blocked job of the same key may deserve it more, because its priority is higher or because only its queue has a worker.
 Then a supervisor blocks the queued job again, and admits the blocked job instead.
 
-Under the lock of a key, a statement never admits more of the key's jobs than it puts back. So it never raises the
-number of held permits, nor takes a token. Swaps come to an end, because each swap needs one of three reasons: the
+Under the lock of a key, a statement never admits more of the key's jobs than it puts back. So it neither raises the
+number of held permits nor takes a token. Swaps come to an end, because each swap needs one of three reasons: the
 admitted job has a higher priority than the job that is put back; only the admitted job's queue is served; or a worker
 has a free slot for the admitted job. For a free slot, a job is put back at most once a minute.
 
@@ -36,9 +36,9 @@ from ...queue.fragments import joined, placeholders
 from ...queue.parameters import Admitted, Statement, as_array, fetched, pipelined
 from ...queue.store import Store
 
-# The queues that are served: all queues that are not paused if `are_all`, otherwise the queues in `names`. With `idle`,
-# only workers with a free slot count. A worker without slots (`concurrency` 0) hands its jobs on, and always counts.
-# Index: recover, once per worker.
+# The queues that are served: all queues if `are_all`, otherwise the queues in `names`; in both cases without the queues
+# in `paused`. With `idle`, only workers with a free slot count. A worker without slots (`concurrency` 0) hands its jobs
+# on, and always counts. Index: recover, once per worker.
 SERVED = """served AS MATERIALIZED (
     SELECT
         COALESCE(bool_or(jsonb_array_length(worker.queues) = 0), false) AS are_all,
@@ -70,8 +70,8 @@ IS_SERVED = """(
 
 
 def _keyed(statement: str, pieces: Mapping[str, str]) -> str:
-    known = {**pieces, "served": SERVED, "is_served": IS_SERVED}
-    return joined(statement, **{name: known[name] for name in placeholders(statement)})
+    all_pieces = {**pieces, "served": SERVED, "is_served": IS_SERVED}
+    return joined(statement, **{name: all_pieces[name] for name in placeholders(statement)})
 
 
 _CONTESTED = """
@@ -213,7 +213,7 @@ class Contested(NamedTuple):
     unserved: Sequence[int]
     """The ids of unclaimed jobs in queues that are paused, or that no live worker serves."""
     held_up: Sequence[int]
-    """The ids of the other unclaimed jobs."""
+    """The ids of all other unclaimed jobs: they hold a permit, but wait until a worker has a free slot."""
 
 
 def contested(store: Store, held: Held, *, after: str, limit: int) -> list[Contested]:

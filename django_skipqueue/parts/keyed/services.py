@@ -52,7 +52,7 @@ class PassOn(Periodic):
         self._admit = admit
         self._scanned_at = float("-inf")
         self._after = ""  # where the next scan resumes
-        # A round is one scan of all keys. By the id of each unclaimed job:
+        # A round is one scan of all keys. The dictionaries contain times by the ids of unclaimed jobs.
         self._first_seen_last_round: dict[int, float] = {}
         self._first_seen_this_round: dict[int, float] = {}
         self._put_back: dict[int, float] = {}  # when each held-up job was put back
@@ -100,6 +100,7 @@ class PassOn(Periodic):
         return put_back
 
     def _is_held_up(self, id: int, now: float) -> bool:
+        """Whether this unclaimed job has waited for a worker so long that it may lose its permit."""
         first_seen = self._first_seen_this_round[id] = self._first_seen_last_round.get(id, now)
         return now - first_seen >= HELD_UP_SECONDS and id not in self._put_back
 

@@ -93,18 +93,18 @@ def cards(store: Store, text: str, after: str | None) -> KeyCards:
         text=text,
         after=after,
     )
-    shown = KeyCard(name="keys", title=_("Keys with waiting jobs"), columns=LIMIT_COLUMNS, states=states[:PER_PAGE])
-    next_id = shown.states[-1].now.next_id if len(states) > PER_PAGE else None
+    listed = KeyCard(name="keys", title=_("Keys with waiting jobs"), columns=LIMIT_COLUMNS, states=states[:PER_PAGE])
+    next_id = listed.states[-1].now.next_id if len(states) > PER_PAGE else None
     if text or after is not None:
-        return KeyCards(listed=[shown], next_id=next_id)
-    first = KeyCard(
+        return KeyCards(listed=[listed], next_id=next_id)
+    halted_card = KeyCard(
         name="halted",
         title=_("Halted sequences"),
         about=_("Their jobs wait until somebody retries, discards or deletes the job that failed."),
         columns=LIMIT_COLUMNS,
         states=limit_states(store, list(halted)[:MOST_HALTED], halted),
     )
-    masked = KeyCard(
+    masked_card = KeyCard(
         name="masked",
         title=_("Keys with a secret"),
         about=_(
@@ -118,7 +118,7 @@ def cards(store: Store, text: str, after: str | None) -> KeyCards:
             if state.is_masked
         ],
     )
-    return KeyCards(first=[first, masked], listed=[shown], next_id=next_id)
+    return KeyCards(first=[halted_card, masked_card], listed=[listed], next_id=next_id)
 
 
 class LimitFilter(KeyFilter):

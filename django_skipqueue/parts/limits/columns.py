@@ -1,6 +1,6 @@
 """The SQL that limits add to the core's statements. Pure.
 
-If a job's worker dies, a job of a sequence or with `fair_by` keeps its permit, because it would be admitted next
+If the worker of a job dies, a job of a sequence or with `fair_by` keeps its permit, because it would be admitted next
 anyway.
 """
 
@@ -37,8 +37,8 @@ COLUMNS = PartColumns(
     ),
     pieces={
         # A retry that is spread over time gives all jobs of a sequence the same time, so that they stay in order. If
-        # the sequence does not halt at a failed or discarded job, the job then counts as not begun: the sequence has
-        # gone on without it, and does not wait for its retry.
+        # the sequence has not halted at a failed or discarded job, the retried job counts as not begun: the sequence
+        # has run its later jobs, and does not wait for the retry.
         "retry_started_at": """CASE
         WHEN %(over)s::float8 > 0
             AND (job.limit_kind = 'sequence' OR (job.limit_kind = 'halting' AND job.status = 'discarded'))
@@ -49,7 +49,7 @@ COLUMNS = PartColumns(
             WHEN job.limit_kind IN ('sequence', 'halting') THEN (hashtext(job.limit_key) & 1023) / 1024.0
             ELSE random()
         END""",
-        # An operator may also discard the failed job at which a sequence has halted, so that the sequence goes on.
+        # An operator may also discard the failed job at which a sequence has halted, so that its next job runs.
         "discard_also": """
             OR (status = 'failed' AND limit_kind = 'halting')""",
     },

@@ -1,4 +1,4 @@
-"""What operators see of limits: keys, checks of the doctor, metrics, and why a job waits for a permit."""
+"""What operators see of limits: keys, rules about problems, metrics, and why a job waits for a permit."""
 
 import shlex
 from collections import Counter
@@ -76,13 +76,13 @@ MOST_KEYS_CHECKED = 50
 """The maximum number of keys that one check reads."""
 
 MOST_KEYS_NAMED = 5
-"""The maximum of keys, or of queues, that one text names."""
+"""The maximum number of keys or queues that one text names."""
 
 MOST_HOLDERS = 1_000
 """The maximum number of permit holders that are read to count them by queue."""
 
 LONGEST_FREE = 60.0
-"""Seconds a job may wait while a permit of its key is free, before the doctor reports it."""
+"""Seconds a job may wait while a permit of its key is free, before a rule reports it."""
 
 HELD_THRESHOLD = Threshold("held-permit", 60.0, "seconds")
 
@@ -154,7 +154,7 @@ LIMIT 1000
 """
 
 LONGEST_RUN = 600.0
-"""Seconds after which a job hangs probably, if nobody knows how long the attempts of its task usually run."""
+"""Seconds after which a job probably hangs, if the usual run time of its task is unknown."""
 
 
 class LongHolder(NamedTuple):
@@ -169,26 +169,26 @@ class LongHolder(NamedTuple):
 
 
 def hung_holders(store: Store, seconds: float) -> dict[str, list[LongHolder]]:
-    """The jobs that hold a permit and probably hang, by key: unless they hold all slots, which `no-free-slot` says."""
-    found = [LongHolder(*row) for row in store.rows(LONG_HOLDERS, {"seconds": seconds})]
-    usual = usual_runs(store, (each.task for each in found))
+    """Return the jobs that hold a permit and probably hang, by key, without jobs that `no-free-slot` reports."""
+    holders = [LongHolder(*row) for row in store.rows(LONG_HOLDERS, {"seconds": seconds})]
+    usual = usual_runs(store, (holder.task for holder in holders))
     hung = [
-        each
-        for each in found
-        if (each.now - each.since).total_seconds()
-        >= (HANG_FACTOR * usual[each.task] if each.task in usual else LONGEST_RUN)
+        holder
+        for holder in holders
+        if (holder.now - holder.since).total_seconds()
+        >= (HANG_FACTOR * usual[holder.task] if holder.task in usual else LONGEST_RUN)
     ]
-    named = {job.id for pool in full_pools(store) for job in pool.jobs} if hung else set()
-    locked = store.locked([(each.id, each.lease) for each in hung]) if hung else set()
+    reported_ids = {job.id for pool in full_pools(store) for job in pool.jobs} if hung else set()
+    locked_ids = store.locked([(holder.id, holder.lease) for holder in hung]) if hung else set()
     by_key: dict[str, list[LongHolder]] = {}
-    for each in hung:
-        if each.id not in named and each.id not in locked:
-            by_key.setdefault(each.key, []).append(each)
+    for holder in hung:
+        if holder.id not in reported_ids and holder.id not in locked_ids:
+            by_key.setdefault(holder.key, []).append(holder)
     return by_key
 
 
 def held_permits(store: Store) -> Iterator[Finding]:
-    """Find keys whose jobs wait for long: the permits are held by jobs that hang, or all by jobs that nobody claims."""
+    """Find keys whose jobs have waited long: jobs that hang hold permits, or unclaimed jobs hold all permits."""
     seconds = HELD_THRESHOLD.of()
     if seconds is None:
         return
@@ -198,7 +198,7 @@ def held_permits(store: Store) -> Iterator[Finding]:
         for state in limit_states(store, dict.fromkeys([*hung, *unclaimed][:MOST_KEYS_CHECKED]), {})
         if state.oldest >= seconds and (state.now.key in hung or unclaimed.get(state.now.key, 0) >= state.now.held)
     ]
-    explained = {queue.name for pool in full_pools(store) for queue in pool.queues} if states else set()
+    reported_queues = {queue.name for pool in full_pools(store) for queue in pool.queues} if states else set()
     for state in states:
         since = database_time(store) - timedelta(seconds=state.oldest)
         if holders := hung.get(state.now.key):
@@ -208,7 +208,7 @@ def held_permits(store: Store) -> Iterator[Finding]:
         if not queues:  # in the meantime, a worker has claimed the job, or the permit has become free
             continue
         ((queue_name, _number),) = queues
-        if queue_name not in explained:  # `no-free-slot` says why no worker claims them
+        if queue_name not in reported_queues:  # `no-free-slot` says why no worker claims their jobs
             yield _held_by_unclaimed_jobs(state, queue_name, since)
 
 
@@ -294,7 +294,7 @@ def why_it_is_blocked(job: Job, _now: datetime) -> str:
     if capacity is None:
         return gettext("It will be admitted within a second or two, because its queue has no limit.")
     count = Count.of(holders)
-    before = _before(job)
+    before = _jobs_before(job)
     held = gettext("It waits for a permit of its key “%(key)s”: %(held)s of %(capacity)s are taken.") % {
         **values,
         "held": count,
@@ -324,7 +324,7 @@ def _why_its_sequence_waits(holders: "QuerySet[Job]", values: dict[str, str]) ->
     return gettext("It is next in its sequence “%(key)s”, and will be admitted within a second or two.") % values
 
 
-def _before(job: Job) -> Count:
+def _jobs_before(job: Job) -> Count:
     """The number of blocked jobs that will be admitted before this job, up to the limit of a count.
 
     Index: limit_waiting.
@@ -334,11 +334,11 @@ def _before(job: Job) -> Count:
 
 
 def _first(store: Store, most: int) -> list[LimitState]:
-    """Return the halted sequences, then the other keys in alphabetical order."""
+    """Return the halted sequences, then the keys that are not halted in alphabetical order."""
     halted = halted_states(store, most=most)
-    first = {state.now.key for state in halted}
-    others = [key for key in waiting_keys(store, limit=most) if key not in first]
-    return [*halted, *limit_states(store, others, {})][:most]
+    halted_keys = {state.now.key for state in halted}
+    other_keys = [key for key in waiting_keys(store, limit=most) if key not in halted_keys]
+    return [*halted, *limit_states(store, other_keys, {})][:most]
 
 
 def _state(state: LimitState) -> str:

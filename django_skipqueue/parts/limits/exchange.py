@@ -42,7 +42,10 @@ MOST_AHEAD = 400
 
 
 class Line:
-    """One key's jobs in this worker. Only the control loop's thread uses it, except for `leave`."""
+    """The jobs of one limit's key in this worker: jobs that run, and a line of jobs that wait for their permits.
+
+    Only the control loop's thread uses a line, except for `leave`.
+    """
 
     def __init__(self) -> None:
         self.leases: set[LeaseRef] = set()
@@ -52,8 +55,8 @@ class Line:
         self.ended = Recent(CLAIM_AHEAD_SECONDS)
         self._changing = threading.Lock()  # guards the attributes below; never held while a job runs
         self._waiting: deque[ClaimedJob] = deque()
-        self._begun: set[LeaseRef] = set()  # the jobs that a thread or the event loop runs
-        self._moved_at = 0.0
+        self._running: set[LeaseRef] = set()  # the jobs that a thread or the event loop runs
+        self._moved_at = 0.0  # when a job last began to wait in an empty line, or ended
 
     @property
     def waiting(self) -> int:
@@ -77,28 +80,28 @@ class Line:
             if not self._waiting:
                 self._moved_at = time.monotonic()
             self._waiting.append(job)
-            free_permits = self.permits - len(self._begun)
-            begin = [self._waiting.popleft() for _ in range(min(free_permits, len(self._waiting)))]
-            self._begun.update(job.ref for job in begin)
-            return begin
+            free_permits = self.permits - len(self._running)
+            next_jobs = [self._waiting.popleft() for _ in range(min(free_permits, len(self._waiting)))]
+            self._running.update(job.ref for job in next_jobs)
+            return next_jobs
 
     def leave(self, ref: LeaseRef) -> ClaimedJob | None:
         """Record that a job has ended. Returns the next job, which takes over the permit. Runs in the job's thread."""
         with self._changing:
-            if ref not in self._begun:
+            if ref not in self._running:
                 return None
             self._moved_at = time.monotonic()
-            self._begun.remove(ref)
-            if not self._waiting or len(self._begun) >= self.permits:
+            self._running.remove(ref)
+            if not self._waiting or len(self._running) >= self.permits:
                 return None
-            following = self._waiting.popleft()
-            self._begun.add(following.ref)
-            return following
+            next_job = self._waiting.popleft()
+            self._running.add(next_job.ref)
+            return next_job
 
-    def withdrawn(self, ref: LeaseRef) -> None:
-        """Record that a job was withdrawn from its thread or event loop before it began."""
+    def remove_running(self, ref: LeaseRef) -> None:
+        """Record that the worker took a job back from its thread or event loop before the job began."""
         with self._changing:
-            self._begun.discard(ref)
+            self._running.discard(ref)
 
     def withdraw(self, *, since: float | None = None) -> list[ClaimedJob]:
         """Empty the line and return its jobs. With `since`, a monotonic time, only if no job has ended since then."""
@@ -110,7 +113,10 @@ class Line:
 
 
 class Lines(BeginOrder):
-    """The lines of all keys. Only the control loop's thread uses them, except for `follow`."""
+    """Begins the jobs of each limit's key in turn, by one `Line` for each key of this worker.
+
+    Only the control loop's thread uses the lines, except for `follow`.
+    """
 
     def __init__(self) -> None:
         self._lines: dict[str, Line] = {}
@@ -154,7 +160,7 @@ class Lines(BeginOrder):
     def withdrawn(self, jobs: Iterable[ClaimedJob]) -> None:
         for job in jobs:
             if line := self.get(job.permit_key):
-                line.withdrawn(job.ref)
+                line.remove_running(job.ref)
 
     def withdraw(self, *, since: float | None = None) -> list[ClaimedJob]:
         return [job for line in [*self._lines.values()] for job in line.withdraw(since=since)]
@@ -164,8 +170,10 @@ class Lines(BeginOrder):
         now, wishes = time.monotonic(), []
         for key, attempts in self._by_key(ending).items():
             line = self.get(key)
+            if line is None:
+                continue
             job = attempts[0].job
-            if line is None or {(one.job.task, one.job.queue_name) for one in attempts} != {(job.task, job.queue_name)}:
+            if {(attempt.job.task, attempt.job.queue_name) for attempt in attempts} != {(job.task, job.queue_name)}:
                 continue
             line.ended.add(len(attempts), now)
             most = min(line.ended.count(now), MOST_AHEAD) - line.waiting
@@ -208,7 +216,7 @@ class LimitsInExchange(InExchange):
         self._ahead = lines if claims_ahead else Lines()
         self._queues = frozenset(queues_with("concurrency"))
         self._missed: list[str] = []  # keys that another process had locked: the next exchange retries them
-        self._claimed: list[int] = []  # ids of jobs with `fair_by`: each one that runs lets one more be queued
+        self._claimed: list[int] = []  # ids of claimed jobs with `fair_by`: for each, one more job may be queued
 
     def statements_of_parts(self, attempts: Sequence[Attempt], *, has_room: bool, claims: bool) -> PartStatements:
         limited = [*{*self._limited(attempts), *self._claimed}]
@@ -275,11 +283,11 @@ def announced(store: Store, answer: ExchangeResult) -> Admitted:
     Notifies other workers if the exchange has admitted more jobs of a queue than it has claimed.
     """
     admitted = Admitted.decode(*answer.between[1:]) if answer.between else Admitted({}, [])
-    if admitted.later and (following := gate_after("limit")):
+    if admitted.later and (next_gate := gate_after("limit")):
         with suppress(DatabaseError):  # an error here must not lose the result of the exchange
-            notify_of_keys(store, following.name, admitted.later)
+            notify_of_keys(store, next_gate.name, admitted.later)
     if admitted.counts:
-        with suppress(DatabaseError):  # nor must an error here
+        with suppress(DatabaseError):  # an error here must not lose the result either
             if Counter(admitted.counts) - answer.claimed_by_queue():
                 wake(store, admitted.counts)
         store.send(JobsAdmitted(store.alias, admitted.counts))

@@ -117,7 +117,7 @@ def _set_limit(store: Store, name: str, concurrency: int | None, by: str) -> Non
     store.execute(LIMIT_QUEUE, {"name": name, "concurrency": concurrency})
     admit_after_commit(store, {"limit": {key_of(name): None}})
     notify_supervisors(store, QUEUES_PAYLOAD)  # for `block_surplus`
-    notify_supervisors(store, GATES_PAYLOAD)  # for more than are admitted at once
+    notify_supervisors(store, GATES_PAYLOAD)  # for the jobs beyond the maximum of one admission
     store.send(QueueLimited(store.alias, name, concurrency, stored_by))
 
 
@@ -128,7 +128,7 @@ def block_surplus(store: Store, *, limit: int = BATCH_ROWS) -> int:
 
 
 class LimitVerbs:
-    """Methods of `models.Queue`."""
+    """The methods that this part adds to `models.Queue`."""
 
     @staticmethod
     def limit(name: str, concurrency: int | None, *, by: str = "", database: str | None = None) -> None:

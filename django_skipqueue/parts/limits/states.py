@@ -214,10 +214,10 @@ def first_blocked_keys(store: Store, *, most: int) -> list[str]:
 
 def halted_by_key(store: Store) -> dict[str, HaltedKey]:
     """Return the first failed job of each halted sequence for which other jobs wait, the longest halted first."""
-    firsts: dict[str, HaltedKey] = {}
+    first_halts: dict[str, HaltedKey] = {}
     for halt in halted_keys(store):
-        firsts.setdefault(halt.key, halt)
-    return firsts
+        first_halts.setdefault(halt.key, halt)
+    return first_halts
 
 
 def halted_states(store: Store, *, most: int) -> list[LimitState]:

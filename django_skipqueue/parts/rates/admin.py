@@ -1,4 +1,4 @@
-"""The admin's table of rate keys. The user types where the list begins. Its columns are the facts of `RATE_OF_KEY`."""
+"""The admin's table of rate keys. The user types where it begins. The columns are the facts of `RATE_OF_KEY`."""
 
 from django.utils.html import format_html
 from django.utils.translation import gettext

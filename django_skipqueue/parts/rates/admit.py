@@ -327,7 +327,8 @@ def prune_rates(store: Store, *, limit: int = KEYS_AT_ONCE) -> int:
     return int(number)
 
 
-def _unchanged(_store: Store, keys: list[str]) -> list[str]:
+def _same_keys(_store: Store, keys: list[str]) -> list[str]:
+    """Return the keys that a sweep has found, for its caller to admit their jobs."""
     return keys
 
 
@@ -350,9 +351,9 @@ class RateGate(KeyedGate):
         """For each database alias: the earliest monotonic time of the next admission."""
 
     def admit_keys(self, store: Store, keys: Collection[str]) -> Admitted:
-        found = admit_in_batches(store, sorted(keys), admit_rate_keys)
-        notify_of_keys(store, self.name, found.missed)
-        return found
+        admitted = admit_in_batches(store, sorted(keys), admit_rate_keys)
+        notify_of_keys(store, self.name, admitted.missed)
+        return admitted
 
     def admit_new(self, store: Store, keys: Mapping[str, int | None], *, is_urgent: bool) -> Admitted:
         ordered = sorted(keys)
@@ -368,7 +369,7 @@ class RateGate(KeyedGate):
         sweep = self._new_sweep()
         admitted: Counter[str] = Counter()
         while True:
-            keys = {*due_rates(store), *sweep.run(store, _unchanged, limit=KEYS_AT_ONCE)}
+            keys = {*due_rates(store), *sweep.run(store, _same_keys, limit=KEYS_AT_ONCE)}
             admitted.update(admit_rate_keys(store, keys).counts)
             if not sweep.after:
                 wake(store, admitted)
@@ -380,7 +381,7 @@ class RateGate(KeyedGate):
         most, sweep, wanted = min(limit, KEYS_AT_ONCE), self._sweeps[store.alias], self._wanted[store.alias]
         keys = {*sorted(wanted)[:most], *due_rates(store, limit=most)}
         if sweep.due_at <= time.monotonic():
-            keys.update(sweep.run(store, _unchanged, limit=most))
+            keys.update(sweep.run(store, _same_keys, limit=most))
         if not keys:
             return GateResult({})
         admitted = admit_rate_keys(store, keys)

@@ -45,12 +45,12 @@ def why_it_waits_for_its_rate(job: Job, now: datetime) -> str:
     pace = pace_of(job.rate_key, job.rate_interval, job.rate_burst)
     if pace is None:
         return gettext("It will be admitted within a second or two, because its queue has no rate limit.")
-    before = _before(job)
+    before = _jobs_before(job)
     values = {
         "rate": rate_text(pace[0]),
         "key": key_of_job(job, job.rate_key),
         "number": before,
-        "span": roughly(timedelta(seconds=_seconds(job, pace, before.found, now))),
+        "span": roughly(timedelta(seconds=_seconds_until_token(job, pace, before.found, now))),
     }
     if not before.found:
         return gettext("It waits for the rate %(rate)s of “%(key)s”: about %(span)s.") % values
@@ -69,7 +69,7 @@ def why_it_waits_for_its_rate(job: Job, now: datetime) -> str:
     )
 
 
-def _seconds(job: Job, pace: tuple[float, int], before: int, now: datetime) -> float:
+def _seconds_until_token(job: Job, pace: tuple[float, int], before: int, now: datetime) -> float:
     """Return the seconds until the job gets a token, if each job before it takes one token."""
     interval, burst = pace
     full_at = RateBucket.objects.filter(key=job.rate_key).values_list("full_at", flat=True).first()
@@ -77,7 +77,7 @@ def _seconds(job: Job, pace: tuple[float, int], before: int, now: datetime) -> f
     return max(0.0, missing + (before + 1 - burst) * interval)
 
 
-def _before(job: Job) -> Count:
+def _jobs_before(job: Job) -> Count:
     """The number of jobs of the key that will be admitted before this job, up to the limit of a count.
 
     Index: rate_waiting.

@@ -30,7 +30,7 @@ class RateBucket(models.Model):
 
 
 class Tokens:
-    """Moves the times of rate limits when a test moves the clock: a `testing.run.Clock`."""
+    """Moves the times of rate limits when a test moves its clock, as a `testing.run.Clock`."""
 
     def __init__(self, alias: str) -> None:
         self._buckets = RateBucket.objects.using(alias)

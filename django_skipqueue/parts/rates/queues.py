@@ -133,7 +133,7 @@ def block_unrated(store: Store, *, limit: int = BATCH_ROWS) -> int:
 
 
 class RateVerbs:
-    """Methods of `models.Queue`."""
+    """The methods that this part adds to `models.Queue`."""
 
     @staticmethod
     def rate(name: str, rate: str | None, *, by: str = "", database: str | None = None) -> None:

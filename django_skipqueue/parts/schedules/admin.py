@@ -1,6 +1,6 @@
 """The admin pages of schedules: the list, the page and form of one schedule, and buttons to pause, resume and run it.
 
-Every view checks the user's permission itself, a GET changes nothing, and every view logs its changes.
+Every view checks the user's permission itself, changes nothing on a GET, and logs its changes.
 
 The form uses the same checks as `@periodic`, so supervisors can run every schedule that it accepts. The browser never
 gets a secret: if the user leaves a masked value unchanged, the schedule keeps the secret.
@@ -251,7 +251,7 @@ class ScheduleForm(forms.ModelForm):
         return cleaned
 
     def _restored(self, name: str) -> Any:
-        """Replace masks in a field by the saved secrets. Refuse masks if the task has changed: it may show secrets."""
+        """Replace masks in a field by the saved secrets. Refuse masks for another task, which may show the secrets."""
         typed = self.cleaned_data[name]
         is_same = bool(self._saved) and self.cleaned_data.get("task") == self._saved["task"]
         shown, saved = (getattr(self._shown, name), self._saved[name]) if is_same else (None, None)
@@ -264,7 +264,7 @@ class ScheduleForm(forms.ModelForm):
 RUN_PERMISSION = "django_skipqueue.run_schedule"
 
 
-def _applied(request: HttpRequest, row: Schedule, verb: str) -> tuple[str, int]:
+def _apply_verb(request: HttpRequest, row: Schedule, verb: str) -> tuple[str, int]:
     """Apply one of `SCHEDULE_VERBS`. Return a message for the user, and its level."""
     store, by, values = Store.default(), request.user.get_username(), {"name": shortened(row.name)}
     if verb == "run":
@@ -352,7 +352,7 @@ class ScheduleAdmin(OwnViews):
         row = Schedule.objects.filter(pk=schedule_id).first() if schedule_id < 2**63 else None
         if row is None:
             raise Http404
-        message, level = _applied(request, row, verb)
+        message, level = _apply_verb(request, row, verb)
         if level == messages.SUCCESS:
             self.log_change(request, row, message)
         self.message_user(request, message, level)
@@ -382,7 +382,7 @@ class ScheduleAdmin(OwnViews):
         return HttpResponseRedirect(self.address("add" if "_addanother" in request.POST else "changelist"))
 
     def render_delete_form(self, request: HttpRequest, context: dict[str, Any]) -> HttpResponse:
-        """Ask for confirmation instead of Django, whose question names no database. Django deletes after any POST."""
+        """Ask for confirmation, because Django's own question does not name the database. Django deletes on a POST."""
         row = context["object"]
         return self.ask(
             request,

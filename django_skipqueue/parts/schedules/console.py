@@ -1,4 +1,4 @@
-"""What operators see of schedules: the state of each schedule, metrics, checks of the doctor, and a subcommand.
+"""What operators see of schedules: the state of each schedule, metrics, rules about problems, and a subcommand.
 
 Times are shown in words, such as `every 5 min` or `at 09:00, Monday to Friday`, and can be translated.
 """
@@ -206,8 +206,8 @@ class ScheduleState:
     @cached_property
     def failed_runs(self) -> list[ScheduledRun]:
         """The failed runs since the last success, the newest first."""
-        known = (run for run in self.runs if run.has_failed or run.state == Status.COMPLETED)
-        return list(takewhile(attrgetter("has_failed"), known))
+        ended_runs = (run for run in self.runs if run.has_failed or run.state == Status.COMPLETED)
+        return list(takewhile(attrgetter("has_failed"), ended_runs))
 
     @property
     def failures(self) -> int:
@@ -360,8 +360,8 @@ def _first_by_name(store: Store) -> list[tuple[str, ScheduleState]]:
     return [(state.row.name, state) for state in schedule_states(store.alias, retired_at=None)[:MOST_SERIES]]
 
 
-# late-schedule → the schedules that are late, the latest schedule first: name, task, seconds, error, id, the time that
-# has passed. The table has a row for each schedule.
+# late-schedule → the schedules that are late, the longest overdue first: name, task, seconds since the planned time,
+# error, id, and the planned time. The table has a row for each schedule.
 LATE_SCHEDULES = """
 SELECT name, task, extract(epoch FROM statement_timestamp() - next_run_at)::float8, error, id, next_run_at
 FROM skipqueue_schedule
@@ -444,10 +444,10 @@ SCHEDULE_COLOURS = {"active": GREEN, "error": RED, "late": RED, "failing": RED, 
 SCHEDULE_VERBS = ("pause", "resume", "run")
 
 SCHEDULE_TEXTS: Renderers[ScheduleState] = {
-    "state": lambda each: Coloured(str(SCHEDULE_STATES[each.state]), SCHEDULE_COLOURS[each.state]),
-    "timezone": lambda each: each.row.timezone if each.row.cron else "",
-    "next": lambda each: f"{each.next_run:%Y-%m-%d %H:%M:%S}" if each.next_run else "",
-    "job": lambda each: f"{each.row.last_job_id or ''} {each.last_run.state if each.last_run else ''}".strip(),
+    "state": lambda state: Coloured(str(SCHEDULE_STATES[state.state]), SCHEDULE_COLOURS[state.state]),
+    "timezone": lambda state: state.row.timezone if state.row.cron else "",
+    "next": lambda state: f"{state.next_run:%Y-%m-%d %H:%M:%S}" if state.next_run else "",
+    "job": lambda state: f"{state.row.last_job_id or ''} {state.last_run.state if state.last_run else ''}".strip(),
 }
 
 
@@ -475,34 +475,34 @@ class Schedules(Watchable):
             raise CommandError(printable(f"{verb!r} is no verb for schedules: {known}."), returncode=Exit.USAGE)
         if verb is not None:
             return _show(console, _schedule(verb), in_json=options["json"])
-        found = schedule_states()
-        print_facts(console, SCHEDULE, found, SCHEDULE_TEXTS, in_json=options["json"])
-        if not found:
+        states = schedule_states()
+        print_facts(console, SCHEDULE, states, SCHEDULE_TEXTS, in_json=options["json"])
+        if not states:
             console.say("There are no schedules. Supervisors write the schedules of the code when they start.")
-        for each in found:
-            if each.error:
-                console.say(f"{each.row.name}: {each.error}")
-        return Exit.DONE if found else Exit.NEGATIVE
+        for state in states:
+            if state.error:
+                console.say(f"{state.row.name}: {state.error}")
+        return Exit.DONE if states else Exit.NEGATIVE
 
 
 def _show(console: Console, schedule: Schedule, *, in_json: bool) -> Exit:
     """Print the facts of a schedule, and its last jobs."""
-    (found,) = schedule_states(pk=schedule.pk)
+    (state,) = schedule_states(pk=schedule.pk)
     if in_json:
-        console.json(as_json(SCHEDULE, found) | {"runs": [run._asdict() for run in found.runs]})
+        console.json(as_json(SCHEDULE, state) | {"runs": [run._asdict() for run in state.runs]})
         return Exit.DONE
-    for fact, look in columns(SCHEDULE, [found], SCHEDULE_TEXTS):
-        if value := look(found) if look else in_terminal(fact, found):
+    for fact, renderer in columns(SCHEDULE, [state], SCHEDULE_TEXTS):
+        if value := renderer(state) if renderer else in_terminal(fact, state):
             console.line(printable(f"{fact.title!s:<{LABEL_WIDTH}}{value}"))
-    for label, text in (("error", found.error), ("paused by", found.row.paused_by)):
+    for label, text in (("error", state.error), ("paused by", state.row.paused_by)):
         if text:
             console.line(printable(f"{label:<{LABEL_WIDTH}}{text}"))
-    for number, time in enumerate(found.next_runs[1:]):
+    for number, time in enumerate(state.next_runs[1:]):
         console.line(f"{'' if number else 'then':<{LABEL_WIDTH}}{time:%Y-%m-%d %H:%M:%S}")
-    for run in found.runs:
-        line = f"job {run.id} {run.state}, enqueued {distance(run.enqueued_at, found.now)}"
+    for run in state.runs:
+        line = f"job {run.id} {run.state}, enqueued {distance(run.enqueued_at, state.now)}"
         console.line(
-            printable(f"{'last jobs' if run is found.runs[0] else '':<{LABEL_WIDTH}}{line} {run.error}".rstrip())
+            printable(f"{'last jobs' if run is state.runs[0] else '':<{LABEL_WIDTH}}{line} {run.error}".rstrip())
         )
     return Exit.DONE
 

@@ -69,12 +69,12 @@ class ScheduleEntry:
             if not isinstance(text, str) or not text.strip():
                 raise InvalidOption(f"{option} must be a str that is not empty, not {text!r}.")
             check_key(option, text)
-        for option, value, known in (
+        for option, value, allowed in (
             ("catch_up", self.catch_up, get_args(CatchUp)),
             ("overlap", self.overlap, get_args(Overlap)),
         ):
-            if value not in known:
-                raise InvalidOption(f"{option} must be one of {', '.join(map(repr, known))}, not {value!r}.")
+            if value not in allowed:
+                raise InvalidOption(f"{option} must be one of {', '.join(map(repr, allowed))}, not {value!r}.")
         check_call(self.args, self.kwargs)
         encode("args", list(self.args))
         encode("kwargs", dict(self.kwargs))
@@ -186,8 +186,8 @@ def add_entry(entry: ScheduleEntry, task: Any) -> None:
 
     Raises `InvalidOption` if another entry has the same name.
     """
-    known = entries.get(entry.name)
-    if known is not None and (known[1] is task or known[0].task != entry.task):
+    existing = entries.get(entry.name)
+    if existing is not None and (existing[1] is task or existing[0].task != entry.task):
         raise InvalidOption(
             f"two schedules are called {entry.name!r}. Give one of them another name: @periodic(…, name=…)."
         )
@@ -200,7 +200,7 @@ def all_entries() -> tuple[list[ScheduleEntry], list[Problem]]:
     Return nothing if `SKIPQUEUE` is not valid, because the system checks report that.
     """
     try:
-        listed: list[tuple[str, Any]] = [
+        definitions: list[tuple[str, Any]] = [
             *((name, entry) for name, (entry, _) in entries.items()),
             *load().periodic.items(),
         ]
@@ -208,7 +208,7 @@ def all_entries() -> tuple[list[ScheduleEntry], list[Problem]]:
         return [], []
     valid: dict[str, ScheduleEntry] = {}
     problems: list[Problem] = []
-    for name, definition in listed:
+    for name, definition in definitions:
         try:
             entry = definition if isinstance(definition, ScheduleEntry) else from_settings(name, definition)
             entry.check()
@@ -258,8 +258,8 @@ RETIRED_KEPT_SECONDS = 7 * 86_400.0
 CLOCK_IN_SECONDS = "SELECT extract(epoch FROM statement_timestamp())::float8"
 
 # synchronise → the names of the schedules whose rows now have the definitions of this process. When a supervisor starts
-# (`has_started` is false), its definition replaces the row's definition, with one exception: if the row's previous
-# definition is the same, a newer deployment has already replaced it, and this supervisor belongs to the older
+# (`has_started` is false), its definition replaces the row's definition, with one exception: if the row has had the
+# supervisor's definition just before, a newer deployment has replaced it, and this supervisor belongs to the older
 # deployment. Later on, a supervisor only replaces a definition that no supervisor has confirmed for `stale` seconds,
 # for example after a rollback. The row keeps its pause, its last run and, if its times have not changed, its next time.
 # Rows that were added in the admin do not change.
@@ -336,7 +336,7 @@ DELETE FROM skipqueue_schedule
 WHERE source <> 'admin' AND retired_at <= statement_timestamp() - make_interval(secs => %(kept)s)
 """
 
-# synchronise → those of these names that belong to schedules added in the admin. Index: the unique index of names.
+# synchronise → which of these names belong to schedules that were added in the admin. Index: the unique index of names.
 NAMES_OF_ADMIN = "SELECT name FROM skipqueue_schedule WHERE name = ANY (%(names)s::text[]) AND source = 'admin'"
 
 
@@ -357,8 +357,8 @@ def synchronise(store: Store, entries: Sequence[ScheduleEntry], *, has_started: 
         stored = {name for (name,) in store.rows(CONFIRM, values)}
     store.execute(RETIRE, {"stale": UNCONFIRMED_SECONDS})
     store.execute(REMOVE, {"kept": RETIRED_KEPT_SECONDS})
-    others = [entry.name for entry in entries if entry.name not in stored]
-    return [name for (name,) in store.rows(NAMES_OF_ADMIN, {"names": others})] if others else []
+    not_stored = [entry.name for entry in entries if entry.name not in stored]
+    return [name for (name,) in store.rows(NAMES_OF_ADMIN, {"names": not_stored})] if not_stored else []
 
 
 # bring_back → for each schedule that waits for its next time: the database's clock in seconds since the epoch, the id,
@@ -401,14 +401,14 @@ def bring_back(store: Store) -> list[str]:
 
     Such times remain if the database's clock was ahead for a moment, for example in a restored virtual machine.
     """
-    ahead = []
+    corrections = []
     for now, id, cron, interval, zone, next in store.rows(WAITING_SCHEDULES, {"margin": NEXT_TIME_MARGIN}):
         first = None
         with suppress(InvalidOption):  # a row that somebody has edited by hand: `fire` notes the error
             first = timetable(cron=cron, interval=interval, zone=zone).first(instant(now))
         if first is not None and first.timestamp() + NEXT_TIME_MARGIN < next:
-            ahead.append({"id": id, "next": first.timestamp()})
-    if not ahead:
+            corrections.append({"id": id, "next": first.timestamp()})
+    if not corrections:
         return []
-    rows = store.rows(BRING_BACK, {"entries": json.dumps(ahead), "margin": NEXT_TIME_MARGIN})
+    rows = store.rows(BRING_BACK, {"entries": json.dumps(corrections), "margin": NEXT_TIME_MARGIN})
     return [name for (name,) in rows]

@@ -1,6 +1,6 @@
 """Fire the schedules that are due: insert a schedule's jobs and store its next time, in one transaction.
 
-A job is enqueued exactly once for each time of a schedule, with any number of supervisors, even if one dies. For the
+A job is enqueued exactly once for each time of a schedule, with any number of supervisors, even if one dies: the
 supervisor that inserts the job has locked the schedule's row, and commits the next time together with the job. No code
 of the project runs here. An error of one schedule is stored in its row, and does not stop other schedules.
 """
@@ -172,7 +172,7 @@ def _fire_schedule(store: Store, schedule: DueSchedule) -> list[ScheduleEvent]:
         if not (is_of_row or getattr(error.__cause__, "sqlstate", None) == LOCK_NOT_AVAILABLE):
             raise
         problem = error
-    except Exception as error:  # of any kind: somebody may have written anything into the row
+    except Exception as error:  # any error is possible, because somebody may have written anything into the row
         problem = error
     text = error_text(schedule, problem)
     store.execute(NOTE_ERROR, {"id": schedule.id, "error": text, "delay": ERROR_RETRY_SECONDS})
@@ -199,8 +199,9 @@ def error_text(schedule: DueSchedule, problem: Exception) -> str:
 # unique key.
 LIMIT_KEY_LOCK = "SELECT set_config('lock_timeout', %(timeout)s, true)"
 
-# The begin of the failures in a row, before a job leaves the five known jobs of a schedule: none if one of these five
-# has succeeded, and the first of them if nobody knows an earlier one. Index: the primary key of jobs.
+# When the first of the jobs that have failed in a row was enqueued, among the last five jobs of a schedule, before the
+# oldest of the five is forgotten: NULL if one of the five has succeeded. An earlier time in the row stays. Index: the
+# primary key of jobs.
 FAILING_SINCE_RUN = """(
         SELECT
             CASE
@@ -214,7 +215,8 @@ FAILING_SINCE_RUN = """(
         WHERE job.id = ANY (last_job_id || earlier_job_ids)
     )"""
 
-# fire, which has locked the row: writes the next time, and the enqueued jobs, the newest first. Index: the primary key.
+# fire, which has locked the row → nothing. Writes the next time, and the enqueued jobs, the newest first. Index: the
+# primary key.
 FIRED = joined(
     """
 UPDATE skipqueue_schedule
@@ -250,7 +252,7 @@ def _enqueue(store: Store, schedule: DueSchedule) -> list[ScheduleEvent]:
         inserted = new_job(store, store.enqueue_untraced, timed, call)
         if inserted is not None:  # `None`: another job holds the unique key
             ids.append(inserted.id)
-    following = table.after(now, planned=schedule.planned)
+    next_time = table.after(now, planned=schedule.planned)
     events = list(_events(store, schedule, due, ids))
     if len(times) > len(due):
         events.append(ScheduleSkipped(store.alias, schedule.name, "late", ids[-1] if ids else schedule.last_job_id))
@@ -258,7 +260,7 @@ def _enqueue(store: Store, schedule: DueSchedule) -> list[ScheduleEvent]:
         FIRED,
         {
             "id": schedule.id,
-            "next": following and following.timestamp(),
+            "next": next_time and next_time.timestamp(),
             "job_ids": ids[::-1],
             "is_skipped": any(isinstance(event, ScheduleSkipped) for event in events),
         },
@@ -277,7 +279,7 @@ def _events(store: Store, schedule: DueSchedule, due: list[datetime], ids: list[
 def _due_times(schedule: DueSchedule, table: Timetable, now: datetime) -> list[datetime]:
     """Return the times for which to enqueue a job, at most `MOST_CAUGHT_UP` and one more."""
     limit = MOST_CAUGHT_UP + 1 if schedule.catch_up == "all" else 1
-    # After an edit by hand, the planned time may not belong to the timetable. It is due nevertheless.
+    # After an edit by hand, the planned time may not belong to the timetable. A job is enqueued for it nevertheless.
     due = table.newest(now, planned=schedule.planned, limit=limit) or [schedule.planned]
     if schedule.catch_up == "skip":
         return [time for time in due if (now - time).total_seconds() < MISSED_SECONDS]
@@ -293,9 +295,9 @@ def spec_at(spec: JobSpec, schedule: DueSchedule | ScheduleEntry, planned: datet
     return spec._replace(run_after=timedelta(seconds=random.uniform(0, jitter)))  # noqa: S311 (spreads load)
 
 
-# fire, run_now → whether the last job of a schedule is unfinished. This must be a separate statement after the one that
-# locks the row, because a statement uses a snapshot from before its own wait for a lock. Index: the primary key of
-# jobs.
+# fire, run_now → whether the last job of a schedule is unfinished. This must be a separate statement after the
+# statement that locks the row, because a statement uses a snapshot from before its own wait for a lock. Index: the
+# primary key of jobs.
 IS_UNFINISHED = """
 SELECT EXISTS (SELECT FROM skipqueue_job WHERE id = %(id)s AND finished_at IS NULL)
 """
@@ -303,8 +305,8 @@ SELECT EXISTS (SELECT FROM skipqueue_job WHERE id = %(id)s AND finished_at IS NU
 
 def is_unfinished(store: Store, job_id: int) -> bool:
     """Return whether this job is unfinished; False if it was pruned."""
-    ((found,),) = store.rows(IS_UNFINISHED, {"id": job_id})
-    return bool(found)
+    ((unfinished,),) = store.rows(IS_UNFINISHED, {"id": job_id})
+    return bool(unfinished)
 
 
 ENTRY_CONFIRM_SECONDS = 30.0
@@ -335,7 +337,7 @@ class FireSchedules(Periodic):
         self._entries: list[ScheduleEntry] | None = None
         self._problems: list[Problem] = []
         self.digests: list[str] = []
-        self._skipped: dict[int, float] = {}  # by id: until this monotonic time
+        self._skipped: dict[int, float] = {}  # until which monotonic time schedules are skipped, by id
 
     def run(self, now: float) -> None:
         if now >= self.confirm_at:
@@ -379,7 +381,7 @@ class FireSchedules(Periodic):
 
 @dataclass(eq=False)
 class PlannedSchedule:
-    """See `testing.run.Planned`."""
+    """A schedule that a test fires: see `testing.run.Planned`."""
 
     entry: ScheduleEntry
     last_job_id: int | None = None
@@ -406,7 +408,7 @@ def planned(schedules: bool | Sequence[Any]) -> list[PlannedSchedule]:
     entries, _ = all_entries()
     if schedules is not True:
         names = {name_of(task) for task in schedules or ()}
-        if without := names - {entry.task for entry in entries}:
-            raise ValueError(f"{min(without)} has no schedule. Put @periodic above @job or @task.")
+        if names_without := names - {entry.task for entry in entries}:
+            raise ValueError(f"{min(names_without)} has no schedule. Put @periodic above @job or @task.")
         entries = [entry for entry in entries if entry.task in names]
     return [PlannedSchedule(entry) for entry in entries]

@@ -60,7 +60,7 @@ def resume(store: Store, schedule_id: int, *, by: str = "") -> bool:
     return False
 
 
-# run_now, which has locked the row: writes the job that it has enqueued. Index: the primary key.
+# run_now, which has locked the row → nothing. Writes the job that it has enqueued. Index: the primary key.
 NOTE_RUN = joined(
     """
 UPDATE skipqueue_schedule
@@ -89,7 +89,7 @@ def run_now(store: Store, schedule_id: int) -> int:
             raise InvalidOption(f"The last job, {last}, is still unfinished, and this schedule does not overlap jobs.")
         try:
             inserted = _enqueue_now(store, schedule)
-        except Error:  # of the database
+        except Error:  # an error of the database
             raise
         except Exception as error:  # the project's code, or a row edited by hand, may raise anything
             kind = type(error) if isinstance(error, SkipQueueError) else InvalidOption
@@ -110,7 +110,7 @@ def _enqueue_now(store: Store, schedule: DueSchedule) -> EnqueuedJob:
     return inserted
 
 
-# plan_again, which has locked the row: writes the next time. Index: the primary key.
+# plan_again, which has locked the row → nothing. Writes the next time. Index: the primary key.
 PLAN_SCHEDULE = """
 UPDATE skipqueue_schedule
 SET next_run_at = to_timestamp(%(next)s::float8), fire_at = to_timestamp(%(next)s::float8), error = ''
@@ -119,12 +119,12 @@ WHERE id = %(id)s
 
 
 def plan_again(store: Store, schedule_id: int) -> datetime | None:
-    """Write and return the next time of a schedule whose times were edited. Raises `InvalidOption` as `timetable`."""
+    """Write and return the next time of an edited schedule. Raises `InvalidOption` if its times are not valid."""
     with transaction.atomic(using=store.alias):
         schedule = _locked_schedule(store, schedule_id)
-        following = None if schedule is None else schedule.timetable.first(instant(schedule.now))
-        store.execute(PLAN_SCHEDULE, {"id": schedule_id, "next": following and following.timestamp()})
-        return following
+        next_time = None if schedule is None else schedule.timetable.first(instant(schedule.now))
+        store.execute(PLAN_SCHEDULE, {"id": schedule_id, "next": next_time and next_time.timestamp()})
+        return next_time
 
 
 # try_again → nothing. Clears the error, so that a supervisor fires the schedule at its next time. Index: the primary
@@ -137,7 +137,7 @@ def try_again(store: Store, schedule_id: int) -> None:
     store.execute(TRY_SCHEDULE_AGAIN, {"id": schedule_id})
 
 
-# resume, run_now, plan_again → the schedule, in the columns of DUE. Index: the primary key.
+# resume, run_now, plan_again → the schedule, in the columns of DUE_SCHEDULE. Index: the primary key.
 LOCK_SCHEDULE = """
 SELECT
     id, name, task, args::text, kwargs::text, cron, extract(epoch FROM "interval")::float8, timezone, catch_up, overlap,
@@ -158,11 +158,11 @@ def _next_time(schedule: DueSchedule) -> dict[str, Any]:
     now = instant(schedule.now)
     try:
         if schedule.planned_at is None:
-            following = schedule.timetable.first(now)
+            next_time = schedule.timetable.first(now)
         elif schedule.planned > now:
-            following = schedule.planned
+            next_time = schedule.planned
         else:
-            following = schedule.timetable.after(now, planned=schedule.planned)
+            next_time = schedule.timetable.after(now, planned=schedule.planned)
     except SkipQueueError:
         return {"next": schedule.planned_at}
-    return {"next": following and following.timestamp()}
+    return {"next": next_time and next_time.timestamp()}

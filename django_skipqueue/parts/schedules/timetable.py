@@ -206,14 +206,14 @@ def upcoming(table: Timetable, planned: datetime, number: int) -> list[datetime]
 
 def wall_clock_instant(time: datetime, zone: tzinfo | None) -> datetime:
     """Return when the wall clock first shows this naive time, or skips it, in UTC."""
-    before, behind = time.replace(tzinfo=zone, fold=0), time.replace(tzinfo=zone, fold=1)
-    earlier, later = before.utcoffset() or timedelta(0), behind.utcoffset() or timedelta(0)
-    if earlier >= later:  # the clock shows the time once or twice
-        return before.astimezone(UTC)
-    skipped_after, skipped_at = (time - later).replace(tzinfo=UTC), (time - earlier).replace(tzinfo=UTC)
+    first, second = time.replace(tzinfo=zone, fold=0), time.replace(tzinfo=zone, fold=1)
+    offset_before, offset_after = first.utcoffset() or timedelta(0), second.utcoffset() or timedelta(0)
+    if offset_before >= offset_after:  # the clock shows the time once or twice
+        return first.astimezone(UTC)
+    skipped_after, skipped_at = (time - offset_after).replace(tzinfo=UTC), (time - offset_before).replace(tzinfo=UTC)
     while skipped_at - skipped_after > ONE_SECOND:  # the clock changes between these instants
         middle = skipped_after + (skipped_at - skipped_after) // 2
-        if middle.astimezone(zone).utcoffset() == later:
+        if middle.astimezone(zone).utcoffset() == offset_after:
             skipped_at = middle
         else:
             skipped_after = middle
@@ -227,7 +227,7 @@ def _simulated(expression: str, start: datetime, *, back: bool = False) -> Itera
     except ImportError:
         raise InvalidOption(CRONSIM_MISSING) from None
     try:
-        times: Iterator[datetime] = CronSim(_normal(expression), start, reverse=back)
+        times: Iterator[datetime] = CronSim(_with_six_fields(expression), start, reverse=back)
     except InvalidOption:
         raise
     except Exception as error:  # for a few mistakes, cronsim raises errors other than `CronSimError`
@@ -246,8 +246,8 @@ def parsed(expression: str) -> Any:
     return _simulated(expression, datetime(2000, 1, 1))  # noqa: DTZ001 (only its fields are used)
 
 
-def _normal(expression: str) -> str:
-    """Return the expression with six fields: with six, cronsim leaves clock changes to this module.
+def _with_six_fields(expression: str) -> str:
+    """Return the expression with six fields, because cronsim then leaves changes of the clock to this module.
 
     Raises `InvalidOption` for an expression that cannot be used.
     """

@@ -1,4 +1,4 @@
-"""What operators see of unique keys: which job holds a key, and a check for keys that are held for days."""
+"""What operators see of unique keys: which job holds a key, and a rule about keys that are held for days."""
 
 from collections.abc import Iterator
 
@@ -30,13 +30,14 @@ _FIRST = """(
     )"""
 
 _ORDERS = {"scheduled": "run_after, id", "running": "locked_at"}
-"""The order of the index of a status; of one that is not here, by id."""
+"""The order in which jobs of a status are read by its index. A status that is missing here is read in order of ids."""
 
 
 def _first_of_each() -> str:
-    others = (status for status in UNFINISHED_STATUSES if status != "queued")
+    """Return the SQL that reads the first jobs of each unfinished status except `queued`."""
+    statuses = (status for status in UNFINISHED_STATUSES if status != "queued")
     return "\n    UNION ALL\n    ".join(
-        joined(_FIRST, status=status, order=_ORDERS.get(status, "id")) for status in others
+        joined(_FIRST, status=status, order=_ORDERS.get(status, "id")) for status in statuses
     )
 
 
@@ -80,7 +81,7 @@ LIMIT 100
 
 
 LONGEST_HELD = 3 * 86_400.0
-"""Seconds an unfinished job may hold its unique key after it was due, before the doctor reports it."""
+"""Seconds an unfinished job may hold its unique key after it was due, before a rule reports it."""
 
 
 def stuck_keys(store: Store) -> Iterator[Finding]:

@@ -219,10 +219,10 @@ def holder(store: Store, spec: JobSpec, key: str) -> Job | None:
 
 def held(alias: str, keys: Collection[str]) -> dict[str, int]:
     """Return the keys that jobs in this database hold, each with the id of its job. Index: unique."""
-    window = ExpressionWrapper(F("unique_seconds") * timedelta(seconds=1), DurationField())
+    holding_time = ExpressionWrapper(F("unique_seconds") * timedelta(seconds=1), DurationField())
     holders = Job._base_manager.using(alias).filter(KEY_IS_HELD, unique_key__in=keys)
-    in_time = holders.filter(Q(finished_at=None) | Q(enqueued_at__gt=Now() - window))
-    return {key: id for key, id in in_time.values_list("unique_key", "pk") if key is not None}
+    current_holders = holders.filter(Q(finished_at=None) | Q(enqueued_at__gt=Now() - holding_time))
+    return {key: id for key, id in current_holders.values_list("unique_key", "pk") if key is not None}
 
 
 def _holders(store: Store, keys: Sequence[str]) -> list[KeyHolder]:
@@ -369,10 +369,10 @@ def taken_by(alias: str, job_ids: Sequence[int]) -> UniqueKeyTaken:
 
 
 def _check_distinct(calls: Sequence[EncodedCall]) -> None:
-    first: dict[str, int] = {}
+    positions: dict[str, int] = {}
     for position, call in enumerate(calls):
-        if call.unique_key is not None and first.setdefault(call.unique_key, position) != position:
-            raise UniqueKeyTaken(f"call {position}: call {first[call.unique_key]} has the same unique key.")
+        if call.unique_key is not None and positions.setdefault(call.unique_key, position) != position:
+            raise UniqueKeyTaken(f"call {position}: call {positions[call.unique_key]} has the same unique key.")
 
 
 def in_key_order(calls: Sequence[EncodedCall], *, last: bool) -> list[EncodedCall]:

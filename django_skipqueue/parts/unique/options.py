@@ -32,7 +32,7 @@ class UniqueBy:
     """The option `unique`, made by `unique_by(…)`: the arguments whose values make the unique key."""
 
     names: tuple[str, ...] = ()
-    """Empty: all arguments."""
+    """If empty, all arguments make the key."""
 
     def check(self, signature: inspect.Signature) -> None:
         """Raise `InvalidOption` if a name is not a parameter of the task."""

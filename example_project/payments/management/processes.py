@@ -1,4 +1,4 @@
-"""The processes that run the demo's jobs: started as an operator would start them, and ended with the demo."""
+"""Starts the processes that run the demo's jobs, as an operator would, and ends them with the demo."""
 
 import os
 import signal
@@ -15,14 +15,14 @@ from django.core.management.base import CommandError
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 STOP_SECONDS = 60.0
-"""Seconds that a process may take to stop. It takes one or two."""
+"""Seconds that a process may take to stop. It usually takes one or two."""
 
 
 CELERY_WORKER = ["-m", "celery", "-A", "shop", "worker", "--queues", "emails", "--concurrency", "4"]
 
 
 def commands() -> dict[str, list[str]]:
-    """The commands that run the jobs, by a name for each; a later one needs the earlier ones."""
+    """The commands that run the jobs, by name. A later process needs the earlier ones."""
     if settings.CARRIER:
         return {
             "worker": manage("runworker", "--queues", "default", "--no-reload"),
@@ -39,9 +39,10 @@ def manage(*arguments: str) -> list[str]:
 
 @contextmanager
 def running(log: Path, environment: Mapping[str, str], *, time_limit: float) -> Iterator[Callable[[], None]]:
-    """Run all of them within the block. Yields what raises `CommandError` if one is gone, or if the time is over.
+    """Run all processes within the block. Yields a function that raises `CommandError` if a process or the time ended.
 
-    A signal raises `CommandError` as well. Ctrl-C does not reach them: a worker takes a second signal for "at once".
+    A signal raises `CommandError` as well. Ctrl-C does not reach the processes: a second signal would stop a worker at
+    once.
     """
     deadline = time.monotonic() + time_limit
     processes: dict[str, subprocess.Popen[bytes]] = {}
@@ -80,7 +81,7 @@ def stop(signum: int, _: FrameType | None) -> None:
 
 
 def end(processes: Sequence[subprocess.Popen[bytes]]) -> None:
-    """End one after the other, the last first: the relay settles what Celery's workers have finished."""
+    """End the processes, the last one first: the relay must settle the jobs that Celery's workers have finished."""
     for process in reversed(processes):
         process.terminate()
         try:

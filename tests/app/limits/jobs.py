@@ -27,7 +27,7 @@ def two_at_once(context: JobContext, account: str, number: int = 0, seconds: flo
 
 @job(concurrency=limit(2, by="account"))
 def lock_one_of_two_files(account: str, number: int, seconds: float = 0.0) -> None:
-    """Lock one of two files while the task runs. The system unlocks the file when the process dies."""
+    """Lock one of two files while the task runs. The kernel unlocks the file when the process dies."""
     for slot in range(2):
         name = f"skipqueue-{connection.settings_dict['NAME']}-{account}-{slot}"
         with (Path(tempfile.gettempdir()) / name).open("w") as file:

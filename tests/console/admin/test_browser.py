@@ -16,7 +16,7 @@ from django_skipqueue.models import Job, Worker
 from ...app.jobs import add
 from ...app.rows import STATUSES, make_job, make_worker
 from ...app.waiting import wait_until
-from ...harness.languages import Text, speak
+from ...harness.languages import Text, use_translations
 from ...harness.processes import workers
 from . import scene
 from .browser import Complaints, another_look
@@ -300,7 +300,7 @@ GERMAN: dict[Text, Text] = {
 def test_a_laptop_shows_all_columns_with_longer_german_words(
     boss: User, open_admin: Callable[..., Page], registry: Registry, settings: Any, tmp_path: Path
 ) -> None:
-    speak(settings, tmp_path, GERMAN)
+    use_translations(settings, tmp_path, GERMAN)
     scene.make_jobs([make_worker(name="web-1/1"), make_worker(name="web-1/2")])
     page = open_admin(boss, JOBS, viewport=DESKTOP)
     expect(page.get_by_role("columnheader", name="Warteschlange")).to_be_visible()

@@ -26,7 +26,7 @@ from django_skipqueue.models import Job, Queue, Worker
 
 from ...app.rows import STATUSES, make_job, make_worker
 from ...app.verbs import BUTTONS, BY_ACTION
-from ...harness.languages import bracketed, outside_of_brackets, put_into_brackets, speak
+from ...harness.languages import bracketed, outside_of_brackets, put_into_brackets, use_translations
 from .conftest import LIST, QUEUES, WORKERS, page
 
 pytestmark = pytest.mark.django_db
@@ -159,7 +159,7 @@ def test_every_question_and_every_message_can_be_translated(boss: Client, regist
 
 def test_the_page_of_a_job_is_in_the_language_of_the_project(boss: Client, settings: Any, tmp_path: Path) -> None:
     words = ("Queue", "attempt %(number)s running", "running for %(span)s", "Cancel")
-    speak(settings, tmp_path, {text: bracketed(text) for text in words})
+    use_translations(settings, tmp_path, {text: bracketed(text) for text in words})
     text = boss.get(page("change", make_job("running", task="zz.zz", queue_name="zz").pk)).text
     for shown in ("⟦Queue⟧", "⟦attempt 1 running⟧", "⟦running for ", "⟦Cancel⟧…"):
         assert shown in text
@@ -168,7 +168,7 @@ def test_the_page_of_a_job_is_in_the_language_of_the_project(boss: Client, setti
 def test_a_question_that_begins_with_its_number_begins_with_a_capital(settings: Any, tmp_path: Path) -> None:
     discard = ("Discard %(number)s job", "Discard %(number)s jobs")
     to_discard = ("%(number)s taskon forĵeti", "%(number)s taskojn forĵeti")
-    speak(settings, tmp_path, {discard: to_discard, "more than %(number)s": "pli ol %(number)s"})
+    use_translations(settings, tmp_path, {discard: to_discard, "more than %(number)s": "pli ol %(number)s"})
     most = counts.MOST_JOBS_COUNTED + 1
     expected = f"Pli ol {counts.grouped(counts.MOST_JOBS_COUNTED)} taskojn forĵeti?"
     assert many_jobs.question_of(DISCARD, Summary(Count(most), most, [], most, [])) == expected

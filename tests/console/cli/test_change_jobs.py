@@ -21,7 +21,7 @@ from ...app.limit_rows import make_halted
 from ...app.rows import STATUSES, make_job, multiply, state
 from ...app.sessions import Session
 from ...app.verbs import VERBS
-from ...harness.languages import speak
+from ...harness.languages import use_translations
 from .running import skipqueue
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -190,7 +190,7 @@ def test_a_job_whose_row_a_session_has_locked_is_said_to_be_locked(session: Call
 
 def test_verbs_print_english_whatever_the_language_of_the_project(settings: Any, tmp_path: Path) -> None:
     """The admin translates the words of the verbs. The command joins them to English sentences, so it must not."""
-    speak(settings, tmp_path, {"retried": "provita"})
+    use_translations(settings, tmp_path, {"retried": "provita"})
     assert skipqueue("retry", make_job("failed").pk).err == "1 job retried.\n"
 
 

@@ -12,7 +12,7 @@ from django.utils.translation import gettext
 from django_skipqueue.console.rules.examination import rules_of
 
 from ...app.rows import make_job, make_worker
-from ...harness.languages import speak
+from ...harness.languages import use_translations
 from .running import skipqueue
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -56,7 +56,7 @@ def test_the_doctor_prints_the_worst_findings_first_with_commands_to_paste() -> 
 
 @pytest.mark.usefixtures("new_tables")
 def test_the_doctor_prints_findings_as_json_in_english(settings: Any, tmp_path: Path) -> None:
-    speak(settings, tmp_path, {"Finished jobs are not deleted in time": "Malnovaj taskoj"})
+    use_translations(settings, tmp_path, {"Finished jobs are not deleted in time": "Malnovaj taskoj"})
     make_worker()
     make_job("completed", finished_at=timedelta(days=-3))
     assert gettext("Finished jobs are not deleted in time") == "Malnovaj taskoj"

@@ -10,7 +10,7 @@ import pytest
 from django_skipqueue.models import Incident
 
 from ...app.rows import make_job, make_worker
-from ...harness.languages import speak
+from ...harness.languages import use_translations
 from ...harness.reached import NOBODY, reached_at
 from .running import skipqueue
 
@@ -45,7 +45,7 @@ def test_the_verdict_says_for_how_long_a_problem_is_known() -> None:
 
 
 def test_the_verdict_is_printed_as_json_in_english(settings: Any, tmp_path: Any) -> None:
-    speak(settings, tmp_path, {"No worker is alive, and jobs wait": "Neniu laboristo"})
+    use_translations(settings, tmp_path, {"No worker is alive, and jobs wait": "Neniu laboristo"})
     make_job()
     (found,) = skipqueue("verdict", "--json").objects
     (problem,) = found["problems"]

@@ -1,1 +1,1 @@
-"""Django's backend for PostgreSQL, for databases that no test has declared: Django lets no thread connect to these."""
+"""A database backend for databases that a test has not declared, to which Django would not let a thread connect."""

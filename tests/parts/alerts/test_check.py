@@ -28,7 +28,7 @@ from django_skipqueue.queue.store import Store
 
 from ...app.rows import make_job, make_worker
 from ...app.sessions import Session
-from ...harness.languages import speak
+from ...harness.languages import use_translations
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -36,11 +36,11 @@ STORE = Store("default")
 
 
 def check_and_confirm() -> list[Alert]:
-    """Check for alerts, confirm them as announced, and return them."""
-    found = check(STORE)
-    for alert in found:
+    """Check for alerts, confirm each alert as announced, and return the alerts."""
+    alerts = check(STORE)
+    for alert in alerts:
         confirm(STORE, alert)
-    return found
+    return alerts
 
 
 def let_pass(seconds: float) -> None:
@@ -118,7 +118,7 @@ def test_a_rule_that_the_setting_turns_off_raises_nothing_and_ends_its_incident(
 
 
 def test_an_alert_is_in_english_whatever_the_language_of_the_project_is(settings: Any, tmp_path: Any) -> None:
-    speak(settings, tmp_path, {"No worker is alive": "Neniu laboristo vivas"})
+    use_translations(settings, tmp_path, {"No worker is alive": "Neniu laboristo vivas"})
     AlertService().run()
     assert Incident.objects.get(rule="no-worker").title == "No worker is alive"
 
@@ -127,15 +127,18 @@ def test_an_alert_is_in_english_whatever_the_language_of_the_project_is(settings
 def replace_rules(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Replaces all rules by the rule `of-test`, which returns the given findings or raises an error."""
 
-    def choose(*found: Finding, since_minutes: int = 0, fails: bool = False) -> None:
+    def choose(*findings: Finding, since_minutes: int = 0, fails: bool = False) -> None:
         def find(store: Store) -> Iterator[Finding]:
             if fails:
                 store.rows("SELECT * FROM no_such_table")
             ((since,),) = store.rows(f"SELECT now() - interval '{since_minutes} minutes'")
-            yield from (Finding.of(each.severity, each.title, subject=each.subject, since=since) for each in found)
+            yield from (
+                Finding.of(finding.severity, finding.title, subject=finding.subject, since=since)
+                for finding in findings
+            )
 
-        chosen = [Rule("of-test", find, "fine", is_watched=True)]
-        monkeypatch.setattr("django_skipqueue.console.rules.examination.rules_of", lambda _: chosen)
+        rules = [Rule("of-test", find, "fine", is_watched=True)]
+        monkeypatch.setattr("django_skipqueue.console.rules.examination.rules_of", lambda _: rules)
 
     return choose
 
@@ -218,9 +221,9 @@ def test_only_one_of_many_processes_announces_an_incident(session: Callable[[], 
         start.wait(10)
         return check(STORE)
 
-    found = [each.start(check_at_the_same_time) for each in sessions]
-    assert [len(each.result(20)) for each in found].count(1) == 1
-    assert sum(len(each.result()) for each in found) == 1
+    checks = [each.start(check_at_the_same_time) for each in sessions]
+    assert [len(each.result(20)) for each in checks].count(1) == 1
+    assert sum(len(each.result()) for each in checks) == 1
 
 
 def test_an_alert_that_was_not_confirmed_is_announced_again() -> None:
@@ -249,9 +252,9 @@ class AlertService:
     """The service of a supervisor, and the events that it has sent."""
 
     def __init__(self) -> None:
-        self.sent: list[Any] = []
+        self.sent_events: list[Any] = []
         self.is_delivered = True
-        self.service = WatchAlerts(Store("default", send=self.sent.append), delivered=lambda: self.is_delivered)
+        self.service = WatchAlerts(Store("default", send=self.sent_events.append), delivered=lambda: self.is_delivered)
 
     def run(self) -> None:
         """Run the service once, and then as often as it has rules left to apply."""
@@ -268,8 +271,8 @@ def test_only_one_supervisor_checks_at_a_time(monkeypatch: pytest.MonkeyPatch) -
         return []
 
     monkeypatch.setattr("django_skipqueue.parts.alerts.watch.note_incidents", note)
-    for each in (AlertService(), AlertService(), AlertService()):
-        each.run()
+    for alert_service in (AlertService(), AlertService(), AlertService()):
+        alert_service.run()
     assert len(checked) == 1
     let_pass(30)
     AlertService().run()
@@ -278,24 +281,24 @@ def test_only_one_supervisor_checks_at_a_time(monkeypatch: pytest.MonkeyPatch) -
 
 def test_a_supervisor_confirms_an_alert_when_the_sinks_have_handled_it() -> None:
     make_unserved_jobs()
-    one = AlertService()
-    one.is_delivered = False
-    one.run()
-    one.run()
-    assert len(one.sent) == 1
+    alert_service = AlertService()
+    alert_service.is_delivered = False
+    alert_service.run()
+    alert_service.run()
+    assert len(alert_service.sent_events) == 1
     assert not Incident.objects.get(subject="mail").is_announced
-    one.is_delivered = True
-    one.run()
+    alert_service.is_delivered = True
+    alert_service.run()
     assert Incident.objects.get(subject="mail").is_announced
     assert Incident.objects.open().count() == 1
 
 
 def test_a_supervisor_applies_one_rule_at_a_time() -> None:
-    one = AlertService()
-    one.service.run(time.monotonic())
+    service = AlertService().service
+    service.run(time.monotonic())
     runs = 1
-    while one.service.due_at <= time.monotonic():
-        one.service.run(time.monotonic())
+    while service.due_at <= time.monotonic():
+        service.run(time.monotonic())
         runs += 1
     assert runs > sum(rule.is_watched for rule in rules_of("default"))
 

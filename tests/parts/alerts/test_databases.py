@@ -35,7 +35,7 @@ def check_and_confirm(alias: str) -> list[tuple[type, str]]:
 
 
 def make_unserved_job(alias: str) -> None:
-    """Make jobs in a queue without a worker, which have waited long enough for an alert."""
+    """Make a job in a queue without a worker. It has waited long enough for an alert."""
     make_worker(using=alias, queues=["other"])
     make_job(using=alias, queue_name="mail")
     check(Store(alias))
@@ -87,4 +87,7 @@ def test_the_command_checks_the_reachable_databases_if_one_is_down(settings: Any
     with reached_at("gone", NOBODY):
         result = skipqueue("alerts", "--json")
     assert result.code == 1
-    assert [(each["database"], len(each["incidents"])) for each in result.objects] == [("default", 0), ("other", 1)]
+    assert [(printed["database"], len(printed["incidents"])) for printed in result.objects] == [
+        ("default", 0),
+        ("other", 1),
+    ]

@@ -58,7 +58,7 @@ def test_an_alert_is_also_logged_and_sent_as_a_signal(
     raised, over = record_signal(signals.alert_raised), record_signal(signals.alert_over)
     send(RAISED)
     send(OVER)
-    assert [each["sender"] for each in (*raised, *over)] == ["queue-without-worker"] * 2
+    assert [received["sender"] for received in (*raised, *over)] == ["queue-without-worker"] * 2
     assert (raised[0]["subject"], raised[0]["title"], raised[0]["severity"]) == (INCIDENT[2], INCIDENT[4], INCIDENT[3])
     assert (over[0]["since"], over[0]["over_at"]) == (NOON, OVER.over_at)
     shown = 'rule=queue-without-worker subject=mail severity=critical title="4 jobs wait in the queue mail"'
@@ -169,7 +169,7 @@ RULE = "queue-without-worker"
 
 def posted_events(server: Webhook) -> list[str]:
     """The posted events of RULE: while processes start, other rules may find problems too."""
-    return [each["event"] for each in server.posted if each["rule"] == RULE]
+    return [event["event"] for event in server.posted if event["rule"] == RULE]
 
 
 LONG_AGO = "2026-01-01T00:00Z"
@@ -201,6 +201,6 @@ def test_the_alerts_command_raises_and_lists_incidents(manage: Callable[..., Man
 @pytest.mark.django_db(transaction=True)
 def test_the_alerts_command_without_incidents(manage: Callable[..., ManagePy]) -> None:
     make_worker()
-    calm = manage("skipqueue", "alerts")
-    assert calm.wait() == 0
-    assert "Open incidents: 0." in calm.log
+    process = manage("skipqueue", "alerts")
+    assert process.wait() == 0
+    assert "Open incidents: 0." in process.log

@@ -1,4 +1,4 @@
-"""Real supervisors move jobs to the archive. A killed supervisor loses no job, and archives none twice."""
+"""Real supervisors move jobs to the archive. A killed supervisor loses no job, and archives no job twice."""
 
 import signal
 from collections.abc import Callable, Iterator
@@ -36,17 +36,17 @@ def test_a_supervisor_that_is_killed_while_it_archives_leaves_each_job_in_one_ta
 ) -> None:
     with connection.cursor() as cursor:
         cursor.execute(INSERT_FINISHED_JOBS, [NUMBER_OF_JOBS])
-    made = set(Job.objects.values_list("pk", flat=True))
+    all_ids = set(Job.objects.values_list("pk", flat=True))
     with_archive: dict[str, Any] = {"ARCHIVE": timedelta(days=365)}
     first = runworker(settings=f"import datetime\nSKIPQUEUE = {with_archive!r}")
     wait_until(ArchivedJob.objects.exists, "a batch is archived")
     first.send_to_group(signal.SIGKILL)
     first.wait()
     archived, not_archived = (set(model.objects.values_list("pk", flat=True)) for model in (ArchivedJob, Job))
-    assert archived | not_archived == made
+    assert archived | not_archived == all_ids
     assert not archived & not_archived
     assert not_archived, "the supervisor was killed before it had archived all jobs"
     runworker(settings=f"import datetime\nSKIPQUEUE = {with_archive!r}")
     wait_until(lambda: not Job.objects.exists(), "all are archived")
     assert ArchivedJob.objects.count() == NUMBER_OF_JOBS
-    assert len(partitions()) == 4, "of the jobs, of this month and of the next two"
+    assert len(partitions()) == 4, "one partition for the jobs, and three for this month and the next two months"

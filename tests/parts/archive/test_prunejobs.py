@@ -32,7 +32,7 @@ def test_prunejobs_moves_finished_jobs_into_the_archive() -> None:
         make_job("failed", finished_at=timedelta(days=-90))
         assert prunejobs() == "Archived 1 jobs: 1 failed.\n"
         assert (Job.objects.count(), ArchivedJob.objects.count()) == (0, 1)
-        assert len(partitions()) == 4, "one for the job, and those of this month and the next two"
+        assert len(partitions()) == 4, "one partition for the job, and three for this month and the next two months"
         with override_settings(SKIPQUEUE={"ARCHIVE": timedelta(days=31)}):
             prunejobs()
         assert len(partitions()) == 3

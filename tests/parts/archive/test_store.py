@@ -51,9 +51,9 @@ def partition_month(moment: datetime, later: int = 0) -> str:
 
 def now() -> datetime:
     """The database's time."""
-    ((found,),) = execute("SELECT statement_timestamp()")
-    assert isinstance(found, datetime)
-    return found.astimezone(UTC)
+    ((moment,),) = execute("SELECT statement_timestamp()")
+    assert isinstance(moment, datetime)
+    return moment.astimezone(UTC)
 
 
 @pytest.fixture
@@ -155,7 +155,7 @@ class TestMove:
         assert (Job.objects.count(), ArchivedJob.objects.count()) == (0, 1)
 
     def test_two_jobs_with_one_id_may_be_archived(self) -> None:
-        """After somebody has reset the sequence of ids."""
+        """Ids repeat after somebody has reset the sequence of ids."""
         for finished_at in (OLD, OLD * 2):
             make_job("failed", id=7, finished_at=finished_at)
             assert Pruner(store).batch() == {"failed": 1}
@@ -163,7 +163,7 @@ class TestMove:
 
 
 def prune_all() -> dict[str, int]:
-    """Prune until nothing is left. Return the number of the last batch that did something."""
+    """Prune until nothing is left. Return the counts of the last batch that has pruned jobs."""
     pruner = Pruner(store)
     pruned = pruner.batch()
     while pruner.has_more:
@@ -178,14 +178,14 @@ class TestRowsThatCannotBeArchived:
         self, set_archive_and_commit: None, caplog: pytest.LogCaptureFixture
     ) -> None:
         bad = make_job("completed", finished_at=OLD, queue_name="bad")
-        made = [make_job("completed", finished_at=OLD).pk for _ in range(20)]
+        good_ids = [make_job("completed", finished_at=OLD).pk for _ in range(20)]
         execute("ALTER TABLE skipqueue_archivedjob ADD CONSTRAINT good CHECK (queue_name <> 'bad')")
         try:
             with within(20):
                 prune_all()
         finally:
             execute("ALTER TABLE skipqueue_archivedjob DROP CONSTRAINT good")
-        assert set(ArchivedJob.objects.values_list("pk", flat=True)) == set(made)
+        assert set(ArchivedJob.objects.values_list("pk", flat=True)) == set(good_ids)
         assert list(Job.objects.all()) == [bad]
         assert f"job not pruned id={bad.pk} error=" in caplog.text
 
@@ -193,14 +193,14 @@ class TestRowsThatCannotBeArchived:
         self, set_archive_and_commit: None, connect: OpenSession, caplog: pytest.LogCaptureFixture
     ) -> None:
         make_partitions(store)
-        made = make_job("completed", finished_at=timedelta(0), retention={"completed": 0})
+        good = make_job("completed", finished_at=timedelta(0), retention={"completed": 0})
         bad = make_job("completed", finished_at=OLD)
         other = connect(autocommit=False)
         other.execute("LOCK TABLE skipqueue_archivedjob IN SHARE UPDATE EXCLUSIVE MODE")
         with within(20):
             prune_all()
         other.rollback()
-        assert list(ArchivedJob.objects.values_list("pk", flat=True)) == [made.pk]
+        assert list(ArchivedJob.objects.values_list("pk", flat=True)) == [good.pk]
         assert list(Job.objects.all()) == [bad]
         assert "partitions not made error=" in caplog.text
 
@@ -245,11 +245,11 @@ class TestCrash:
     def test_processes_that_prune_at_once_move_each_job_once(
         self, set_archive_and_commit: None, session: MakeSession
     ) -> None:
-        made = {make_job("completed", finished_at=OLD).pk for _ in range(60)}
+        job_ids = {make_job("completed", finished_at=OLD).pk for _ in range(60)}
         sessions = [session() for _ in range(4)]
-        running = [each.start(lambda: Pruner(store).batch()) for each in sessions]
-        assert sum(sum(each.result(20).values()) for each in running) == 60
-        assert sorted(ArchivedJob.objects.values_list("pk", flat=True)) == sorted(made)
+        prunes = [each.start(lambda: Pruner(store).batch()) for each in sessions]
+        assert sum(sum(each.result(20).values()) for each in prunes) == 60
+        assert sorted(ArchivedJob.objects.values_list("pk", flat=True)) == sorted(job_ids)
         assert not Job.objects.exists()
 
 
@@ -277,8 +277,8 @@ class TestMakePartitions:
             make_job("completed", finished_at=moment)
         execute("SET LOCAL TIME ZONE 'America/Los_Angeles'")
         assert Pruner(store).batch() == {"completed": 3}
-        found = execute("SELECT tableoid::regclass::text, count(*) FROM skipqueue_archivedjob GROUP BY 1")
-        assert dict(found) == {
+        jobs_by_partition = execute("SELECT tableoid::regclass::text, count(*) FROM skipqueue_archivedjob GROUP BY 1")
+        assert dict(jobs_by_partition) == {
             f"skipqueue_archivedjob_{first.year}_11": 1,
             f"skipqueue_archivedjob_{first.year}_12": 2,
         }
@@ -308,7 +308,7 @@ class TestMakePartitions:
 
 
 class TestLocks:
-    """The commands that make and drop partitions neither wait long nor keep others waiting long."""
+    """The commands that make and drop partitions neither wait long nor make other transactions wait long."""
 
     def test_readers_and_writers_do_not_keep_a_partition_from_being_made(
         self, set_archive_and_commit: None, connect: OpenSession
@@ -389,13 +389,13 @@ class TestDropPartition:
 def test_jobs_are_archived_behind_pgbouncer_in_transaction_mode(
     pooled_alias: str, set_archive: Callable[..., None]
 ) -> None:
-    behind = Store(pooled_alias)
+    pooled_store = Store(pooled_alias)
     set_archive(ARCHIVE=None)
     make_job("failed", using=pooled_alias, finished_at=OLD)
     try:
-        assert Pruner(behind).batch() == {"failed": 1}
+        assert Pruner(pooled_store).batch() == {"failed": 1}
         set_archive(ARCHIVE=30 * DAY)
-        assert drop_partition(behind)
+        assert drop_partition(pooled_store)
         assert execute("SHOW lock_timeout", pooled_alias) == [("0",)], "the timeout was set only for the transaction"
     finally:
         drop_partitions(pooled_alias)
@@ -424,10 +424,12 @@ def test_the_partitions_are_in_the_schema_of_the_archive(set_archive: Callable[.
         execute("CREATE SCHEMA before; SET search_path TO before, away", "away")
         try:
             assert make_partitions(Store("away")) == 1
-            found = execute("SELECT schemaname FROM pg_tables WHERE tablename LIKE 'skipqueue_archivedjob_2%'", "away")
+            schemas = execute(
+                "SELECT schemaname FROM pg_tables WHERE tablename LIKE 'skipqueue_archivedjob_2%'", "away"
+            )
         finally:
             execute("SET search_path TO away; DROP SCHEMA before CASCADE", "away")
-    assert found == [("away",)]
+    assert schemas == [("away",)]
 
 
 @pytest.mark.django_db

@@ -1,4 +1,4 @@
-"""Jobs that wait for other jobs, and chains of them."""
+"""Jobs that wait for other jobs, and chains of jobs."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -50,7 +50,6 @@ def admit_if_due() -> dict[str, int]:
 
 
 def ids_with_unmet_dependencies() -> list[int]:
-    """The jobs with unmet dependencies."""
     return list(Dependency.objects.filter(is_met=False).values_list("job_id", flat=True))
 
 
@@ -280,10 +279,10 @@ class TestFailure:
             steps = [jobs.noop] * (dependencies.MOST_ROUNDS * 3)
             chain(jobs.fail.using(max_attempts=1).s(), *steps, after_failure="discard").defer()
         run_first()
-        looks = 0
+        checks = 0
         while store.admit().goes_on:
-            looks += 1
-        assert looks == 3
+            checks += 1
+        assert checks == 3
         assert not Job.objects.blocked().exists()
         run_jobs()
         assert batch.progress().is_finished
@@ -325,17 +324,17 @@ class TestFailure:
         assert [event["job"].id for _, event in received] == [last.pk]
 
     def test_the_jobs_that_a_worker_admits_and_discards_are_sent_as_events(self) -> None:
-        sent: list[Event] = []
+        sent_events: list[Event] = []
         before = jobs.fail.using(max_attempts=1).defer()
-        going_on = jobs.noop.using(after=[before], after_failure="run").defer()
+        runs_after_failure = jobs.noop.using(after=[before], after_failure="run").defer()
         last = jobs.noop.using(after=[before], after_failure="discard").defer()
         run_first()
-        admit_dependants(Store("default", send=sent.append), [before.pk])
-        assert read_status(going_on) == "queued"
-        [discarded, admit_if_due] = sent
+        admit_dependants(Store("default", send=sent_events.append), [before.pk])
+        assert read_status(runs_after_failure) == "queued"
+        [discarded, admitted] = sent_events
         assert isinstance(discarded, DependantsDiscarded)
         assert [job.id for job in discarded.jobs] == [last.pk]
-        assert admit_if_due == JobsAdmitted("default", {"default": 1})
+        assert admitted == JobsAdmitted("default", {"default": 1})
 
     def test_a_manual_retry_of_a_discarded_dependant_runs_it(self) -> None:
         before = jobs.fail.using(max_attempts=1).defer()
@@ -362,31 +361,31 @@ class TestFailure:
 
 class TestChain:
     def test_each_step_of_a_chain_runs_after_the_step_before_it(self) -> None:
-        made = chain(jobs.add.s(1, 2), [jobs.add.s(3), jobs.add.s(4)], see_results).defer()
-        assert [job.status for job in made] == ["queued", "blocked", "blocked", "blocked"]
-        ran = run_jobs()
-        assert [job.pk for job in ran] == [job.pk for job in made]
-        assert [job.result for job in ran] == [3, 3, 4, [3, 4]]
+        chain_jobs = chain(jobs.add.s(1, 2), [jobs.add.s(3), jobs.add.s(4)], see_results).defer()
+        assert [job.status for job in chain_jobs] == ["queued", "blocked", "blocked", "blocked"]
+        run = run_jobs()
+        assert [job.pk for job in run] == [job.pk for job in chain_jobs]
+        assert [job.result for job in run] == [3, 3, 4, [3, 4]]
         batch = JobBatch.objects.get()
         assert (batch.name, batch.completed) == ("add → see_results", 4)
-        assert {job.batch_id for job in made} == {batch.pk}
+        assert {job.batch_id for job in chain_jobs} == {batch.pk}
 
     def test_the_calls_of_a_step_are_inserted_together(self, django_assert_max_num_queries: Any) -> None:
         adds = [jobs.add.s(number) for number in range(30)]
         keyed = [jobs.add.using(unique_key=lambda a: f"k{a % 2}").s(number) for number in range(4)]
         with django_assert_max_num_queries(40):
-            made = chain(adds, [*adds, jobs.noop, *keyed], see_results).defer()
-        assert [job.args for job in made] == [*[[n] for n in range(30)] * 2, [], [0], [1], [0], [1], []]
-        assert made[61].pk == made[63].pk, "both calls have the same unique key"
-        assert {job.status for job in made[:30]} == {"queued"}
-        assert {job.status for job in made[30:]} == {"blocked"}
+            chain_jobs = chain(adds, [*adds, jobs.noop, *keyed], see_results).defer()
+        assert [job.args for job in chain_jobs] == [*[[n] for n in range(30)] * 2, [], [0], [1], [0], [1], []]
+        assert chain_jobs[61].pk == chain_jobs[63].pk, "both calls have the same unique key"
+        assert {job.status for job in chain_jobs[:30]} == {"queued"}
+        assert {job.status for job in chain_jobs[30:]} == {"blocked"}
         *_, last = run_jobs()
         assert last.result == [*range(30), None, 0, 1]
 
     def test_the_jobs_of_a_chain_in_a_batch_belong_to_it(self) -> None:
         with Batch(name="mine") as batch:
-            made = chain(jobs.noop, jobs.noop).defer()
-        assert {job.batch_id for job in made} == {batch.id}
+            chain_jobs = chain(jobs.noop, jobs.noop).defer()
+        assert {job.batch_id for job in chain_jobs} == {batch.id}
         assert JobBatch.objects.count() == 1
 
     @pytest.mark.parametrize(("steps", "message"), [([], "at least one"), ([[]], "Step 1"), ([3], "step 1 of the")])
@@ -404,13 +403,13 @@ class TestChain:
         assert last.result == [1] * 1_201
 
     def test_a_deleted_result_of_a_predecessor_is_an_error(self) -> None:
-        made = chain(jobs.add.s(1), see_results.using(max_attempts=1)).defer()
+        chain_jobs = chain(jobs.add.s(1), see_results.using(max_attempts=1)).defer()
         run_first()
-        assert admit_if_due() or read_status(made[1]) == "queued"
-        made[0].delete()
+        assert admit_if_due() or read_status(chain_jobs[1]) == "queued"
+        chain_jobs[0].delete()
         run_first()
-        made[1].refresh_from_db()
-        assert made[1].last_error.startswith("ResultLost: ")
+        chain_jobs[1].refresh_from_db()
+        assert chain_jobs[1].last_error.startswith("ResultLost: ")
 
 
 class TestClean:
@@ -442,18 +441,18 @@ class TestClean:
     def test_dependencies_without_a_waiting_job_do_not_delay_other_jobs(self) -> None:
         """Unmet dependencies whose job does not wait any more, or was deleted, do not delay other jobs."""
         ended, needed = jobs.noop.defer(), jobs.noop.defer()
-        gone = jobs.noop.using(after=[ended]).defer()
-        no_more = jobs.noop.using(after=[ended]).defer()
+        deleted = jobs.noop.using(after=[ended]).defer()
+        discarded = jobs.noop.using(after=[ended]).defer()
         last = jobs.noop.using(after=[needed]).defer()
-        gone.delete()
-        Job.objects.filter(pk=no_more.pk).update(held=None, gate=None, status="discarded", finished_at=Now())
+        deleted.delete()
+        Job.objects.filter(pk=discarded.pk).update(held=None, gate=None, status="discarded", finished_at=Now())
         run_first()
         run_first()
         assert store.admit(limit=1).by_queue == {}
         assert store.admit(limit=1).by_queue == {"default": 1}
         assert read_status(last) == "queued"
         assert store.next_due() is None
-        assert list(Dependency.objects.values_list("job_id", flat=True)) == [no_more.pk, last.pk]
+        assert list(Dependency.objects.values_list("job_id", flat=True)) == [discarded.pk, last.pk]
 
     def test_one_call_clears_a_limited_number_of_dependencies(self, monkeypatch: pytest.MonkeyPatch) -> None:
         before = jobs.noop.defer()
@@ -525,15 +524,15 @@ class TestConcurrency:
         settings.SKIPQUEUE = {"RETENTION": {"completed": 0}}
         before = jobs.noop.defer()
         run_first()
-        other = session()
-        other.begin()
-        assert other(store.prune) == {"completed": 1}
-        late = session()
-        waiting = late.start(jobs.noop.using(after=[before]).defer)
-        late.wait_until_blocked()
-        other.commit()
+        pruning = session()
+        pruning.begin()
+        assert pruning(store.prune) == {"completed": 1}
+        enqueuing = session()
+        enqueue = enqueuing.start(jobs.noop.using(after=[before]).defer)
+        enqueuing.wait_until_blocked()
+        pruning.commit()
         with pytest.raises(InvalidOption, match="which does not exist"):
-            waiting.result(10)
+            enqueue.result(10)
         assert not Dependency.objects.exists()
 
     def test_admitting_does_not_wait_for_a_prune_of_the_predecessor(
@@ -578,11 +577,11 @@ class TestConcurrency:
         rows = Store.rows
 
         def end_after_the_lock(self: Store, statement: str, values: Any = None) -> Any:
-            found = rows(self, statement, values)
+            result = rows(self, statement, values)
             if "FOR NO KEY UPDATE OF job SKIP LOCKED" in statement:
                 monkeypatch.setattr(Store, "rows", rows)
                 other(run_first)
-            return found
+            return result
 
         monkeypatch.setattr(Store, "rows", end_after_the_lock)
         assert admit_dependants(store, [first.pk]).admitted == {"default": 1}
@@ -600,16 +599,16 @@ class TestConcurrency:
         assert admit_if_due() == {"default": 1}
 
     def test_a_worker_runs_a_chain_without_waiting_for_the_supervisor(self, runworker: Callable[..., ManagePy]) -> None:
-        slow = """
+        gate_admits_nothing = """
         from django_skipqueue.parts.batches.dependencies import DependencyGate
         DependencyGate._ready = lambda self, dependencies, *, limit: ([], 0)
         """
-        runworker("--concurrency", "2", jobs=slow)
-        made = chain(*[jobs.noop] * 20).defer()
+        runworker("--concurrency", "2", jobs=gate_admits_nothing)
+        chain_jobs = chain(*[jobs.noop] * 20).defer()
         wait_until(lambda: Job.objects.completed().count() == 20, "the chain is over")
         times: list[Any] = list(Job.objects.order_by("id").values_list("started_at", "finished_at"))
         assert all(before[1] <= after[0] for before, after in pairwise(times))
-        assert JobBatch.objects.get().pk == made[0].batch_id
+        assert JobBatch.objects.get().pk == chain_jobs[0].batch_id
 
     def test_a_drain_runs_waiting_jobs(self, runworker: Callable[..., ManagePy]) -> None:
         before = jobs.noop.defer()

@@ -64,8 +64,8 @@ def make_ended_batch(name: str = "", **callbacks: Any) -> int:
 
 
 def are_finished(*ids: int) -> list[bool]:
-    check_results = dict(JobBatch.objects.filter(pk__in=ids).values_list("id", "finished_at"))
-    return [check_results[id] is not None for id in ids]
+    finished_at_by_id = dict(JobBatch.objects.filter(pk__in=ids).values_list("id", "finished_at"))
+    return [finished_at_by_id[id] is not None for id in ids]
 
 
 def failed_batch_ids(sent: list[Any]) -> list[int]:
@@ -202,7 +202,7 @@ class TestUniqueKeys:
     def test_a_deadlock_in_one_batch_stops_no_other_batch(
         self, store: Store, sent: list[Any], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        victim, good = (
+        deadlocked, good = (
             make_ended_batch(on_finish=jobs.noop.using(unique_key="k")),
             make_ended_batch(on_finish=jobs.noop),
         )
@@ -215,8 +215,8 @@ class TestUniqueKeys:
         enqueue = Store.enqueue_untraced
         monkeypatch.setattr(Store, "enqueue_untraced", raise_deadlock)
         finish_open_batches(store)
-        assert are_finished(victim, good) == [False, True]
-        assert failed_batch_ids(sent) == [victim]
+        assert are_finished(deadlocked, good) == [False, True]
+        assert failed_batch_ids(sent) == [deadlocked]
 
     def test_callbacks_are_enqueued_in_the_order_of_their_keys(
         self, store: Store, monkeypatch: pytest.MonkeyPatch
@@ -313,8 +313,8 @@ class TestLimits:
     ) -> None:
         monkeypatch.setattr(batches, "FINISHING_SECONDS", -1.0)
         ids = [make_ended_batch() for _ in range(3)]
-        looked = finish_batches(store, ids)
-        assert (looked.finished, looked.left) == (1, set(ids[1:]))
+        result = finish_batches(store, ids)
+        assert (result.finished, result.not_tried) == (1, set(ids[1:]))
 
     def test_a_drain_finishes_all_batches(self, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(batches, "MOST_BATCHES_FINISHED", 2)
@@ -344,8 +344,8 @@ def test_no_tracer_of_the_project_runs_in_a_supervisor(store: Store, monkeypatch
 class TestPruned:
     def test_a_failed_callback_of_an_inner_batch_that_was_pruned_counts(self, store: Store, settings: Any) -> None:
         settings.SKIPQUEUE = {"RETENTION": {"completed": 0, "failed": 0}}
-        every: dict[str, Any] = {"on_success": jobs.echo.s("good"), "on_failure": jobs.echo.s("bad")}
-        with Batch(name="outer", **every):
+        callbacks: dict[str, Any] = {"on_success": jobs.echo.s("good"), "on_failure": jobs.echo.s("bad")}
+        with Batch(name="outer", **callbacks):
             with Batch(name="inner", on_finish=jobs.fail.using(max_attempts=1, priority=9).s("callback")):
                 jobs.noop.using(priority=9).defer()
             jobs.noop.defer()
@@ -380,16 +380,18 @@ class TestPauses:
     @pytest.fixture
     def check_results(self, store: Store, monkeypatch: pytest.MonkeyPatch) -> tuple[Dependants, FinishResult]:
         """The results of the two statements of a check, which take LOOK and FINISH seconds by a fake clock."""
-        dependants, looked, clock = Dependants(), FinishResult(), [100.0]
+        dependants, finish_result, clock = Dependants(), FinishResult(), [100.0]
 
-        def takes(seconds: float, result: Any) -> Any:
+        def after_seconds(seconds: float, result: Any) -> Any:
             clock[0] += seconds
             return result
 
-        monkeypatch.setattr(services, "admit_dependants", lambda *_: takes(self.LOOK, dependants))
-        monkeypatch.setattr(services, "finish_batches", lambda _, ids: takes(self.FINISH if ids else 0, looked))
+        monkeypatch.setattr(services, "admit_dependants", lambda *_: after_seconds(self.LOOK, dependants))
+        monkeypatch.setattr(
+            services, "finish_batches", lambda _, ids: after_seconds(self.FINISH if ids else 0, finish_result)
+        )
         monkeypatch.setattr(services, "time", SimpleNamespace(monotonic=lambda: clock[0]))
-        return dependants, looked
+        return dependants, finish_result
 
     def pause_after_check(self, store: Store, *, is_idle: bool = False) -> float:
         check, module = BatchCheck(store, is_idle=lambda: is_idle), vars(services)
@@ -428,4 +430,4 @@ def test_a_batch_whose_next_job_was_admitted_is_not_checked(store: Store) -> Non
     with CaptureQueriesContext(connection) as queries:
         check.run(time.monotonic())
     assert not batch.jobs.blocked().exists()
-    assert not [each for each in queries.captured_queries if "batch.finished_at IS NULL" in each["sql"]]
+    assert not [query for query in queries.captured_queries if "batch.finished_at IS NULL" in query["sql"]]

@@ -58,8 +58,8 @@ class TestLooks:
         with Batch() as second:
             job = jobs.noop.defer()
         assert job.discard()
-        after, looked = finish_open_batches(store, limit=1)
-        assert (looked.finished, finish_open_batches(store, after=after or 0, limit=1)[1].finished) == (0, 1)
+        after, result = finish_open_batches(store, limit=1)
+        assert (result.finished, finish_open_batches(store, after=after or 0, limit=1)[1].finished) == (0, 1)
         assert [batch.pk for batch in JobBatch.objects.exclude(finished_at=None)] == [second.id]
 
     def test_the_end_of_a_callback_of_an_inner_batch_is_the_end_of_the_outer_batch(self) -> None:

@@ -31,7 +31,7 @@ def pay(account_id: Any = 0, payment_id: Any = 0) -> None:
 
 
 def bill(owner: int) -> None:
-    """The function of a task whose argument has another name than that of `pay`."""
+    """The function of a task whose argument has another name than the argument of `pay`."""
 
 
 def mail(region: str) -> None:
@@ -39,7 +39,7 @@ def mail(region: str) -> None:
 
 
 def databases_of(jobs: Any) -> list[str]:
-    return [each._state.db for each in jobs]
+    return [job._state.db for job in jobs]
 
 
 def count_by_database() -> dict[str, int]:
@@ -72,9 +72,9 @@ class TestByName:
         self, set_placement: SetPlacement
     ) -> None:
         set_placement("spread")
-        named = [noop.using(unique_key="a", database=alias) for alias in BOTH]
-        assert [task.defer().created for task in named] == [True, True]
-        assert [task.defer().created for task in named] == [False, False]
+        tasks = [noop.using(unique_key="a", database=alias) for alias in BOTH]
+        assert [task.defer().created for task in tasks] == [True, True]
+        assert [task.defer().created for task in tasks] == [False, False]
         assert [noop.using(unique_key="a").defer().created for _ in range(2)] == [False, False]
 
     def test_a_task_with_an_unknown_database_is_refused(self) -> None:
@@ -124,9 +124,9 @@ class TestSpread:
         set_placement("spread")
         options: Any = {"unique": unique_by("payment_id"), "concurrency": limit(2, by="account_id")}
         make: Any = job(**options)
-        made = make(pay)
+        task_without_shard = make(pay)
         with pytest.raises(InvalidOption, match=r"Say which arguments decide: @job\(shard_by=…\)"):
-            made.defer(1, 2)
+            task_without_shard.defer(1, 2)
         assert count_by_database() == {"default": 0, "other": 0}
         make = job(name="with_shard_by", shard_by="account_id", **options)
         task = make(pay)
@@ -191,11 +191,11 @@ class TestBatches:
     def test_a_batch_refuses_a_job_whose_key_belongs_to_another_database(self, set_placement: SetPlacement) -> None:
         set_placement("spread")
         task = job(shard_by="account_id")(pay)
-        there = next(number for number in range(99) if databases_of([task.defer(number)]) == ["other"])
+        number_in_other = next(number for number in range(99) if databases_of([task.defer(number)]) == ["other"])
         with pytest.raises(InvalidOption, match="cannot belong to a batch in 'default'"), Batch(database="default"):
-            task.defer(there)
+            task.defer(number_in_other)
         with pytest.raises(InvalidOption, match="on_success is a call in the database 'other'"):
-            Batch(database="default", on_success=task.s(there))
+            Batch(database="default", on_success=task.s(number_in_other))
 
     def test_a_chain_goes_to_the_database_of_its_keys(self, set_placement: SetPlacement) -> None:
         set_placement("spread")

@@ -28,7 +28,7 @@ LISTS: tuple[dict[str, Any], ...] = tuple(
         (("other",), ()),
     )
 )
-"""Settings in which both databases take jobs, or only one: then the other is retiring, or not listed."""
+"""Settings in which both databases take jobs, or in which one database does and the other is retiring or missing."""
 
 
 def unique(number: int) -> None:
@@ -72,19 +72,19 @@ STEPS = st.lists(
 @settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=STEPS)
 def test_at_most_one_unfinished_job_has_a_unique_key(task: Any, steps: list[tuple[str, Any]]) -> None:
-    """Checked for jobs since the last change of DATABASES, and for all jobs if the placement finds all older keys."""
+    """The test counts jobs since the last change of DATABASES, or all jobs if the placement finds all older keys."""
     for alias in BOTH:
         Job.objects.using(alias).all().delete()
     chosen, before, finds_all_keys = LISTS[0], set[UnfinishedJob](), True
     for step, value in steps:
         if step == "list":
             chosen, before = LISTS[value], unfinished_jobs()
-            finds_all_keys = not before or (finds_all_keys and all(would_be_found(each, chosen) for each in before))
+            finds_all_keys = not before or (finds_all_keys and all(would_be_found(job, chosen) for job in before))
             continue
         with override_settings(SKIPQUEUE=chosen):
             run_step(task, step, value)
         for counted in [unfinished_jobs() - before, *([unfinished_jobs()] if finds_all_keys else [])]:
-            keys = [each.key for each in counted]
+            keys = [job.key for job in counted]
             assert len(keys) == len(set(keys))
 
 

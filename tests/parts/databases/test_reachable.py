@@ -28,13 +28,13 @@ SetPlacement = Callable[..., None]
 @pytest.fixture
 def proxy(monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
     """A proxy before the database `other`."""
-    made = Proxy()
+    proxy = Proxy()
     connection = connections["other"]
     connection.close()
-    monkeypatch.setattr(connection, "settings_dict", {**connection.settings_dict, **made.settings})
-    yield made
+    monkeypatch.setattr(connection, "settings_dict", {**connection.settings_dict, **proxy.settings})
+    yield proxy
     connection.close()
-    made.close()
+    proxy.close()
 
 
 @pytest.fixture(autouse=True)
@@ -61,9 +61,9 @@ def test_the_share_of_a_database_that_is_down_goes_to_all_others() -> None:
     with reached_at("gone", NOBODY):
         shares = Counter(in_turn(("default", "gone", "other")) for _ in range(600))
         firsts = Counter(reachable_in_turn(("default", "gone", "other"))[0] for _ in range(600))
-    for found in (shares, firsts):
-        assert found.keys() == {"default", "other"}
-        assert min(found.values()) > 240, "about 300 each; 200 and 400 if one database took the whole share"
+    for counts in (shares, firsts):
+        assert counts.keys() == {"default", "other"}
+        assert min(counts.values()) > 240, "about 300 each; 200 and 400 if one database took the whole share"
 
 
 def test_a_database_that_does_not_respond_is_not_waited_for(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,13 +114,13 @@ def test_if_no_database_can_be_reached_the_error_is_raised(proxy: Proxy, set_pla
 
 def test_a_job_with_a_key_waits_for_no_other_database(proxy: Proxy, registry: Registry) -> None:
     task: Any = job(unique=unique_by("number"))(numbered)
-    there = next(number for number in range(99) if task.defer(number)._state.db == "other")
+    number_in_other = next(number for number in range(99) if task.defer(number)._state.db == "other")
     proxy.refuse()
     proxy.cut()
     connections["other"].close()
     with pytest.raises(OperationalError):
-        task.defer(there)
-    assert not Job.objects.using("default").filter(unique_key__contains=f"={there})").exists()
+        task.defer(number_in_other)
+    assert not Job.objects.using("default").filter(unique_key__contains=f"={number_in_other})").exists()
 
 
 def numbered(number: int) -> None:

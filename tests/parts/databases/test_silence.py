@@ -68,8 +68,8 @@ def stalled() -> Iterator[Proxy]:
 
 @pytest.fixture(params=["stopped", "stalled"])
 def server(request: pytest.FixtureRequest) -> Server:
-    found: Server = request.getfixturevalue(request.param)
-    return found
+    chosen_server: Server = request.getfixturevalue(request.param)
+    return chosen_server
 
 
 def hang(server: Server) -> None:
@@ -122,12 +122,12 @@ def test_defer_many_and_a_job_with_a_key_raise_on_a_hanging_server(
 ) -> None:
     monkeypatch.setattr(silence, "IDLE_SESSION_SECONDS", 3_600.0)
     task: Any = job(unique=unique_by("number"))(numbered)
-    there = next(number for number in range(99) if task.defer(number)._state.db == "other")
+    number_in_other = next(number for number in range(99) if task.defer(number)._state.db == "other")
     stalled.stall()
     with pytest.raises(OperationalError, match="sends nothing any more"):
-        task.using(max_attempts=1).defer(there)
+        task.using(max_attempts=1).defer(number_in_other)
     with pytest.raises(OperationalError, match="timeout"):
-        task.defer(there)
+        task.defer(number_in_other)
     stalled.flow()
     defer_and_count(2)
     stalled.stall()
@@ -157,17 +157,17 @@ def test_a_job_waits_for_a_server_on_which_a_lock_is_held(
 ) -> None:
     """The server responds to a new session, so it counts as reachable."""
     set_placement("spread", DATABASES=("other",))
-    looks: list[bool] = []
+    answers: list[bool] = []
     monkeypatch.setattr(silence, "SILENT_SECONDS", 0.1)
-    look = silence.answers_new_session
+    answers_new_session = silence.answers_new_session
 
-    def watched(*given: Any) -> bool:
+    def note_answer(*arguments: Any) -> bool:
         monkeypatch.setattr(silence, "SILENT_SECONDS", 30.0)  # long enough for a busy machine
-        looks.append(look(*given))
+        answers.append(answers_new_session(*arguments))
         monkeypatch.setattr(silence, "SILENT_SECONDS", 0.1)
-        return looks[-1]
+        return answers[-1]
 
-    monkeypatch.setattr(silence, "answers_new_session", watched)
+    monkeypatch.setattr(silence, "answers_new_session", note_answer)
     placed_in: list[str | None] = []
 
     def defer() -> None:
@@ -178,11 +178,11 @@ def test_a_job_waits_for_a_server_on_which_a_lock_is_held(
         locker.execute("LOCK TABLE skipqueue_job")
         thread = threading.Thread(target=defer)
         thread.start()
-        wait_until(lambda: len(looks) >= 2, "the process has checked twice whether the server responds")
+        wait_until(lambda: len(answers) >= 2, "the process has checked twice whether the server responds")
         assert placed_in == []
     thread.join()
     assert placed_in == ["other"]
-    assert all(looks)
+    assert all(answers)
 
 
 def test_a_recently_used_connection_is_not_checked(monkeypatch: pytest.MonkeyPatch) -> None:

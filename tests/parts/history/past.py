@@ -28,6 +28,6 @@ def write_depth(depth: int, queue_name: str = "default", *, ago: float = 0.0, ol
         starts_at = datetime.fromtimestamp(at // span * span, UTC)
         for name in ("", queue_name):
             key = {"span": span, "queue_name": name, "task": "", "starts_at": starts_at}
-            found = RollUp.objects.filter(**key)
-            if not found.update(depth=depth, oldest_seconds=oldest):
+            rows = RollUp.objects.filter(**key)
+            if not rows.update(depth=depth, oldest_seconds=oldest):
                 RollUp.objects.create(**key, depth=depth, oldest_seconds=oldest)

@@ -35,7 +35,7 @@ def execute(statement: str) -> None:
 
 
 def give_rollup(queue_name: str) -> None:
-    """Write a roll-up of the queue: the doctor looks only at queues with roll-ups."""
+    """Write a roll-up of the queue, because the rule about claims reads only queues with roll-ups."""
     roll_up(store, list(rows_of_counts({(int(time.time() // 60), queue_name, "t"): AttemptCounts(completed=1)})), [])
 
 

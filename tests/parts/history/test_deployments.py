@@ -17,7 +17,9 @@ pytestmark = pytest.mark.django_db
 
 
 def test_the_first_supervisor_with_a_deployment_notes_it_once(settings: Any) -> None:
-    (service,) = (made for make in services() if isinstance(made := make(DEFAULT), NoteDeployment))
+    (service,) = (
+        candidate for make_service in services() if isinstance(candidate := make_service(DEFAULT), NoteDeployment)
+    )
     assert service.due_at == 0
     service.run(0.0)
     assert service.due_at == NEVER

@@ -33,15 +33,15 @@ pytestmark = pytest.mark.django_db
 def test_attempts_are_counted_within_an_hour_a_day_and_a_week() -> None:
     for number, seconds_ago in ((1, 8 * DAY), (10, 3 * DAY), (100, 3 * HOUR), (1_000, 20 * 60), (10_000, 0)):
         count_failures(UNAVAILABLE, number, seconds_ago=seconds_ago)
-    (found,) = failing_causes(DEFAULT, limit=10)
-    assert found.cause == UNAVAILABLE
-    assert (found.in_hour, found.in_day, found.in_week) == (11_000, 11_100, 11_110)
-    assert sum(found.by_hour.values()) == 11_110
-    assert found.by_hour[int(found.now.timestamp() // 3600)] >= 10_000
-    assert timedelta(days=8) <= found.now - found.first_at < timedelta(days=8, minutes=1)
-    assert found.now - found.last_at < timedelta(minutes=1)
-    assert (found.last_line, found.last_job_id) == (42, 7)
-    assert failures_of(DEFAULT, UNAVAILABLE)._replace(now=found.now) == found  # type: ignore[union-attr]
+    (counts,) = failing_causes(DEFAULT, limit=10)
+    assert counts.cause == UNAVAILABLE
+    assert (counts.in_hour, counts.in_day, counts.in_week) == (11_000, 11_100, 11_110)
+    assert sum(counts.by_hour.values()) == 11_110
+    assert counts.by_hour[int(counts.now.timestamp() // 3600)] >= 10_000
+    assert timedelta(days=8) <= counts.now - counts.first_at < timedelta(days=8, minutes=1)
+    assert counts.now - counts.last_at < timedelta(minutes=1)
+    assert (counts.last_line, counts.last_job_id) == (42, 7)
+    assert failures_of(DEFAULT, UNAVAILABLE)._replace(now=counts.now) == counts  # type: ignore[union-attr]
 
 
 def test_causes_of_the_last_ten_minutes_come_first_by_number_then_older_causes_by_time() -> None:
@@ -51,16 +51,16 @@ def test_causes_of_the_last_ten_minutes_come_first_by_number_then_older_causes_b
     count_failures(causes[2], 400, seconds_ago=3 * HOUR)
     count_failures(causes[3], 3, seconds_ago=5 * 60)
     expected = [causes[3], causes[1], causes[2], causes[0]]
-    assert [each.cause for each in failing_causes(DEFAULT, limit=10)] == expected
-    assert [each.cause for each in failing_causes(DEFAULT, limit=1)] == expected[:1]
+    assert [counts.cause for counts in failing_causes(DEFAULT, limit=10)] == expected
+    assert [counts.cause for counts in failing_causes(DEFAULT, limit=1)] == expected[:1]
 
 
 class TestStanding:
     @staticmethod
     def standing_of(cause: Cause = BAD_VALUE) -> Standing:
-        found = failures_of(DEFAULT, cause)
-        assert found is not None
-        return found.standing
+        counts = failures_of(DEFAULT, cause)
+        assert counts is not None
+        return counts.standing
 
     def test_a_cause_of_the_last_ten_minutes_is_failing(self) -> None:
         count_failures(BAD_VALUE, seconds_ago=8 * 60)
@@ -79,37 +79,37 @@ class TestStanding:
         assert self.standing_of() == Standing.STOPPED
 
     def test_causes_are_listed_by_their_standing(self) -> None:
-        stopped, open_one = (BAD_VALUE._replace(task=name) for name in ("a.stopped", "a.open"))
+        stopped, open_cause = (BAD_VALUE._replace(task=name) for name in ("a.stopped", "a.open"))
         count_failures(stopped, 9, seconds_ago=HOUR / 2)
         count_ended(stopped.task, seconds_ago=120)
-        count_failures(open_one, seconds_ago=2 * HOUR)
+        count_failures(open_cause, seconds_ago=2 * HOUR)
         count_failures(BAD_VALUE)
         count_failures(UNAVAILABLE, 5)
         acknowledge(DEFAULT, UNAVAILABLE, by="ann")
-        found = failing_causes(DEFAULT, limit=10)
-        assert [each.standing for each in found] == list(Standing)
-        assert [each.cause for each in found] == [BAD_VALUE, open_one, stopped, UNAVAILABLE]
-        assert [each.cause for each in failing_causes(DEFAULT, limit=10, task="a.open")] == [open_one]
+        listed = failing_causes(DEFAULT, limit=10)
+        assert [counts.standing for counts in listed] == list(Standing)
+        assert [counts.cause for counts in listed] == [BAD_VALUE, open_cause, stopped, UNAVAILABLE]
+        assert [counts.cause for counts in failing_causes(DEFAULT, limit=10, task="a.open")] == [open_cause]
 
 
 class TestAcknowledgement:
     @staticmethod
     def counts_of(cause: Cause = BAD_VALUE) -> FailureCounts:
-        found = failures_of(DEFAULT, cause)
-        assert found is not None
-        return found
+        counts = failures_of(DEFAULT, cause)
+        assert counts is not None
+        return counts
 
     def test_an_acknowledgement_keeps_who_when_and_why_until_it_is_taken_back(self) -> None:
         assert not acknowledge(DEFAULT, BAD_VALUE, by="ann")
         count_failures(BAD_VALUE)
         assert acknowledge(DEFAULT, BAD_VALUE, by="ann", note="ticket 12")
-        found = self.counts_of()
-        assert (found.is_acknowledged, found.acknowledged_by, found.note) == (True, "ann", "ticket 12")
-        assert found.acknowledged_at is not None
+        counts = self.counts_of()
+        assert (counts.is_acknowledged, counts.acknowledged_by, counts.note) == (True, "ann", "ticket 12")
+        assert counts.acknowledged_at is not None
         assert unacknowledge(DEFAULT, BAD_VALUE)
         assert not unacknowledge(DEFAULT, BAD_VALUE)
-        found = self.counts_of()
-        assert (found.standing, found.acknowledged_at, found.note) == (Standing.FAILING, None, "")
+        counts = self.counts_of()
+        assert (counts.standing, counts.acknowledged_at, counts.note) == (Standing.FAILING, None, "")
 
     def test_an_acknowledgement_holds_while_the_cause_goes_on_as_before(self) -> None:
         count_failures(BAD_VALUE, 30)
@@ -133,9 +133,9 @@ class TestAcknowledgement:
         FailureRollUp.objects.update(acknowledged_at=Now() - timedelta(minutes=29))
         count_ended(BAD_VALUE.task, seconds_ago=15 * 60)
         count_failures(BAD_VALUE, seconds_ago=60)
-        found = self.counts_of()
-        assert found.standing == Standing.FAILING
-        assert found.acknowledged_by == "ann", "the row still says who had acknowledged the cause"
+        counts = self.counts_of()
+        assert counts.standing == Standing.FAILING
+        assert counts.acknowledged_by == "ann", "the row still says who had acknowledged the cause"
         acknowledge(DEFAULT, BAD_VALUE, by="bob")
         count_failures(BAD_VALUE)
         assert self.counts_of().is_acknowledged
@@ -165,8 +165,10 @@ def test_the_first_and_the_last_deployment_are_noted(settings: Any) -> None:
     settings.SKIPQUEUE = {"DEPLOYMENT": "5b3c"}
     count_failures(BAD_VALUE)
     count_failures(UNAVAILABLE)
-    found = {each.cause: (each.first_deployment, each.last_deployment) for each in failing_causes(DEFAULT, limit=10)}
-    assert found == {BAD_VALUE: ("4f2a", "5b3c"), UNAVAILABLE: ("", "5b3c")}
+    deployments = {
+        counts.cause: (counts.first_deployment, counts.last_deployment) for counts in failing_causes(DEFAULT, limit=10)
+    }
+    assert deployments == {BAD_VALUE: ("4f2a", "5b3c"), UNAVAILABLE: ("", "5b3c")}
 
 
 class TestLastMessages:
@@ -191,7 +193,7 @@ class TestLastMessages:
 def test_a_cause_that_was_last_seen_more_than_a_week_ago_is_left_out() -> None:
     count_failures(UNAVAILABLE, seconds_ago=7.1 * DAY)
     assert failing_causes(DEFAULT, limit=10) == []
-    found = failures_of(DEFAULT, UNAVAILABLE)
-    assert found is not None
-    assert (found.in_hour, found.in_day, found.in_week, found.by_hour) == (0, 0, 0, {})
+    counts = failures_of(DEFAULT, UNAVAILABLE)
+    assert counts is not None
+    assert (counts.in_hour, counts.in_day, counts.in_week, counts.by_hour) == (0, 0, 0, {})
     assert failures_of(DEFAULT, BAD_VALUE) is None

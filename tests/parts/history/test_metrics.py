@@ -98,7 +98,11 @@ def test_the_busiest_queues_have_their_labels_and_all_others_share_one(monkeypat
     assert metrics_found[series_key("queued_jobs", queue="q4")] == 5
     assert metrics_found[series_key("queued_jobs", queue="(other)")] == 2 + 3
     assert 120 <= metrics_found[series_key("oldest_queued_seconds", queue="(other)")] < 150
-    assert {dict(given)["queue"] for _, given in metrics_found if "queue" in dict(given)} == {"q3", "q4", "(other)"}
+    assert {dict(series_labels)["queue"] for _, series_labels in metrics_found if "queue" in dict(series_labels)} == {
+        "q3",
+        "q4",
+        "(other)",
+    }
 
 
 def test_histogram_counts_are_read_as_json() -> None:
@@ -129,7 +133,9 @@ def test_metrics_of_other_parts_are_served_if_the_history_fails(
     make_worker()
     metrics_found = scrape_by_key()
     failed = {
-        dict(given)["part"] for (name, given), value in metrics_found.items() if name.endswith("scrape_error") and value
+        dict(series_labels)["part"]
+        for (name, series_labels), value in metrics_found.items()
+        if name.endswith("scrape_error") and value
     }
     assert failed == {"queues", "jobs", "claims", "claim_costs"}
     assert metrics_found[series_key("scrape_error", part="workers")] == 0
@@ -141,8 +147,8 @@ def test_the_collector_has_the_histograms_of_each_task() -> None:
     count_attempts("mail", "t", completed=2, ran=histogram([0.1, 0.2]), ran_seconds=0.3)
     registry = CollectorRegistry(auto_describe=True)
     registry.register(SkipqueueCollector())
-    by_library, ours = values_by_key(generate_latest(registry).decode()), scrape_by_key()
-    assert by_library.keys() == ours.keys()
+    by_library, by_package = values_by_key(generate_latest(registry).decode()), scrape_by_key()
+    assert by_library.keys() == by_package.keys()
     assert by_library[series_key("run_seconds_bucket", queue="mail", task="t", le="0.1")] == 1
 
 

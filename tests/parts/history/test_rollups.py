@@ -220,13 +220,13 @@ def test_enqueued_jobs_are_counted_by_task_queue_and_the_minute_of_their_insert(
 def test_a_supervisor_prunes_no_job_before_it_is_counted(settings: Any) -> None:
     settings.SKIPQUEUE = {"RETENTION": {"completed": 0}}
     count_new_jobs()
-    job, own = jobs.noop.defer(), jobs.noop.defer()
-    Job.objects.filter(pk=own.pk).update(retention={"completed": 0})
+    job, job_with_retention = jobs.noop.defer(), jobs.noop.defer()
+    Job.objects.filter(pk=job_with_retention.pk).update(retention={"completed": 0})
     Job.objects.update(status="completed", finished_at=Now())
     pruning = PruneJobs(store)
     pruning.run(time.monotonic())
     count_until(2)
-    assert set(Job.objects.values_list("pk", flat=True)) == {job.pk, own.pk}
+    assert set(Job.objects.values_list("pk", flat=True)) == {job.pk, job_with_retention.pk}
     Job.objects.update(finished_at=Now() - timedelta(seconds=PRUNE_GRACE_SECONDS + 1))
     pruning.run(time.monotonic())
     assert not Job.objects.exists()
@@ -240,21 +240,21 @@ def test_jobs_from_before_the_beginning_are_not_counted() -> None:
 
 def test_a_job_that_is_committed_late_is_counted(session: Callable[[], Session]) -> None:
     count_new_jobs()
-    late = session()
-    late.begin()
-    late(jobs.noop.defer)
+    late_session = session()
+    late_session.begin()
+    late_session(jobs.noop.defer)
     jobs.noop.defer()  # a higher id, committed first
     count_new_jobs(5)
     assert total_outcomes() == {}, "both wait for the older transaction"
-    late.commit()
+    late_session.commit()
     count_until(2)
 
 
 def test_a_transaction_that_takes_too_long_is_not_waited_for(session: Callable[[], Session]) -> None:
     count_new_jobs()
-    late = session()
-    late.begin()
-    late(jobs.noop.defer)
+    late_session = session()
+    late_session.begin()
+    late_session(jobs.noop.defer)
     jobs.noop.defer()
     count_new_jobs(5)
 
@@ -264,7 +264,7 @@ def test_a_transaction_that_takes_too_long_is_not_waited_for(session: Callable[[
         return total_outcomes() == {"enqueued": 1}
 
     wait_until(is_counted, "the other job is counted")
-    late.commit()
+    late_session.commit()
     jobs.noop.defer()
     count_until(2)
     assert total_outcomes() == {"enqueued": 2}, "without the job that was committed too late"

@@ -64,7 +64,9 @@ class TestFailingTask:
         assert finding.title.endswith(": KeyError: no, 9 failed attempts. Other attempts of the task succeed: 1")
         assert finding.command == f"python manage.py skipqueue discard {job.pk}"
         Job.objects.update(status="failed", finished_at=Now())
-        assert [each.command for each in findings("failing-task")] == [f"python manage.py skipqueue show {job.pk}"]
+        assert [finding.command for finding in findings("failing-task")] == [
+            f"python manage.py skipqueue show {job.pk}"
+        ]
         other = make_failing(KEY_ERROR_CAUSE, "scheduled")
         (finding,) = findings("failing-task")
         assert finding.title.startswith(f"{TASK} has been failing since "), "two jobs: the task is to blame"
@@ -175,15 +177,18 @@ class TestFailingTask:
         assert findings("failing-task") == []
 
 
+NO_JOB = 7_000_000
+"""An id that no job of a test has."""
+
 DEATH = {"exception": WORKER_DIED, "message": "worker died: signal 9 (SIGKILL)"}
 
 
-def die(lost: dict[str, int], *, ago: float = 0.0, job_id: int = 7) -> None:
+def die(lost: dict[str, int], *, ago: float = 0.0, job_id: int = NO_JOB) -> None:
     """Count the death of a worker that ran this number of jobs of each task."""
     count_attempts("", "", ago=ago, deaths=1)
     for task, number in lost.items():
         count_attempts(task, ago=ago, recovered=number, deaths=1)
-        count_failures(Cause(task, WORKER_DIED, ""), number, seconds_ago=ago, job_id=job_id if task == TASK else 7)
+        count_failures(Cause(task, WORKER_DIED, ""), number, seconds_ago=ago, job_id=job_id if task == TASK else NO_JOB)
 
 
 class TestWorkerDeaths:
@@ -234,14 +239,14 @@ class TestWorkerDeaths:
         die({TASK: 3}, job_id=job.pk)
 
     def test_a_machine_that_died_is_named_by_its_workers(self) -> None:
-        one, two = (make_worker(name=f"web-1/{number}", heartbeat=timedelta(minutes=-5)) for number in (1, 2))
+        first, second = (make_worker(name=f"web-1/{number}", heartbeat=timedelta(minutes=-5)) for number in (1, 2))
         make_worker(name="long-ago/1", heartbeat=timedelta(minutes=-40))
         make_worker(name="web-2/1")
-        self.recover_jobs_of_dead_worker(one)
+        self.recover_jobs_of_dead_worker(first)
         (finding,) = findings("worker-deaths")
         assert finding.severity == "warning"
         assert finding.title.startswith("Workers and their supervisor have been gone since ")
-        assert {part.strip() for part in finding.title[:-28].rpartition(": ")[2].strip(".").split(",")} >= {two.name}
+        assert {part.strip() for part in finding.title[:-28].rpartition(": ")[2].strip(".").split(",")} >= {second.name}
         assert "long-ago" not in finding.title
         assert finding.command == "python manage.py runworker"
 

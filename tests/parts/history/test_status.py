@@ -20,8 +20,8 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 def test_a_queue_in_which_jobs_have_ended_has_its_rate() -> None:
     tally = RollUpTally()
-    ran = ClaimedJob(1, 1, "t", "mail", "[]", "{}", 1, 10, 0, time.time() - 6, time.time(), "{}", claimed_at=50.0)
-    tally.ended(AttemptsCompleted, [Attempt(ran, COMPLETED, 50.0, 50.0, "w")] * 300)
+    job = ClaimedJob(1, 1, "t", "mail", "[]", "{}", 1, 10, 0, time.time() - 6, time.time(), "{}", claimed_at=50.0)
+    tally.ended(AttemptsCompleted, [Attempt(job, COMPLETED, 50.0, 50.0, "w")] * 300)
     roll_up(Store("default"), *tally.take())
     [queue] = status_json()["queues"]
     assert queue["queue"] == "mail"
@@ -33,8 +33,8 @@ def test_a_queue_in_which_jobs_have_ended_has_its_rate() -> None:
 def test_jobs_with_equal_waiting_times_have_this_time_as_their_95th_percentile() -> None:
     """A regression: for 40 jobs that had all waited for 16 minutes, the command once printed 57 minutes."""
     tally, now = RollUpTally(), time.time()
-    ran = ClaimedJob(1, 1, "t", "search", "[]", "{}", 1, 10, 0, now - 981.6, now, "{}", claimed_at=50.0)
-    tally.ended(AttemptsCompleted, [Attempt(ran, COMPLETED, 50.0, 50.0, "w")] * 40)
+    job = ClaimedJob(1, 1, "t", "search", "[]", "{}", 1, 10, 0, now - 981.6, now, "{}", claimed_at=50.0)
+    tally.ended(AttemptsCompleted, [Attempt(job, COMPLETED, 50.0, 50.0, "w")] * 40)
     roll_up(Store("default"), *tally.take())
     [queue] = status_json()["queues"]
     assert queue["p95_wait_seconds"] == pytest.approx(981.6)

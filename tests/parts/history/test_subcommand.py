@@ -35,9 +35,9 @@ def _causes() -> None:
 
 
 def key_of(cause: Any = BAD_VALUE) -> str:
-    found = failures_of(DEFAULT, cause)
-    assert found is not None
-    return found.key
+    counts = failures_of(DEFAULT, cause)
+    assert counts is not None
+    return counts.key
 
 
 def test_the_subcommand_lists_the_causes_as_the_page_does() -> None:
@@ -91,10 +91,10 @@ def test_the_subcommand_shows_a_cause_with_its_hours_and_its_traceback() -> None
 def test_the_subcommand_acknowledges_a_cause_and_takes_the_acknowledgement_back() -> None:
     result = skipqueue("failures", key_of(), "--acknowledge", "--note", "ticket 12")
     assert (result.code, result.err) == (0, f"Cause {key_of()} is acknowledged.\n")
-    *_, found = failing_causes(DEFAULT, limit=10)
-    assert (found.cause, found.is_acknowledged, found.note) == (BAD_VALUE, True, "ticket 12")
-    assert "@" in found.acknowledged_by
-    assert f"by {found.acknowledged_by}: ticket 12" in skipqueue("failures", key_of()).out
+    *_, counts = failing_causes(DEFAULT, limit=10)
+    assert (counts.cause, counts.is_acknowledged, counts.note) == (BAD_VALUE, True, "ticket 12")
+    assert "@" in counts.acknowledged_by
+    assert f"by {counts.acknowledged_by}: ticket 12" in skipqueue("failures", key_of()).out
     result = skipqueue("failures", key_of(), "--take-back")
     assert (result.code, result.err) == (0, f"Cause {key_of()} is no longer acknowledged.\n")
     result = skipqueue("failures", key_of(), "--take-back")
@@ -124,7 +124,7 @@ def test_a_task_whose_worker_died_of_another_task_is_a_bystander() -> None:
     text = "A bystander: in all these deaths of workers shop.jobs.kill was running as well."
     assert result.err == f"{text}\n"
     assert text in skipqueue("failures", push).out
-    assert [each["bystander"] for each in skipqueue("failures", "--json").objects if each["key"] == push] == [text]
+    assert [cause["bystander"] for cause in skipqueue("failures", "--json").objects if cause["key"] == push] == [text]
 
 
 def test_tasks_that_fail_together_by_a_fault_of_the_database_are_bystanders() -> None:

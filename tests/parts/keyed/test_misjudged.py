@@ -59,12 +59,12 @@ def jobs_read(connection: psycopg.Connection[Any], statement: str, **values: Any
     """How many rows of jobs the statement reads at the nodes of its plan."""
     cursor = psycopg.ClientCursor(connection)
     rows = cursor.execute(f"EXPLAIN (ANALYZE, FORMAT JSON) {statement}", values or None).fetchall()
-    read = 0.0
+    rows_read = 0.0
     for node in nodes(rows[0][0][0]["Plan"]):
         if node.get("Relation Name") == "skipqueue_job":
             removed = sum(number for name, number in node.items() if name.startswith("Rows Removed by"))
-            read += (node["Actual Rows"] + removed) * node["Actual Loops"]
-    return read
+            rows_read += (node["Actual Rows"] + removed) * node["Actual Loops"]
+    return rows_read
 
 
 def test_an_admission_by_key_reads_few_jobs(table_with_old_statistics: psycopg.Connection[Any]) -> None:
@@ -84,8 +84,8 @@ def test_permit_holders_are_read_by_an_index_scan(
     with table_with_old_statistics.transaction(force_rollback=True):
         table_with_old_statistics.execute(LOCK_KEYS, {"ids": "{}", "keys": [f"key {number}" for number in range(100)]})
         ((plan,),) = table_with_old_statistics.execute(f"EXPLAIN (FORMAT JSON) {sql.ADMIT_BY_KEY}").fetchall()
-    found = {node.get("Index Name"): node["Node Type"] for node in nodes(plan[0]["Plan"])}
-    assert found["skipqueue_job_limit_held"] == "Index Scan"
+    node_types = {node.get("Index Name"): node["Node Type"] for node in nodes(plan[0]["Plan"])}
+    assert node_types["skipqueue_job_limit_held"] == "Index Scan"
 
 
 def test_an_admission_of_a_lone_job_reads_few_jobs(table_with_old_statistics: psycopg.Connection[Any]) -> None:

@@ -44,11 +44,11 @@ def pass_permits_and_tokens_on() -> Callable[..., None]:
     """Run the services that pass permits and tokens on, once, as a supervisor does at the given second."""
     services = [pass_permits_on(store), pass_tokens_on(store)]
 
-    def look(at: float = 0.0) -> None:
+    def run_services(at: float = 0.0) -> None:
         for service in services:
             service.run(at)
 
-    return look
+    return run_services
 
 
 @pytest.fixture
@@ -59,7 +59,7 @@ def payloads_to_supervisors() -> Iterator[Callable[[], list[str]]]:
 
         def payloads() -> list[str]:
             listening.execute("SELECT")  # the answer to this statement comes after the notifications
-            return [each.payload for each in listening.notifies(timeout=0)]
+            return [notification.payload for notification in listening.notifies(timeout=0)]
 
         yield payloads
 
@@ -380,11 +380,11 @@ def test_jobs_that_change_meanwhile_do_not_keep_a_permit_that_was_passed_on(
         one_per_number.defer(number)
     changing = Session()
     ids = list(Job.objects.queued().values_list("pk", flat=True))
-    some = [Job.objects.filter(pk__in=ids[start : start + 10]) for start in range(0, 300, 10)]
-    changed = [changing.start(jobs.change_priority, -2) for jobs in some]
+    groups = [Job.objects.filter(pk__in=ids[start : start + 10]) for start in range(0, 300, 10)]
+    changes = [changing.start(jobs.change_priority, -2) for jobs in groups]
     for _ in range(3):
         pass_permits_and_tokens_on()
-    for future in changed:
+    for future in changes:
         future.result()
     changing.close()
     held = Job.objects.queued().values_list("limit_key").annotate(Count("pk")).filter(pk__count__gt=1)
@@ -434,7 +434,9 @@ def test_a_permit_is_not_passed_back_to_a_job_that_has_given_it_up(
     for second in range(20):
         pass_permits_and_tokens_on(float(second))
         queued_over_time += queued_ids()
-    assert [id for id, last in zip(queued_over_time, [0, *queued_over_time], strict=False) if id != last] == [
+    assert [
+        id for id, previous_id in zip(queued_over_time, [0, *queued_over_time], strict=False) if id != previous_id
+    ] == [
         jobs[0],
         jobs[2],
         jobs[0],

@@ -80,15 +80,15 @@ def test_after_a_refused_outcome_only_the_remaining_leases_count() -> None:
 def test_a_worker_claims_nothing_ahead_if_it_had_fewer_leases_than_it_counts_permits() -> None:
     """Other jobs may have the permits, because a lease was lost, or because the task itself has settled its job."""
     make_keyed("k", capacity=2)
-    others = make_running(capacity=2)
+    held = make_running(capacity=2)
     lost = make_keyed("k", "queued", capacity=2)
     completed = make_keyed("k", "completed", capacity=2)
     for other in (lost, completed):
-        assert claim_ahead([], [others, (other.pk, other.lease)], permits=2) == []
-        assert claim_ahead([], [others, (other.pk, other.lease - 1)], permits=2) == []
+        assert claim_ahead([], [held, (other.pk, other.lease)], permits=2) == []
+        assert claim_ahead([], [held, (other.pk, other.lease - 1)], permits=2) == []
     taken = make_running(capacity=2)
-    assert claim_ahead([], [others, (taken[0], taken[1] + 1)], permits=2) == []
-    assert claim_ahead([], [others, taken], permits=2) != []
+    assert claim_ahead([], [held, (taken[0], taken[1] + 1)], permits=2) == []
+    assert claim_ahead([], [held, taken], permits=2) != []
 
 
 @pytest.mark.parametrize(
@@ -131,8 +131,8 @@ def test_no_job_is_claimed_ahead_in_a_queue_whose_limit_was_changed(settings: An
 def make_claimed_ahead() -> ClaimedJob:
     """Make two jobs of a limit of one: the first has the permit, and the worker has claimed the second ahead of it."""
     make_keyed("k")
-    others = make_running()
-    wish = AheadWish("k", "tests.app.jobs.noop", "default", 1, 1, [others])
+    held = make_running()
+    wish = AheadWish("k", "tests.app.jobs.noop", "default", 1, 1, [held])
     (job,) = settle_and_claim_ahead(wish)
     return job
 
@@ -146,7 +146,7 @@ def release(job: ClaimedJob) -> None:
 
 
 def release_orphans(job: ClaimedJob) -> None:
-    store.release_orphans("w", known=[others.pk for others in Job.objects.exclude(pk=job.id)])
+    store.release_orphans("w", known=[other_job.pk for other_job in Job.objects.exclude(pk=job.id)])
 
 
 def recover(job: ClaimedJob) -> None:
@@ -172,9 +172,9 @@ def test_a_job_claimed_ahead_that_is_given_up_waits_for_a_permit_again(give_up: 
 
 
 def test_a_released_job_is_admitted_at_once_if_a_permit_is_free() -> None:
-    others = make_running()
-    store.release([others])
-    assert Job.objects.get(pk=others[0]).status == "queued"
+    held = make_running()
+    store.release([held])
+    assert Job.objects.get(pk=held[0]).status == "queued"
 
 
 def test_a_worker_claims_short_jobs_ahead_without_exceeding_the_limit(runworker: RunWorker) -> None:

@@ -36,8 +36,8 @@ def complete_and_claim(
 ) -> tuple[ExchangeResult, Admitted]:
     """Complete these running jobs and claim, as their worker does."""
     settlements = [Settlement(job.pk, job.lease, COMPLETED) for job in ended]
-    claimed_ids = [job.pk for job in ended]
-    return exchange(store, settlements, queue_names=[*queue_names], limit=limit, limited=claimed_ids, **options)
+    ended_ids = [job.pk for job in ended]
+    return exchange(store, settlements, queue_names=[*queue_names], limit=limit, limited=ended_ids, **options)
 
 
 def claimed_ids(result: tuple[ExchangeResult, Admitted]) -> list[int]:
@@ -73,16 +73,16 @@ def test_an_admitted_job_is_claimed_in_its_order_among_the_queued_jobs() -> None
 def test_a_job_that_an_admitted_job_displaces_is_free_for_another_worker_at_once() -> None:
     """A worker that claims at the same moment must not pass over the displaced job."""
     make_keyed("k")
-    left = [make_job(priority=number) for number in (1, -5, -6)]
+    queued = [make_job(priority=number) for number in (1, -5, -6)]
     other = Session()
     with transaction.atomic(), connection.cursor() as cursor:
         cursor.execute(LOCK_KEYS, {"ids": [], "keys": ["k"]})
         cursor.execute(sql.CHOOSE_BY_KEY)
         cursor.execute(CLAIM_OR_ADMIT, claim_values(["default"], after={}, limit=2, worker_id="w"))
         assert len(cursor.fetchall()) == 2
-        found = other(store.claim, queue_names=["default"], limit=9, worker_id="v")
+        claimed = other(store.claim, queue_names=["default"], limit=9, worker_id="v")
     other.close()
-    assert [job.id for job in found] == [job.pk for job in left[1:]]
+    assert [job.id for job in claimed] == [job.pk for job in queued[1:]]
 
 
 def test_an_admitted_job_is_queued_if_the_worker_has_no_free_slot_for_it() -> None:
@@ -123,10 +123,10 @@ def test_an_admitted_job_is_queued_if_the_claimed_arguments_are_large_already() 
 
 def test_the_position_of_a_claim_does_not_hide_an_admitted_job() -> None:
     running, waiting = make_keyed("k", "running"), make_keyed("k", priority=9)
-    passed = make_job(priority=8)
+    passed_job = make_job(priority=8)
     position = {"default": QueuePosition(-1, 0.0, 0)}
     assert claimed_ids(complete_and_claim(running, after=position)) == [waiting.pk]
-    assert status_of(passed) == "queued"
+    assert status_of(passed_job) == "queued"
 
 
 def test_a_job_that_waits_for_its_rate_holds_the_permit_and_does_not_run() -> None:
@@ -191,14 +191,14 @@ def test_the_exchange_claims_the_jobs_that_an_admission_and_then_a_claim_would(
         )
     ended_ids = [make_keyed(key, "completed", kind=KEYS[key][0], capacity=KEYS[key][1]).pk for key in sorted(ended)]
     values = claim_values(QUEUES, after={}, limit=limit, worker_id=OTHER_WORKER)
-    seen = [
+    results = [
         result_of_statements(ended_ids, statements)
         for statements in (
             [(sql.ADMIT_BY_KEY, None), (CLAIM, values)],
             [(sql.CHOOSE_BY_KEY, None), (CLAIM_OR_ADMIT, values)],
         )
     ]
-    assert seen[0] == seen[1]
+    assert results[0] == results[1]
 
 
 def result_of_statements(ended_ids: list[int], statements: list[tuple[str, Any]]) -> Any:

@@ -96,7 +96,10 @@ def test_a_secret_in_a_key_is_masked(registry: Registry) -> None:
     assert "tok-4711" not in state.key
     assert state.is_masked
     make_limited("limit:shop.send to=5")
-    assert {each.now.task: each.is_masked for each in first_keys()} == {"shop.pay": True, "tests.app.jobs.noop": False}
+    assert {state.now.task: state.is_masked for state in first_keys()} == {
+        "shop.pay": True,
+        "tests.app.jobs.noop": False,
+    }
 
 
 def test_the_number_of_queries_does_not_grow_with_the_keys() -> None:
@@ -117,7 +120,7 @@ class TestKeysInOrder:
 
     def test_a_key_without_jobs_is_left_out(self) -> None:
         make_limited("a")
-        assert [each.key for each in limit_states(store, ["b", "a"], {})] == ["a"]
+        assert [state.key for state in limit_states(store, ["b", "a"], {})] == ["a"]
         assert limit_states(store, [], {}) == []
 
 

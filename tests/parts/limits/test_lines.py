@@ -16,11 +16,11 @@ def keyed(id: int, key: str | None = "k") -> ClaimedJob:
 @pytest.fixture
 def line_with_two_permits() -> Line:
     """The line of a worker with two permits: two jobs run, and three jobs wait."""
-    made = Line()
+    line = Line()
     for id in range(5):
-        made.add_lease(keyed(id), permits=1 if id < 2 else 0)
-        assert made.enter(keyed(id)) == ([keyed(id)] if id < 2 else [])
-    return made
+        line.add_lease(keyed(id), permits=1 if id < 2 else 0)
+        assert line.enter(keyed(id)) == ([keyed(id)] if id < 2 else [])
+    return line
 
 
 def test_when_a_job_ends_the_next_job_in_line_begins(line_with_two_permits: Line) -> None:
@@ -60,7 +60,7 @@ def test_waiting_jobs_are_withdrawn_if_no_job_has_begun_for_long(line_with_two_p
 
 
 def test_a_job_that_is_withdrawn_from_its_runner_frees_its_permit(line_with_two_permits: Line) -> None:
-    line_with_two_permits.withdrawn((0, 1))
+    line_with_two_permits.remove_running((0, 1))
     assert line_with_two_permits.enter(keyed(9)) == [keyed(2)]
 
 
@@ -83,8 +83,8 @@ def test_a_key_is_forgotten_with_its_last_lease() -> None:
     lines.unknown([keyed(1)])
     lines.gone([keyed(1), keyed(2)])
     assert lines.get("k") is None
-    left: Any = lines.follow(keyed(1))
-    assert left is None
+    next_job: Any = lines.follow(keyed(1))
+    assert next_job is None
 
 
 def test_the_late_end_of_a_settled_job_frees_no_permit_of_other_jobs() -> None:

@@ -24,9 +24,9 @@ def completed_attempt(job: ClaimedJob) -> Attempt:
 @pytest.fixture
 def lines_with_two_jobs() -> Lines:
     """The lines of a worker with two jobs, which have permits of the key `k`."""
-    made = Lines()
-    made.claimed([claimed_job(1), claimed_job(2)])
-    return made
+    lines = Lines()
+    lines.claimed([claimed_job(1), claimed_job(2)])
+    return lines
 
 
 def test_a_worker_wants_as_many_jobs_as_have_just_ended(lines_with_two_jobs: Lines) -> None:
@@ -46,9 +46,9 @@ def test_a_worker_wants_no_more_jobs_if_as_many_wait_already(lines_with_two_jobs
 
 def test_a_worker_wants_few_jobs_if_jobs_are_long(lines_with_two_jobs: Lines, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exchange, "CLAIM_AHEAD_SECONDS", -1.0)
-    made = Lines()
-    made.claimed([claimed_job(1)])
-    assert made.wishes([completed_attempt(claimed_job(1))]) == []
+    lines = Lines()
+    lines.claimed([claimed_job(1)])
+    assert lines.wishes([completed_attempt(claimed_job(1))]) == []
 
 
 @pytest.mark.parametrize("other", [{"task": "u"}, {"queue_name": "other"}])

@@ -117,8 +117,8 @@ def test_the_events_say_that_a_lone_job_was_deferred_and_admitted() -> None:
 
 def test_a_job_beyond_the_limit_waits(defer: DeferFunction, payloads_heard: Callable[[], list[str]]) -> None:
     for _ in range(3):
-        late = defer(two_per_account, "a")
-    assert late.status == status(late) == "blocked"
+        third = defer(two_per_account, "a")
+    assert third.status == status(third) == "blocked"
     assert statuses() == {"queued": 2, "blocked": 1}
     assert payloads_heard() == ["default", "default"]
 

@@ -74,9 +74,9 @@ def test_the_next_job_of_a_sequence_is_found_by_one_index_scan(
         complete_job(connection_with_finished_jobs, job.pk)
         connection_with_finished_jobs.execute(LOCK_KEYS, {"ids": [job.pk], "keys": []})
         assert pages_read_by_each_scan(connection_with_finished_jobs, "limit_held") == []
-    for each, status in zip(waiting, ("queued", "blocked"), strict=True):
-        each.refresh_from_db()
-        assert each.status == status
+    for waiting_job, status in zip(waiting, ("queued", "blocked"), strict=True):
+        waiting_job.refresh_from_db()
+        assert waiting_job.status == status
     with connection_with_finished_jobs.transaction():
         complete_job(connection_with_finished_jobs, waiting[0].pk)
         connection_with_finished_jobs.execute(LOCK_KEYS, {"ids": [waiting[0].pk], "keys": []})

@@ -316,8 +316,8 @@ def test_a_job_that_is_retried_by_hand_waits_for_a_permit_again() -> None:
     assert settle(first) == [third]
     Job.objects.filter(pk=first).retry()
     Job.objects.filter(pk=second).discard()
-    made = make_job("failed", limit_key=Job.objects.get(pk=first).limit_key, limit_kind="concurrency", capacity=2)
-    made.retry()
+    failed = make_job("failed", limit_key=Job.objects.get(pk=first).limit_key, limit_kind="concurrency", capacity=2)
+    failed.retry()
     sweep_gates(store)
     assert statuses() == {"running": 2, "blocked": 1, "completed": 1} or statuses() == {"running": 2, "blocked": 1}
 
@@ -388,19 +388,19 @@ def test_a_key_that_another_session_has_locked_is_reported_and_not_waited_for() 
         assert admitted.missed == [key]
         assert result.settled() == {(first, lease): None}
         assert not result.claimed()
-    again, admitted = exchange(store, [], queue_names=["default"], limit=9, keys=admitted.missed)
+    next_result, admitted = exchange(store, [], queue_names=["default"], limit=9, keys=admitted.missed)
     assert admitted.missed == []
-    assert [job.id for job in again.claimed()] == [second]
+    assert [job.id for job in next_result.claimed()] == [second]
 
 
 def test_a_late_outcome_of_an_ended_job_admits_no_job_beside_its_successor() -> None:
     first, second, third = halting_sequence.defer_many([("a",)] * 3)
-    late = Settlement(*claim_one("w"), COMPLETED)
-    assert late.job_id == first
-    store.release([(late.job_id, late.lease)])
+    late_settlement = Settlement(*claim_one("w"), COMPLETED)
+    assert late_settlement.job_id == first
+    store.release([(late_settlement.job_id, late_settlement.lease)])
     claim_one("v")
     assert settle(first) == [second]
-    result, _ = exchange(store, [late], queue_names=["default"], limit=9, limited=[first])
+    result, _ = exchange(store, [late_settlement], queue_names=["default"], limit=9, limited=[first])
     assert not result.claimed()
     assert [Job.objects.get(pk=id).status for id in (first, second, third)] == ["completed", "running", "blocked"]
 
@@ -582,17 +582,17 @@ def test_an_admitted_job_of_another_queue_is_announced() -> None:
 
 def test_a_locked_job_is_passed_over_by_a_limit_and_waited_for_by_a_sequence() -> None:
     keys = {"concurrency": "limit", "sequence": "seq", "halting": "halt"}
-    made = {
+    jobs_by_kind = {
         kind: [make_job("blocked", limit_key=key, limit_kind=kind, capacity=1) for _ in range(2)]
         for kind, key in keys.items()
     }
     with connect(autocommit=False) as other:
-        heads = [pair[0].pk for pair in made.values()]
+        heads = [pair[0].pk for pair in jobs_by_kind.values()]
         other.execute("SELECT FROM skipqueue_job WHERE id = ANY (%s) FOR UPDATE", [heads])
         sweep_gates(store)
-        assert claim() == [made["concurrency"][1].pk]
+        assert claim() == [jobs_by_kind["concurrency"][1].pk]
     sweep_gates(store)
-    assert claim() == [made["sequence"][0].pk, made["halting"][0].pk]
+    assert claim() == [jobs_by_kind["sequence"][0].pk, jobs_by_kind["halting"][0].pk]
 
 
 # Sweeps: a supervisor looks for free permits of all keys with blocked jobs

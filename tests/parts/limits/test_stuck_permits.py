@@ -84,14 +84,14 @@ def test_a_process_full_of_stuck_attempts_ends_and_writes_their_outcomes_last(
 ) -> None:
     for key in "ab":
         pass_gate_alone.using(timeout=0.2).defer(key, "g")
-    following = pass_gate_alone.defer("a", "next")
+    next_job = pass_gate_alone.defer("a", "next")
     assert worker_thread(concurrency=2).wait() == EXIT_STUCK
     assert statuses() == {"failed": 2, "queued": 1}, "the permit is free"
     assert {job.last_error for job in Job.objects.failed()} == {"JobTimeout: timed out after 0.2 s"}
     assert gates["g"].inside == 2
     gates["next"].open()
     worker_thread(concurrency=2)
-    wait_until(lambda: Job.objects.completed().filter(pk=following.pk).exists())
+    wait_until(lambda: Job.objects.completed().filter(pk=next_job.pk).exists())
 
 
 @pytest.mark.usefixtures("stuck_at_once")

@@ -30,7 +30,7 @@ HOUR = 3600.0
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-RUNNING = """
+SELECT_HELD_PERMITS = """
 SELECT limit_key, max(capacity), count(*), count(*) FILTER (WHERE status = 'running')
 FROM skipqueue_job
 WHERE limit_key IS NOT NULL AND status IN ('queued', 'running') AND gate IS DISTINCT FROM 'ahead'
@@ -42,33 +42,33 @@ class PermitWitness:
     """Reads again and again how many jobs of each key hold a permit. A statement sees one moment of the database."""
 
     def __init__(self, most: int | None = None) -> None:
-        self.limit = most
-        self.number_of_looks = 0
-        self.most: Counter[str] = Counter()
+        self.most_permits = most
+        self.number_of_reads = 0
+        self.most_running: Counter[str] = Counter()
         self.violations: list[tuple[Any, ...]] = []
 
-    def look(self, session: Any) -> None:
-        for key, capacity, held, running in session.execute(RUNNING).fetchall():
-            self.most[key] = max(self.most[key], running)
-            if held > (self.limit or capacity):
+    def read(self, session: Any) -> None:
+        for key, capacity, held, running in session.execute(SELECT_HELD_PERMITS).fetchall():
+            self.most_running[key] = max(self.most_running[key], running)
+            if held > (self.most_permits or capacity):
                 self.violations.append((key, capacity, held))
-        self.number_of_looks += 1
+        self.number_of_reads += 1
 
 
 @contextmanager
-def calling_look_repeatedly(witness: Any, *, pause: float = 0.0) -> Iterator[None]:
-    """While the block runs, a thread calls `witness.look` again and again."""
+def reading_repeatedly(witness: Any, *, pause: float = 0.0) -> Iterator[None]:
+    """While the block runs, a thread calls `witness.read` again and again."""
     is_over = threading.Event()
 
-    def watch() -> None:
+    def read_until_over() -> None:
         with connect() as session:
             while not is_over.wait(pause):
-                witness.look(session)
+                witness.read(session)
 
-    thread = threading.Thread(target=watch, daemon=True)
+    thread = threading.Thread(target=read_until_over, daemon=True)
     thread.start()
     try:
-        wait_until(lambda: witness.number_of_looks, "the thread has looked once")
+        wait_until(lambda: witness.number_of_reads, "the thread has read once")
         yield
     finally:
         is_over.set()
@@ -79,14 +79,14 @@ def calling_look_repeatedly(witness: Any, *, pause: float = 0.0) -> Iterator[Non
 def no_key_exceeds_its_limit(most: int | None = None) -> Iterator[PermitWitness]:
     """Fail if a key exceeds `most` permits (by default its own limit) at any moment while the block runs."""
     witness = PermitWitness(most)
-    with calling_look_repeatedly(witness):
+    with reading_repeatedly(witness):
         yield witness
-    assert witness.number_of_looks > 10
+    assert witness.number_of_reads > 10
     assert not witness.violations
 
 
 def most_at_once_by_key() -> dict[str, int]:
-    """The maximum of attempts of each key that ran at once, by the order of the rows that they wrote."""
+    """Return how many attempts of each key ran at once at most, by the order of the rows that they wrote."""
     inside: defaultdict[str, set[int]] = defaultdict(set)
     most: Counter[str] = Counter()
     for entry, job_id in Ledger.objects.filter(job_id__gt=0).order_by("id").values_list("entry", "job_id"):
@@ -98,7 +98,7 @@ def most_at_once_by_key() -> dict[str, int]:
 
 
 def numbers_in_order(key: str, event: str = "end") -> list[int]:
-    """The numbers of the jobs of a key, in the order in which they ended."""
+    """Return the numbers of the jobs of a key, in the order in which they ended."""
     entries = Ledger.objects.filter(entry__startswith=f"{event} {key} ").order_by("id").values_list("entry", flat=True)
     return [int(re.split(" ", entry)[2]) for entry in entries]
 
@@ -174,6 +174,10 @@ def queue_holds_at_most(number: int) -> bool:
     return Job.objects.filter(limit_key="queue:mail", status__in=["queued", "running"]).count() <= number
 
 
+def have_run_at_once(witness: PermitWitness, number: int) -> bool:
+    return max(witness.most_running.values(), default=0) >= number
+
+
 @pytest.mark.parametrize("limits", [(3, 1, 5), (None, 2, 1)], ids=["lowered and raised", "set later"])
 def test_no_queue_exceeds_its_limit_while_the_limit_changes(
     runworker: RunWorker, limits: tuple[int | None, ...]
@@ -192,9 +196,9 @@ def test_no_queue_exceeds_its_limit_while_the_limit_changes(
         wait_until(partial(queue_holds_at_most, limit or 0))
         with no_key_exceeds_its_limit(limit) as witness:
             wait_for_more_completed()
-            wait_until(lambda limit=limit: max(witness.most.values(), default=0) >= (limit or 0), "all slots are used")  # type: ignore[misc]
-            wait_until(lambda: witness.number_of_looks > 10)
-        assert max(witness.most.values()) == limit
+            wait_until(partial(have_run_at_once, witness, limit or 0), "all slots are used")
+            wait_until(lambda: witness.number_of_reads > 10)
+        assert max(witness.most_running.values()) == limit
     Queue.limit("mail", None)
     wait_for_statuses(completed=1_200)
 
@@ -233,7 +237,7 @@ def test_no_limit_is_exceeded_while_workers_are_killed(runworker: RunWorker, tas
             wait_until(partial(has_retried, cancelled))
         wait_for_statuses(completed=240, deadline=60)
         assert len(running) == 2
-    assert witness.most
+    assert witness.most_running
 
 
 def test_a_death_between_the_settle_and_the_admission_loses_no_wake_up(runworker: RunWorker) -> None:

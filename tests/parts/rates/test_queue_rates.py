@@ -54,8 +54,8 @@ def queue_rates(settings: Any) -> None:
 def unused_gate(monkeypatch: pytest.MonkeyPatch) -> RateGate:
     """A gate that no other test has used: its pace depends on earlier admissions."""
     gate = RateGate()
-    others = gates.gates()[:-1]
-    monkeypatch.setattr(gates, "gates", lambda: [*others, gate])
+    other_gates = gates.gates()[:-1]
+    monkeypatch.setattr(gates, "gates", lambda: [*other_gates, gate])
     return gate
 
 
@@ -232,8 +232,8 @@ def test_the_notified_service_blocks_jobs_beyond_a_new_rate_and_announces_the_ke
         service.notified([QUEUES_PAYLOAD])
         assert service.due_at == 0.0
         service.run(0.0)
-        [found] = session.notifies(timeout=5, stop_after=1)
-    assert found.payload == ",rate queue:later"
+        [notification] = session.notifies(timeout=5, stop_after=1)
+    assert notification.payload == ",rate queue:later"
     assert statuses() == {"queued": 1, "blocked": 4}
 
 
@@ -374,15 +374,15 @@ def test_a_job_keeps_the_permit_of_its_own_limit_in_its_new_queue() -> None:
     """The job keeps one of two permits while it waits for its rate and while it is queued. A third job waits."""
     first, second, third = two_per_account.defer_many([("a",)] * 3)
     store.change_queue([first, second, third], "mail")
-    found = {job.pk: (job.status, job.gate, job.rate_key) for job in Job.objects.all()}
-    assert found == {
+    states = {job.pk: (job.status, job.gate, job.rate_key) for job in Job.objects.all()}
+    assert states == {
         first: ("blocked", "rate", MAIL_KEY),
         second: ("blocked", "rate", MAIL_KEY),
         third: ("blocked", "limit", MAIL_KEY),
     }
     store.change_queue([first, second, third], "default")
-    found = {job.pk: (job.status, job.gate, job.rate_key) for job in Job.objects.all()}
-    assert found == {first: ("queued", None, None), second: ("queued", None, None), third: ("blocked", "limit", None)}
+    states = {job.pk: (job.status, job.gate, job.rate_key) for job in Job.objects.all()}
+    assert states == {first: ("queued", None, None), second: ("queued", None, None), third: ("blocked", "limit", None)}
 
 
 def test_a_job_that_goes_to_a_queue_with_a_limit_and_a_rate_gets_both() -> None:

@@ -128,10 +128,10 @@ class TestWhenAKeyIsDue:
         with connect(autocommit=False) as other:
             other.execute("SELECT FROM skipqueue_job WHERE id = %s FOR UPDATE", [locked.pk])
             assert number_admitted("k") == 1
-            due = RateBucket.objects.get()
-        assert due.due_at is not None
-        assert due.due_at < due.full_at
-        assert (due.due_at - due.full_at).total_seconds() == pytest.approx(0.05 - 3600)
+            bucket = RateBucket.objects.get()
+        assert bucket.due_at is not None
+        assert bucket.due_at < bucket.full_at
+        assert (bucket.due_at - bucket.full_at).total_seconds() == pytest.approx(0.05 - 3600)
 
     def test_a_key_is_due_half_a_second_later_if_a_burst_is_queued(self) -> None:
         for _ in range(9):
@@ -203,11 +203,13 @@ def test_locked_keys_are_announced_by_name_as_far_as_the_payload_holds() -> None
         listening.execute("LISTEN skipqueue_supervisors")
         other.execute(LOCK_RATES, {"keys": keys})
         RateGate().admit_keys(store, keys)
-        named, sweep = [found.payload for found in listening.notifies(timeout=5, stop_after=2)]
-    assert sweep == GATES_PAYLOAD
-    assert 7_700 < len(named) < 8_000
-    assert keys_in([sweep, named], "rate") < set(keys)
-    assert len(keys_in([named], "rate")) == 39
+        payload_of_keys, payload_of_gates = [
+            notification.payload for notification in listening.notifies(timeout=5, stop_after=2)
+        ]
+    assert payload_of_gates == GATES_PAYLOAD
+    assert 7_700 < len(payload_of_keys) < 8_000
+    assert keys_in([payload_of_gates, payload_of_keys], "rate") < set(keys)
+    assert len(keys_in([payload_of_keys], "rate")) == 39
 
 
 @pytest.mark.parametrize("admits_nothing", [True, False])

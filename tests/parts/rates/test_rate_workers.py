@@ -1,4 +1,4 @@
-"""Live workers: no key ever exceeds its rate, in any window of time, and each job starts soon after its slot."""
+"""Live workers: no key ever exceeds its rate, in any period, and each job starts soon after its slot."""
 
 import os
 import signal
@@ -27,7 +27,7 @@ from ...app.rates.jobs import twenty_per_second
 from ...app.sessions import connect
 from ...app.waiting import wait_until
 from ...harness.processes import ManagePy, statuses, wait_for_statuses, workers
-from ..limits.test_workers import calling_look_repeatedly, has_retried, most_at_once_by_key, numbers_in_order
+from ..limits.test_workers import has_retried, most_at_once_by_key, numbers_in_order, reading_repeatedly
 
 RunWorker = Callable[..., ManagePy]
 
@@ -61,23 +61,23 @@ class TokenWitness:
     """Reads again and again how many tokens were taken, and compares each pair of readings."""
 
     def __init__(self) -> None:
-        self.number_of_looks = 0
+        self.number_of_reads = 0
         self.most_queued = 0
         self.largest_excess: defaultdict[str, float] = defaultdict(float)
-        """The largest number of tokens that a key has taken within a window beyond the tokens that its rate gives."""
+        """The largest number of tokens that a key has taken within a period beyond the tokens that its rate gives."""
         self._least: dict[str, float] = {}
 
-    def look(self, session: Any) -> None:
+    def read(self, session: Any) -> None:
         for begin, key, taken, queued, end in session.execute(SELECT_TAKEN_TOKENS).fetchall():
             self.most_queued = max(self.most_queued, queued)
             least = self._least.get(key, float("inf"))
             self.largest_excess[key] = max(self.largest_excess[key], float(taken) - end / INTERVAL - least)
             self._least[key] = min(least, float(taken) - begin / INTERVAL)
-        self.number_of_looks += 1
+        self.number_of_reads += 1
 
     def assert_no_rate_was_exceeded(self) -> None:
         """Twice the burst, and the kept tokens: the witness may see a transaction a moment after it took its tokens."""
-        assert self.number_of_looks > 10
+        assert self.number_of_reads > 10
         assert self.largest_excess
         assert max(self.largest_excess.values()) <= 2 * BURST + KEPT_SECONDS / INTERVAL
         assert self.most_queued <= BURST
@@ -87,13 +87,13 @@ class TokenWitness:
 def no_key_exceeds_its_rate() -> Iterator[TokenWitness]:
     """Fail if a key exceeds its rate at any moment while the block runs."""
     witness = TokenWitness()
-    with calling_look_repeatedly(witness, pause=0.002):
+    with reading_repeatedly(witness, pause=0.002):
         yield witness
     witness.assert_no_rate_was_exceeded()
 
 
 def start_times(key: str) -> list[float]:
-    """When each job of a key has started, in seconds since the first start."""
+    """Return when each job of a key has started, in seconds since the first start."""
     times = Ledger.objects.filter(entry__startswith=f"start {key} ").order_by("id").values_list("written_at", flat=True)
     first = times[0]
     return [(time - first).total_seconds() for time in times]
@@ -103,10 +103,10 @@ def test_the_witness_of_the_tests_sees_a_rate_that_is_exceeded() -> None:
     witness = TokenWitness()
     with connect() as session:
         twenty_per_second.defer_many([("a",)] * 12)
-        witness.look(session)
+        witness.read(session)
         Job.objects.blocked().update(status="completed", gate=None, attempts=1, finished_at="2026-01-01T00:00:00Z")
         for _ in range(20):
-            witness.look(session)
+            witness.read(session)
     with pytest.raises(AssertionError):
         witness.assert_no_rate_was_exceeded()
 
@@ -153,7 +153,7 @@ def test_a_backlog_does_not_burst_when_workers_come_back(runworker: RunWorker) -
     """No worker claims for a while. The supervisor queues the burst, and no more jobs."""
     with no_key_exceeds_its_rate() as witness:
         twenty_per_second.defer_many([("a", number) for number in range(30)])
-        wait_until(lambda: witness.number_of_looks > 20)
+        wait_until(lambda: witness.number_of_reads > 20)
         assert statuses() == {"queued": BURST, "blocked": 28}
         runworker("--concurrency", "8")
         wait_for_statuses(completed=30)

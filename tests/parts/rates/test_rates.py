@@ -48,8 +48,8 @@ pytestmark = pytest.mark.django_db(transaction=True)
 def unused_gate(monkeypatch: pytest.MonkeyPatch) -> RateGate:
     """A gate that no other test has used: its pace depends on earlier admissions."""
     gate = RateGate()
-    others = gates.gates()[:-1]
-    monkeypatch.setattr(gates, "gates", lambda: [*others, gate])
+    other_gates = gates.gates()[:-1]
+    monkeypatch.setattr(gates, "gates", lambda: [*other_gates, gate])
     return gate
 
 
@@ -151,9 +151,9 @@ def test_an_idle_key_collects_no_more_tokens_than_the_burst() -> None:
 def test_the_highest_priority_and_then_the_first_enqueued_is_admitted() -> None:
     burst_of_three.defer_many([(7,)] * 3)
     claimed_ids()
-    low, high, late = (burst_of_three.using(priority=number).defer(7).pk for number in (-5, 5, 5))
+    low, high, later = (burst_of_three.using(priority=number).defer(7).pk for number in (-5, 5, 5))
     key = rate_key_of(burst_of_three, 7)
-    for expected in (high, late, low):
+    for expected in (high, later, low):
         let_time_pass(3600)
         assert number_admitted(key) == 1
         assert claimed_ids() == [expected]
@@ -181,8 +181,8 @@ def test_a_retry_is_announced_to_the_supervisors() -> None:
     with connect() as session:
         session.execute("LISTEN skipqueue_supervisors")
         settle(id, outcome=RETRY_NOW)
-        [found] = session.notifies(timeout=5, stop_after=1)
-    assert found.payload == ",rate " + rate_key_of(burst_of_three, 7)
+        [notification] = session.notifies(timeout=5, stop_after=1)
+    assert notification.payload == ",rate " + rate_key_of(burst_of_three, 7)
 
 
 def test_a_recovered_job_takes_a_token_again_and_keeps_its_permit() -> None:
@@ -207,11 +207,11 @@ def test_a_released_job_keeps_its_token() -> None:
 def test_a_due_job_waits_for_its_rate() -> None:
     burst_of_three.defer_many([(7,)] * 3)
     claimed_ids()
-    late = burst_of_three.using(run_after=timedelta(hours=1)).defer(7)
-    assert late.status == "scheduled"
-    Job.objects.filter(pk=late.pk).update(run_after=late.enqueued_at)
+    due_job = burst_of_three.using(run_after=timedelta(hours=1)).defer(7)
+    assert due_job.status == "scheduled"
+    Job.objects.filter(pk=due_job.pk).update(run_after=due_job.enqueued_at)
     store.admit()
-    assert Job.objects.get(pk=late.pk).status == "blocked"
+    assert Job.objects.get(pk=due_job.pk).status == "blocked"
     let_time_pass(3600)
     assert number_admitted(rate_key_of(burst_of_three, 7)) == 1
 
@@ -238,9 +238,9 @@ def test_a_job_gets_its_permit_first_and_keeps_it_while_it_waits_for_a_token() -
     """With two tokens and one permit for each account, neither is exceeded, whichever becomes free first."""
     a, a2, b, c = (rated_and_limited.defer(account).pk for account in "aabc")
     assert claimed_ids() == [a, b]
-    found = {job.pk: (job.status, job.gate) for job in Job.objects.all()}
-    assert found[c] == ("blocked", "rate")
-    assert found[a2] == ("blocked", "limit")
+    states = {job.pk: (job.status, job.gate) for job in Job.objects.all()}
+    assert states[c] == ("blocked", "rate")
+    assert states[a2] == ("blocked", "limit")
     let_time_pass(3600)
     settle(a)
     assert admit_keys(store, [limit_key_of("a")]).later == {rate_key_of(rated_and_limited, "a")}
@@ -271,32 +271,32 @@ def test_a_sequence_with_a_rate_stays_in_order() -> None:
 @pytest.mark.parametrize("verb", ["discard", "cancel"])
 def test_a_discarded_waiting_job_returns_its_permit(verb: str) -> None:
     rated_and_limited.defer_many([("a",), ("b",), ("c",), ("c",)])
-    held = Job.objects.get(gate="rate")
-    assert getattr(held, verb)()
+    permit_holder = Job.objects.get(gate="rate")
+    assert getattr(permit_holder, verb)()
     claimed_ids()
     let_time_pass(3600)
     assert number_admitted_by_sweep() == 1
     assert Job.objects.get(status="queued").kwargs == {} or True
-    assert held.retry()
-    again = Job.objects.get(pk=held.pk)
-    assert (again.status, again.gate) == ("blocked", "limit")  # the other job of the account holds the permit
+    assert permit_holder.retry()
+    retried = Job.objects.get(pk=permit_holder.pk)
+    assert (retried.status, retried.gate) == ("blocked", "limit")  # the other job of the account holds the permit
 
 
 def test_a_job_that_is_postponed_while_it_has_a_permit_gives_the_permit_back() -> None:
     rated_and_limited.defer_many([("a",), ("b",), ("c",), ("c",)])
-    held = Job.objects.get(gate="rate")
-    assert held.postpone(timedelta(hours=1))
-    assert Job.objects.get(pk=held.pk).gate is None
+    permit_holder = Job.objects.get(gate="rate")
+    assert permit_holder.postpone(timedelta(hours=1))
+    assert Job.objects.get(pk=permit_holder.pk).gate is None
     sweep_gates(store)
-    assert Job.objects.get(gate="rate").pk != held.pk
+    assert Job.objects.get(gate="rate").pk != permit_holder.pk
 
 
 def test_a_job_that_is_rescheduled_to_now_waits_at_the_gates_again() -> None:
     rated_and_limited.defer_many([("a",), ("b",), ("c",), ("c",)])
-    held = Job.objects.get(gate="rate")
-    Store("default").reschedule([held.pk], timedelta(0))
-    again = Job.objects.get(pk=held.pk)
-    assert (again.status, again.gate) == ("blocked", "limit")
+    permit_holder = Job.objects.get(gate="rate")
+    Store("default").reschedule([permit_holder.pk], timedelta(0))
+    rescheduled = Job.objects.get(pk=permit_holder.pk)
+    assert (rescheduled.status, rescheduled.gate) == ("blocked", "limit")
 
 
 def test_a_waiting_job_can_change_its_queue_and_its_priority() -> None:
@@ -341,11 +341,11 @@ def test_a_key_that_another_transaction_has_locked_is_missed_and_announced() -> 
         other.execute(LOCK_RATES, {"keys": [key]})
         burst_of_three.defer(7)
         assert statuses() == {"blocked": 1}
-        [found] = listening.notifies(timeout=5, stop_after=1)
-        assert found.payload == ",rate " + key
+        [notification] = listening.notifies(timeout=5, stop_after=1)
+        assert notification.payload == ",rate " + key
         other.rollback()
     service = Admit(store)
-    service.notified([found.payload])
+    service.notified([notification.payload])
     service.run(0.0)
     assert statuses() == {"queued": 1}
 
@@ -377,7 +377,7 @@ def test_no_job_is_admitted_at_isolation_level_repeatable_read() -> None:
 
 
 def test_after_the_clock_was_set_back_the_key_waits_for_one_interval_at_most() -> None:
-    """At most a burst of tokens is missing, and a key whose due time is too late needs a look."""
+    """At most a burst of tokens is missing, and a key whose due time is too late needs a check."""
     make_job("blocked", rate_key="k", rate_interval=60.0, rate_burst=1)
     make_job("blocked", rate_key="k", rate_interval=60.0, rate_burst=1)
     assert number_admitted("k") == 1
@@ -480,9 +480,9 @@ def test_supervisors_admit_the_jobs_of_more_than_a_hundred_keys() -> None:
         listening.execute("LISTEN skipqueue_supervisors")
         burst_of_three.defer_many([(number % 150,) for number in range(300)])
         assert statuses() == {"queued": 200, "blocked": 100}
-        [found] = listening.notifies(timeout=5, stop_after=1)
+        [notification] = listening.notifies(timeout=5, stop_after=1)
     service = Admit(store)
-    service.notified([found.payload])
+    service.notified([notification.payload])
     service.run(0.0)
     assert statuses() == {"queued": 300}
 
@@ -511,19 +511,19 @@ def test_supervisors_are_notified_of_a_token_that_comes_soon(task: Any, enqueued
         else:
             task.defer(7)
             task.defer(7)
-        [found] = session.notifies(timeout=5, stop_after=1)
-    assert found.payload == SCHEDULED_PAYLOAD
+        [notification] = session.notifies(timeout=5, stop_after=1)
+    assert notification.payload == SCHEDULED_PAYLOAD
 
 
 def test_a_due_job_takes_its_permit_and_its_token_at_once() -> None:
-    late = rated_and_limited.using(run_after=timedelta(hours=1)).defer("a")
-    Job.objects.filter(pk=late.pk).update(run_after=late.enqueued_at)
+    due_job = rated_and_limited.using(run_after=timedelta(hours=1)).defer("a")
+    Job.objects.filter(pk=due_job.pk).update(run_after=due_job.enqueued_at)
     assert TIME_GATE.admit(store, limit=10).by_queue == {"default": 1}
-    assert Job.objects.get(pk=late.pk).status == "queued"
+    assert Job.objects.get(pk=due_job.pk).status == "queued"
 
 
 def test_a_job_that_is_given_a_permit_takes_its_token_at_once() -> None:
-    late = rated_and_limited.using(run_after=timedelta(hours=1)).defer("a")
-    Job.objects.filter(pk=late.pk).update(status="blocked", gate="limit")
+    job = rated_and_limited.using(run_after=timedelta(hours=1)).defer("a")
+    Job.objects.filter(pk=job.pk).update(status="blocked", gate="limit")
     assert LimitGate().admit(store, limit=10).by_queue == {"default": 1}
-    assert Job.objects.get(pk=late.pk).status == "queued"
+    assert Job.objects.get(pk=job.pk).status == "queued"

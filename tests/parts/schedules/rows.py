@@ -24,8 +24,8 @@ def make_schedule(name: str = "s", *, due: float | None = None, **fields: Any) -
     fields.setdefault("task", "tests.app.jobs.noop")
     if due is not None:
         fields["next_run_at"] = fields["fire_at"] = Now() - timedelta(seconds=due)
-    made = Schedule.objects.create(name=name, **fields)
-    return Schedule.objects.get(pk=made.pk)
+    schedule = Schedule.objects.create(name=name, **fields)
+    return Schedule.objects.get(pk=schedule.pk)
 
 
 def fire_all(digests: tuple[str, ...] = (), *, store: Store = STORE) -> int:

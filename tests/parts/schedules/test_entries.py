@@ -20,8 +20,8 @@ from ...app import jobs
 
 
 def make_add_task(**options: Any) -> Task[Any, Any]:
-    made: Task[Any, Any] = job(name="add", **options)(jobs.add.function)  # type: ignore[no-untyped-call]
-    return made
+    task: Task[Any, Any] = job(name="add", **options)(jobs.add.function)  # type: ignore[no-untyped-call]
+    return task
 
 
 def only_entry() -> ScheduleEntry:
@@ -228,7 +228,7 @@ def test_the_checks_report_a_name_that_is_in_the_code_and_in_the_settings(regist
 
 def test_a_digest_changes_with_every_value() -> None:
     first = {"name": "n", "task": "t", "source": "code", "cron": "0 9 * * *", "timezone": "UTC"}
-    others: list[dict[str, Any]] = [
+    changes: list[dict[str, Any]] = [
         {"name": "m"},
         {"task": "u"},
         {"source": "settings"},
@@ -241,7 +241,7 @@ def test_a_digest_changes_with_every_value() -> None:
         {"overlap": "skip"},
         {"jitter": 1.0},
     ]
-    digests = {ScheduleEntry(**{**first, **other}).digest for other in [{}, *others]}
+    digests = {ScheduleEntry(**{**first, **change}).digest for change in [{}, *changes]}
     assert len(digests) == 12
 
 
@@ -252,10 +252,10 @@ def test_a_digest_changes_with_every_value() -> None:
 class OrderLine:
     sku: str
     price: Decimal
-    made: ClassVar[int] = 0
+    number_made: ClassVar[int] = 0
 
     def __post_init__(self) -> None:
-        type(self).made += 1
+        type(self).number_made += 1
 
 
 def test_arguments_of_annotated_types_are_kept_as_json(registry: Registry) -> None:
@@ -271,9 +271,9 @@ def test_arguments_of_annotated_types_are_kept_as_json(registry: Registry) -> No
     with periodic_setting(s={"task": "report", "cron": "0 9 * * *", "kwargs": arguments}):
         (entry,), problems = all_entries()
     assert (entry.call, problems) == (([], expected), [])
-    before = OrderLine.made
+    before = OrderLine.number_made
     spec, call = prepared_job("report", *entry.call)
-    assert OrderLine.made == before, "a supervisor runs no code of the project's"
+    assert OrderLine.number_made == before, "a supervisor runs no code of the project's"
     assert call.kwargs == task.encoded((), arguments).kwargs
     assert spec.task == "report"
 

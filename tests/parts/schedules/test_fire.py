@@ -43,16 +43,21 @@ def now() -> datetime:
 def test_a_schedule_that_is_due_enqueues_its_job_and_says_when_the_next_one_is() -> None:
     schedule = make_schedule("s", due=1, task="tests.app.jobs.add", args=[1], kwargs={"b": 2})
     assert fire(STORE, digests=(), skipped=())
-    (made,) = jobs_of("s")
-    assert (made.task, made.args, made.kwargs, made.status) == ("tests.app.jobs.add", [1], {"b": 2}, "queued")
+    (enqueued,) = jobs_of("s")
+    assert (enqueued.task, enqueued.args, enqueued.kwargs, enqueued.status) == (
+        "tests.app.jobs.add",
+        [1],
+        {"b": 2},
+        "queued",
+    )
     assert schedule.next_run_at is not None
     planned_at = schedule.next_run_at.astimezone(UTC).isoformat()
-    assert made.metadata == {"schedule": {"name": "s", "planned_at": planned_at, "every": 300.0}}
+    assert enqueued.metadata == {"schedule": {"name": "s", "planned_at": planned_at, "every": 300.0}}
     after = Schedule.objects.get()
     assert after.next_run_at == after.fire_at == schedule.next_run_at + timedelta(minutes=5)
-    assert after.last_job_id == made.pk
+    assert after.last_job_id == enqueued.pk
     assert after.last_run_at is not None
-    assert abs((after.last_run_at - made.enqueued_at).total_seconds()) < 10
+    assert abs((after.last_run_at - enqueued.enqueued_at).total_seconds()) < 10
     assert not fire(STORE, digests=(), skipped=())
 
 
@@ -60,8 +65,8 @@ def test_the_job_has_the_options_of_its_task(registry: Registry) -> None:
     job(name="report", queue_name="mail", priority=7, max_attempts=3, unique_key="k")(jobs.noop.function)
     make_schedule("s", due=1, task="report")
     fire_all()
-    (made,) = jobs_of("s")
-    assert (made.priority, made.queue_name, made.max_attempts, made.unique_key) == (7, "mail", 3, "k")
+    (enqueued,) = jobs_of("s")
+    assert (enqueued.priority, enqueued.queue_name, enqueued.max_attempts, enqueued.unique_key) == (7, "mail", 3, "k")
 
 
 @pytest.mark.parametrize(
@@ -83,28 +88,28 @@ def test_a_schedule_of_the_code_is_fired_by_a_supervisor_with_its_definition() -
 def test_cron_fires_at_its_times() -> None:
     make_schedule("s", due=0.5, cron="*/10 * * * *")
     fire_all()
-    following = Schedule.objects.get().next_run_at
-    assert following is not None
-    assert following.minute % 10 == 0
-    assert timedelta(0) < following - now() <= timedelta(minutes=10)
+    next_run_at = Schedule.objects.get().next_run_at
+    assert next_run_at is not None
+    assert next_run_at.minute % 10 == 0
+    assert timedelta(0) < next_run_at - now() <= timedelta(minutes=10)
 
 
 def test_several_schedules_are_fired_in_the_order_of_their_times() -> None:
     for name, due in (("b", 1), ("a", 2), ("c", 3)):
         make_schedule(name, due=due)
     assert fire_all() == 3
-    assert [each.metadata["schedule"]["name"] for each in Job.objects.order_by("id")] == ["c", "a", "b"]
+    assert [job.metadata["schedule"]["name"] for job in Job.objects.order_by("id")] == ["c", "a", "b"]
 
 
 def test_jitter_delays_the_job_and_not_the_next_time_of_the_schedule() -> None:
     make_schedule("s", due=1, jitter=600.0)
     fire_all()
-    (made,) = jobs_of("s")
-    assert made.status == "scheduled"
-    assert timedelta(0) < made.run_after - made.enqueued_at <= timedelta(minutes=10)
-    following = Schedule.objects.get().next_run_at
-    assert following is not None
-    assert following - now() < timedelta(minutes=5)
+    (enqueued,) = jobs_of("s")
+    assert enqueued.status == "scheduled"
+    assert timedelta(0) < enqueued.run_after - enqueued.enqueued_at <= timedelta(minutes=10)
+    next_run_at = Schedule.objects.get().next_run_at
+    assert next_run_at is not None
+    assert next_run_at - now() < timedelta(minutes=5)
 
 
 @override_settings(USE_TZ=False)
@@ -124,8 +129,8 @@ def test_missed_times_are_enqueued_by_the_option_catch_up(catch_up: str, number:
     assert schedule.next_run_at is not None
     times = [schedule.next_run_at + timedelta(minutes=5) * count for count in range(13)]
     assert planned_times_of("s") == [time.astimezone(UTC).isoformat() for time in times[len(times) - number :]]
-    following = Schedule.objects.get().next_run_at
-    assert following == times[-1] + timedelta(minutes=5)
+    next_run_at = Schedule.objects.get().next_run_at
+    assert next_run_at == times[-1] + timedelta(minutes=5)
 
 
 def test_catch_up_skip_still_enqueues_a_time_that_is_just_due() -> None:
@@ -251,7 +256,7 @@ def test_any_number_of_supervisors_enqueue_each_time_once() -> None:
         future.result()
     for session in sessions:
         session.close()
-    assert sorted(each.metadata["schedule"]["name"] for each in Job.objects.all()) == sorted(
+    assert sorted(job.metadata["schedule"]["name"] for job in Job.objects.all()) == sorted(
         f"s{number}" for number in range(30)
     )
 
@@ -294,9 +299,9 @@ def test_a_clock_that_is_set_back_does_not_repeat_a_time() -> None:
     """A supervisor enqueues only the next time of the row, and later times."""
     make_schedule("s", due=60)
     fire_all()
-    following = Schedule.objects.get().next_run_at
-    assert following is not None
-    assert datetime.fromisoformat(planned_times_of("s")[0]) < following
+    next_run_at = Schedule.objects.get().next_run_at
+    assert next_run_at is not None
+    assert datetime.fromisoformat(planned_times_of("s")[0]) < next_run_at
     assert fire_all() == 0
 
 
@@ -395,11 +400,11 @@ def test_an_error_of_the_database_is_raised_and_not_written_into_the_row(monkeyp
 
 
 def test_the_row_has_the_ids_of_the_last_five_jobs() -> None:
-    made = make_schedule("s", due=1, catch_up="all", interval=timedelta(minutes=1))
+    schedule = make_schedule("s", due=1, catch_up="all", interval=timedelta(minutes=1))
     for minutes in (2, 1, 1):
         let_time_pass(60.0 * minutes)
         fire_all()
-    operate.run_now(STORE, made.pk)
+    operate.run_now(STORE, schedule.pk)
     ids = [job.pk for job in jobs_of("s")][::-1]
     after = Schedule.objects.get()
     assert len(ids) > 5
@@ -410,8 +415,8 @@ def test_the_row_has_the_ids_of_the_last_five_jobs() -> None:
 
 
 def test_the_begin_of_failures_in_a_row_is_kept() -> None:
-    """Until a run succeeds: then the next failure is a begin."""
-    made = make_schedule("s", due=1, interval=timedelta(minutes=1))
+    """The row keeps it until a run succeeds. Then the next failure is a new begin."""
+    schedule = make_schedule("s", due=1, interval=timedelta(minutes=1))
     first = None
     for _ in range(8):
         fire_all()
@@ -421,5 +426,5 @@ def test_the_begin_of_failures_in_a_row_is_kept() -> None:
         let_time_pass(60.0)
     assert Schedule.objects.get().failing_since == first
     Job.objects.filter(pk=job.pk).update(status="completed")
-    operate.run_now(STORE, made.pk)
+    operate.run_now(STORE, schedule.pk)
     assert Schedule.objects.get().failing_since is None

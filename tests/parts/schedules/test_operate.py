@@ -65,8 +65,8 @@ def test_a_schedule_with_an_invalid_row_can_be_resumed() -> None:
 def test_run_now_enqueues_a_job_and_leaves_the_next_time_as_it_is() -> None:
     schedule = make_schedule("s", due=-100, task="tests.app.jobs.add", args=[1], kwargs={"b": 2}, jitter=600.0)
     job_id = run_now(STORE, schedule.pk)
-    (made,) = jobs_of("s")
-    assert (made.pk, made.args, made.kwargs, made.status) == (job_id, [1], {"b": 2}, "queued")
+    (enqueued,) = jobs_of("s")
+    assert (enqueued.pk, enqueued.args, enqueued.kwargs, enqueued.status) == (job_id, [1], {"b": 2}, "queued")
     after = Schedule.objects.get()
     assert (after.last_job_id, after.next_run_at) == (job_id, schedule.next_run_at)
     assert after.last_run_at is not None
@@ -115,8 +115,8 @@ def test_a_supervisor_does_not_fire_a_schedule_while_run_now_runs_it(session: Ca
 
 def test_an_edited_schedule_gets_another_next_time() -> None:
     schedule = make_schedule("s", due=1, error="no")
-    following = plan_again(STORE, schedule.pk)
+    next_time = plan_again(STORE, schedule.pk)
     after = Schedule.objects.get()
-    assert after.next_run_at == after.fire_at == following
+    assert after.next_run_at == after.fire_at == next_time
     assert after.error == ""
     assert plan_again(STORE, 4711) is None

@@ -85,16 +85,16 @@ def test_a_statement_about_schedules_uses_its_index(
     cursor = psycopg.ClientCursor(table_with_10_000_schedules)
     row = cursor.execute(f"EXPLAIN (FORMAT JSON) {STATEMENTS[name]}", values).fetchone()
     assert row
-    found = list(nodes(row[0][0]["Plan"]))
+    plan_nodes = list(nodes(row[0][0]["Plan"]))
     described = json.dumps(row[0], indent=1)
-    assert not {"Seq Scan", "Sort"} & {node["Node Type"] for node in found}, described
-    assert {node["Index Name"] for node in found if "Index Name" in node} == indexes, described
+    assert not {"Seq Scan", "Sort"} & {node["Node Type"] for node in plan_nodes}, described
+    assert {node["Index Name"] for node in plan_nodes if "Index Name" in node} == indexes, described
 
 
 @pytest.mark.parametrize("name", STATEMENTS)
 def test_the_comment_of_a_statement_names_its_caller(name: str) -> None:
     source = next(text for text in SOURCES if re.search(rf'\n{name} = (joined\(\s*)?"', text))
     comment = source.split(f"\n{name} = ")[0].rsplit("\n\n", 1)[1]
-    found = re.match(r"# (\w+)", comment)
-    assert found, comment
-    assert any(f"def {found[1]}(" in text for text in SOURCES)
+    caller = re.match(r"# (\w+)", comment)
+    assert caller, comment
+    assert any(f"def {caller[1]}(" in text for text in SOURCES)

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.django_db
 
 
 def names_of(states: list[ScheduleState]) -> list[str]:
-    return [each.row.name for each in states]
+    return [state.row.name for state in states]
 
 
 def test_schedules_in_trouble_come_first_then_schedules_that_fire_next() -> None:
@@ -33,7 +33,7 @@ def test_schedules_in_trouble_come_first_then_schedules_that_fire_next() -> None
     make_schedule("h: with an error, in two hours", due=-7_200, error="no")
     make_schedule("i: with an error, without a time", error="no")
     make_schedule("j: without a time")
-    assert [(each.row.name[0], each.state) for each in first_schedules(10)[0]] == [
+    assert [(state.row.name[0], state.state) for state in first_schedules(10)[0]] == [
         ("g", "late"),
         ("h", "error"),
         ("i", "error"),
@@ -61,7 +61,7 @@ def test_the_first_schedules_are_among_the_schedules_of_the_list(monkeypatch: py
     monkeypatch.setattr(module, "MOST_SCHEDULES_SHOWN", 3)
     for number in range(5):
         make_schedule(f"s{number}", due=-60 + number)
-    assert [each.row.name for each in schedule_states()] == ["s0", "s1", "s2"]
+    assert [state.row.name for state in schedule_states()] == ["s0", "s1", "s2"]
     states, hidden = first_schedules(2)
     assert (names_of(states), hidden) == (["s2", "s1"], 1)
 
@@ -102,9 +102,9 @@ def test_a_schedule_fails_if_its_last_runs_have_failed(runs: list[JobFields], fa
     """The newest run comes first. A run that has not ended, or that is discarded, does not count."""
     ids = [make_job(status, **fields).pk for status, fields in reversed(runs)][::-1]
     make_schedule("s", due=-60, last_job_id=ids[0] if ids else None, earlier_job_ids=ids[1:])
-    (states,) = schedule_states()
-    assert (states.failures, states.state) == (failures, state)
-    assert states.error == ("no" if state == "failing" else "")
+    (only_state,) = schedule_states()
+    assert (only_state.failures, only_state.state) == (failures, state)
+    assert only_state.error == ("no" if state == "failing" else "")
 
 
 def test_a_time_that_was_skipped_because_of_a_failed_run_counts_as_a_failure() -> None:
@@ -117,11 +117,11 @@ def test_a_time_that_was_skipped_because_of_a_failed_run_counts_as_a_failure() -
 
 
 def test_it_fails_since_a_run_that_is_no_longer_known() -> None:
-    """Of the five jobs that the row knows, none has succeeded: the row says when the first one failed."""
+    """None of the five jobs whose ids the row has succeeded. The row says when the first failure was."""
     begin = Now() - timedelta(hours=9)
     ids = [make_job("failed", last_error="no").pk for _ in range(5)]
-    for name, known in (("all", ids), ("some", [*ids[:4], make_job("completed").pk])):
-        make_schedule(name, due=-60, last_job_id=known[0], earlier_job_ids=known[1:], failing_since=begin)
+    for name, job_ids in (("all", ids), ("some", [*ids[:4], make_job("completed").pk])):
+        make_schedule(name, due=-60, last_job_id=job_ids[0], earlier_job_ids=job_ids[1:], failing_since=begin)
     all_failed, recovered = schedule_states()
     assert all_failed.failing_since == Schedule.objects.get(name="all").failing_since
     assert recovered.failing_since == recovered.failed_runs[-1].enqueued_at

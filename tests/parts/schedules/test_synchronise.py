@@ -25,10 +25,10 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 
 def make_entry(name: str = "s", **options: Any) -> ScheduleEntry:
-    given = {"task": "tests.app.jobs.noop", "source": "code", "timezone": "UTC", "cron": "0 9 * * *"} | options
-    if "interval" in given:
-        given["cron"] = ""
-    return ScheduleEntry(name=name, **given)
+    values = {"task": "tests.app.jobs.noop", "source": "code", "timezone": "UTC", "cron": "0 9 * * *"} | options
+    if "interval" in values:
+        values["cron"] = ""
+    return ScheduleEntry(name=name, **values)
 
 
 def synchronise_at_start(*entries: ScheduleEntry) -> list[str]:
@@ -54,15 +54,15 @@ NINE_O_CLOCK, TEN_O_CLOCK = make_entry(cron="0 9 * * *"), make_entry(cron="0 10 
 
 def test_a_new_entry_gets_a_row() -> None:
     options: dict[str, Any] = {"args": [1], "kwargs": {"b": 2}, "catch_up": "all", "overlap": "skip", "jitter": 3.0}
-    made = make_entry(task="tests.app.jobs.add", timezone="Europe/Berlin", **options)
-    assert synchronise_at_start(made, make_entry("often", interval=timedelta(seconds=90))) == []
-    found = get_row()
-    assert {name: getattr(found, name) for name in options} == options
-    assert (found.task, found.cron, found.interval, found.timezone) == (made.task, "0 9 * * *", None, "Europe/Berlin")
-    assert (found.source, found.digest) == ("code", made.digest)
-    assert found.next_run_at == found.fire_at
-    assert found.next_run_at is not None
-    assert found.next_run_at.minute == 0
+    entry = make_entry(task="tests.app.jobs.add", timezone="Europe/Berlin", **options)
+    assert synchronise_at_start(entry, make_entry("often", interval=timedelta(seconds=90))) == []
+    row = get_row()
+    assert {name: getattr(row, name) for name in options} == options
+    assert (row.task, row.cron, row.interval, row.timezone) == (entry.task, "0 9 * * *", None, "Europe/Berlin")
+    assert (row.source, row.digest) == ("code", entry.digest)
+    assert row.next_run_at == row.fire_at
+    assert row.next_run_at is not None
+    assert row.next_run_at.minute == 0
     often = get_row("often")
     assert often.interval == timedelta(seconds=90)
     assert often.next_run_at is not None
@@ -134,8 +134,8 @@ def test_after_a_rollback_the_older_deployment_defines_the_schedule_again() -> N
 
 def test_an_older_deployment_does_not_replace_the_definition_of_a_third() -> None:
     third = make_entry(cron="0 11 * * *")
-    for each in (NINE_O_CLOCK, TEN_O_CLOCK, third):
-        synchronise_at_start(each)
+    for entry in (NINE_O_CLOCK, TEN_O_CLOCK, third):
+        synchronise_at_start(entry)
     synchronise_later(NINE_O_CLOCK)
     assert get_row().digest == third.digest
 
@@ -275,7 +275,7 @@ def test_unusable_entries_are_logged_and_other_entries_fire(caplog: pytest.LogCa
     logged = [record for record in caplog.records if getattr(record, "event", "") == "schedule_unusable"]
     assert len(logged) == 1
     assert "name=bad" in logged[0].getMessage()
-    assert [each.name for each in Schedule.objects.all()] == ["good"]
+    assert [schedule.name for schedule in Schedule.objects.all()] == ["good"]
 
 
 def test_fired_skipped_and_failed_schedules_are_logged(caplog: pytest.LogCaptureFixture) -> None:
@@ -319,15 +319,15 @@ def test_an_entry_is_written_only_into_the_database_of_its_task(registry: Regist
 def test_a_schedule_written_while_the_clock_was_ahead_fires_by_the_clock_of_now(
     source: str, times: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
-    made = make_schedule(source=source, digest="d", confirmed_at=Now(), **times)
+    schedule = make_schedule(source=source, digest="d", confirmed_at=Now(), **times)
     tomorrow = timedelta(days=1)
     Schedule.objects.update(next_run_at=Now() + tomorrow, fire_at=Now() + tomorrow)
     run_once(FireSchedules(STORE))
-    made.refresh_from_db()
-    assert made.next_run_at == made.fire_at
+    schedule.refresh_from_db()
+    assert schedule.next_run_at == schedule.fire_at
     ((is_soon,),) = STORE.rows("SELECT fire_at <= statement_timestamp() + interval '1 minute' FROM skipqueue_schedule")
     assert is_soon
-    assert f"schedule brought back name={made.name}" in caplog.text
+    assert f"schedule brought back name={schedule.name}" in caplog.text
 
 
 def test_a_schedule_within_its_interval_or_paused_keeps_its_time(caplog: pytest.LogCaptureFixture) -> None:

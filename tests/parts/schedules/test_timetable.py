@@ -16,7 +16,7 @@ from django_skipqueue.exceptions import InvalidOption
 from django_skipqueue.parts.schedules.timetable import Cron, Every, parsed, timetable, upcoming, wall_clock_instant
 
 ZONES = ("Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "America/Santiago", "Asia/Kolkata")
-"""Both hemispheres, a change of half an hour, one at midnight, and none."""
+"""Zones of both hemispheres. One changes its clock by half an hour, one changes it at midnight, and one never does."""
 
 FIRST, LAST = datetime(2020, 1, 1, tzinfo=UTC), datetime(2030, 1, 1, tzinfo=UTC)
 
@@ -41,12 +41,12 @@ def instant_at(text: str, zone: str) -> datetime:
 
 def times_between(table: Cron | Every, start: datetime, end: datetime) -> list[datetime]:
     """Return all times after the start and before the end."""
-    found = []
+    times = []
     moment = table.after(start, planned=start)
     while moment is not None and moment < end:
-        found.append(moment)
+        times.append(moment)
         moment = table.after(moment, planned=start)
-    return found
+    return times
 
 
 # Each time of day fires once a day, also when the clock is set forward or back
@@ -68,10 +68,10 @@ def test_each_time_of_a_day_fires_once_on_every_day_of_ten_years(subtests: pytes
                 counts[local.date()] += 1
                 if local.time() != time(hour, minute):  # the clock skips it on this day
                     assert local.fold == 0
-                    named = datetime.combine(local.date(), time(hour, minute))
-                    assert local.replace(tzinfo=None) > named
+                    skipped = datetime.combine(local.date(), time(hour, minute))
+                    assert local.replace(tzinfo=None) > skipped
                     just_before = (moment - timedelta(seconds=1)).astimezone(ZoneInfo(zone)).replace(tzinfo=None)
-                    assert just_before < named, "the first moment that the clock shows after the one that it skips"
+                    assert just_before < skipped, "the first moment that the clock shows after the one that it skips"
                 else:
                     assert local.fold == 0, "of two equal times on the clock, the first fires"
             first, last = times[0].astimezone(ZoneInfo(zone)).date(), times[-1].astimezone(ZoneInfo(zone)).date()
@@ -84,11 +84,11 @@ def test_each_time_of_a_day_fires_once_on_every_day_of_ten_years(subtests: pytes
 @given(expressions, zones, moments)
 def test_the_next_time_of_an_expression_is_later_than_the_moment(expression: str, zone: str, moment: datetime) -> None:
     table = timetable(cron=expression, interval=None, zone=zone)
-    following = table.after(moment, planned=moment)
-    assert following is not None
-    assert following > moment
-    assert following.utcoffset() == timedelta(0)
-    assert table.newest(following, planned=moment, limit=1) == [following], "and it is the last one then"
+    next_time = table.after(moment, planned=moment)
+    assert next_time is not None
+    assert next_time > moment
+    assert next_time.utcoffset() == timedelta(0)
+    assert table.newest(next_time, planned=moment, limit=1) == [next_time], "and it is the last one then"
 
 
 @settings(max_examples=100, deadline=None)
@@ -113,10 +113,10 @@ def test_the_next_time_does_not_depend_on_the_moment_at_which_it_is_computed(
     expression: str, zone: str, moment: datetime, seconds: float
 ) -> None:
     table = timetable(cron=expression, interval=None, zone=zone)
-    following = table.after(moment, planned=moment)
-    assert following is not None
-    between = min(moment + timedelta(seconds=seconds), following - timedelta(microseconds=1))
-    assert table.after(between, planned=moment) == following
+    next_time = table.after(moment, planned=moment)
+    assert next_time is not None
+    between = min(moment + timedelta(seconds=seconds), next_time - timedelta(microseconds=1))
+    assert table.after(between, planned=moment) == next_time
 
 
 HOURLY = {"*/10 * * * *": 10, "15,45 * * * *": 30, "*/20 * * * *": 20, "0 * * * *": 60, "15 * * * *": 60}
@@ -273,12 +273,12 @@ intervals = st.timedeltas(timedelta(seconds=1), timedelta(days=400))
 def test_an_interval_keeps_its_rhythm(interval: timedelta, planned: datetime, now: datetime) -> None:
     planned, now = min(planned, now), max(planned, now)
     table = Every(interval)
-    following = table.after(now, planned=planned)
-    assert following is not None
-    assert now < following <= now + interval
-    assert (following - planned) % interval == timedelta(0)
+    next_time = table.after(now, planned=planned)
+    assert next_time is not None
+    assert now < next_time <= now + interval
+    assert (next_time - planned) % interval == timedelta(0)
     (last,) = table.newest(now, planned=planned, limit=1)
-    assert last == following - interval
+    assert last == next_time - interval
     assert table.newest(now, planned=planned, limit=5) == sorted(
         time for number in range(5) if (time := last - number * interval) >= planned
     )
@@ -300,5 +300,9 @@ def test_a_timetable_has_either_a_cron_expression_or_an_interval() -> None:
 
 @pytest.mark.parametrize(("nickname", "expression"), [("@daily", "0 0 * * *"), ("@hourly", "0 * * * *")])
 def test_the_nicknames_of_cron_equal_their_expressions(nickname: str, expression: str) -> None:
-    named, spelled = (parsed(each) for each in (nickname, expression))
-    assert (named.minutes, named.hours, named.weekdays) == (spelled.minutes, spelled.hours, spelled.weekdays)
+    by_nickname, by_expression = (parsed(text) for text in (nickname, expression))
+    assert (by_nickname.minutes, by_nickname.hours, by_nickname.weekdays) == (
+        by_expression.minutes,
+        by_expression.hours,
+        by_expression.weekdays,
+    )

@@ -49,16 +49,16 @@ def test_while_a_job_runs_one_other_job_waits_with_the_newest_arguments() -> Non
     assert claim_all() == []
     running.complete()
     admit_keys(store, [SEQUENCE_KEY])
-    (again,) = claim_all()
-    assert (again.pk, again.args) == (second.pk, ["k", 5])
-    again.complete()
+    (claimed,) = claim_all()
+    assert (claimed.pk, claimed.args) == (second.pk, ["k", 5])
+    claimed.complete()
     assert statuses() == ["completed", "completed"]
 
 
 def test_a_second_call_before_the_start_replaces_the_arguments_of_the_job() -> None:
     first = runs_again.defer("k", 1)
-    again = runs_again.defer("k", 2)
-    assert (again.pk, again.replaced) == (first.pk, True)
+    second = runs_again.defer("k", 2)
+    assert (second.pk, second.replaced) == (first.pk, True)
     (running,) = claim_all()
     assert running.args == ["k", 2]
 

@@ -32,18 +32,18 @@ def defer(key: str | Callable[..., str] = "k", payload: int = 1) -> Job:
 @pytest.mark.parametrize("status", UNFINISHED)
 def test_an_unfinished_job_with_the_key_is_returned_as_it_is(status: str) -> None:
     holder = make_job(status, unique_key="k", task="another task", queue_name="q", args=[5])
-    found = defer()
-    assert found.created is False
-    assert {name: getattr(found, name) for name in state(holder)} == state(holder)
+    returned = defer()
+    assert returned.created is False
+    assert {name: getattr(returned, name) for name in state(holder)} == state(holder)
     assert Job.objects.count() == 1
 
 
 @pytest.mark.parametrize("status", FINISHED)
 def test_a_finished_job_holds_no_key(status: str) -> None:
     holder = make_job(status, unique_key="k")
-    made = defer()
-    assert made.created is True
-    assert made.pk != holder.pk
+    job = defer()
+    assert job.created is True
+    assert job.pk != holder.pk
 
 
 def test_jobs_without_a_unique_key_never_conflict() -> None:
@@ -57,18 +57,18 @@ def test_a_unique_key_is_shared_by_all_tasks_and_queues() -> None:
 
 
 def test_a_unique_key_may_be_computed_from_the_arguments() -> None:
-    first, again, other = (send_once.defer(payment_id=number) for number in (1, 1, 2))
-    assert (first.created, again.created, other.created) == (True, False, True)
-    assert again.pk == first.pk
+    first, second, other = (send_once.defer(payment_id=number) for number in (1, 1, 2))
+    assert (first.created, second.created, other.created) == (True, False, True)
+    assert second.pk == first.pk
     assert first.unique_key == "mail-1"
     assert send_once.using(unique_key="another").defer(payment_id=1).unique_key == "another"
 
 
 @pytest.mark.parametrize("key", ["", " ", "Łódź 🐘", "{a,b}", "NULL", "a\\b", '"', "k" * 1000, "%s"], ids=ascii)
 def test_unique_keys_may_contain_any_characters(key: str) -> None:
-    first, again = defer(key), defer(key)
-    (many,) = jobs.add.using(unique_key=key).defer_many([(1,)])
-    assert (again.pk, many, first.unique_key, again.created) == (first.pk, first.pk, key, False)
+    first, second = defer(key), defer(key)
+    (third_id,) = jobs.add.using(unique_key=key).defer_many([(1,)])
+    assert (second.pk, third_id, first.unique_key, second.created) == (first.pk, first.pk, key, False)
 
 
 def test_defer_many_makes_one_job_for_each_key_and_returns_it_for_each_call() -> None:
@@ -111,21 +111,21 @@ def test_threads_that_defer_one_key_at_the_same_moment_make_one_job() -> None:
 
     def defer_at_once(_: int) -> list[tuple[int, bool]]:
         try:
-            made = []
+            returned = []
             for turn in range(20):
                 barrier.wait()
                 job = defer(f"key-{turn}")
-                made.append((job.pk, job.created))
-            return made
+                returned.append((job.pk, job.created))
+            return returned
         finally:
             connections.close_all()
 
     with ThreadPoolExecutor(8) as pool:
         results = list(pool.map(defer_at_once, range(8)))
     for turn in range(20):
-        found = [made[turn] for made in results]
-        assert len({id for id, _ in found}) == 1, "every caller got this one job"
-        assert sum(created for _, created in found) == 1, "one of the callers made the job"
+        of_all_callers = [returned[turn] for returned in results]
+        assert len({id for id, _ in of_all_callers}) == 1, "every caller got this one job"
+        assert sum(created for _, created in of_all_callers) == 1, "one of the callers made the job"
     assert Job.objects.count() == 20
 
 
@@ -151,11 +151,11 @@ def test_a_defer_waits_for_the_transaction_that_is_making_the_job(session: Calla
     other.begin()
     job_of_other = other(defer)
     waiting = session()
-    own_job = waiting.start(defer)
+    future = waiting.start(defer)
     waiting.wait_until_blocked()
     other.commit()
-    found = own_job.result(20)
-    assert (found.pk, found.created) == (job_of_other.pk, False)
+    job = future.result(20)
+    assert (job.pk, job.created) == (job_of_other.pk, False)
 
 
 def test_a_defer_makes_the_job_if_the_transaction_that_took_its_key_rolls_back(session: Callable[[], Session]) -> None:
@@ -163,10 +163,10 @@ def test_a_defer_makes_the_job_if_the_transaction_that_took_its_key_rolls_back(s
     other.begin()
     other(defer)
     waiting = session()
-    own_job = waiting.start(defer)
+    future = waiting.start(defer)
     waiting.wait_until_blocked()
     other.rollback()
-    assert own_job.result(20).created
+    assert future.result(20).created
     assert Job.objects.count() == 1
 
 
@@ -179,12 +179,12 @@ def test_a_defer_waits_while_the_holder_of_its_key_is_being_settled(
     other, waiting = session(), session()
     other.begin()
     other(store.settle, [Settlement(holder.pk, holder.lease, COMPLETED)])
-    own_job = waiting.start(defer)
+    future = waiting.start(defer)
     waiting.wait_until_blocked()
     other.commit() if commits else other.rollback()
-    found = own_job.result(20)
-    assert found.created == commits
-    assert (found.pk == holder.pk) == (not commits)
+    job = future.result(20)
+    assert job.created == commits
+    assert (job.pk == holder.pk) == (not commits)
 
 
 def test_the_holder_is_found_by_the_unique_index_among_many_finished_jobs_of_its_key() -> None:
@@ -223,9 +223,9 @@ def test_a_holder_that_finishes_after_the_conflict_frees_the_key(
         if many:
             (pk,) = jobs.add.using(unique_key="k").defer_many([(1,)])
         else:
-            made = defer()
-            assert made.created
-            pk = made.pk
+            job = defer()
+            assert job.created
+            pk = job.pk
     assert Job.objects.unfinished().get().pk == pk
 
 

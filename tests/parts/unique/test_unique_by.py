@@ -110,7 +110,7 @@ def test_the_key_contains_a_password_only_as_hmac(registry: Registry) -> None:
 
 
 def test_the_hmac_of_a_password_depends_on_the_secret_key(registry: Registry, settings: Any) -> None:
-    """So only someone who has SECRET_KEY can guess a short password by trial. Other arguments do not depend on it."""
+    """Only someone who has SECRET_KEY can guess a short password by trial. Other arguments do not depend on it."""
     task = make_task(log_in)
     unique_key = unique_key_of(task, "ada", "123456")
     settings.SECRET_KEY = "another"

@@ -146,11 +146,11 @@ def test_the_call_waits_for_the_open_transaction_of_another_session(
     first, second = session(), session()
     first.begin()
     first(open_call)
-    called = second.start(other_call)
+    call = second.start(other_call)
     second.wait_until_blocked()
     first.commit()
-    called.exception(20)
-    assert called.done()
+    call.exception(20)
+    assert call.done()
 
 
 @pytest.mark.parametrize(("existing", "open_call", "other_call"), cases(CALLS_THAT_DO_NOT_WAIT))
@@ -183,19 +183,19 @@ def echo_with_its_value_as_key(**options: Any) -> Any:
 def test_a_caller_keeps_no_lock_on_a_job_that_was_claimed_while_it_waited(
     options: dict[str, Any], many: bool, session: Callable[[], Session]
 ) -> None:
-    """So the worker can settle the job before the caller commits."""
+    """The worker can settle the job before the caller commits."""
     for key in ("j", "k"):
         echo_with_its_value_as_key().defer(key)
     worker, caller = session(), session()
     worker.begin()
     worker(lock_job_k)
     caller.begin()
-    called = echo_with_its_value_as_key(**options)
-    found = caller.start(called.defer_many, [("j",), ("k",)]) if many else caller.start(called.defer, "k")
+    task = echo_with_its_value_as_key(**options)
+    future = caller.start(task.defer_many, [("j",), ("k",)]) if many else caller.start(task.defer, "k")
     caller.wait_until_blocked()
     worker(mark_job_k_running)
     worker.commit()
-    found.result(20)
+    future.result(20)
     assert Store("default").locked([(Job.objects.get(unique_key="k").pk, 1)]) == set()
     caller.commit()
     assert Job.objects.get(unique_key="k").status == "running"
@@ -212,14 +212,14 @@ def test_a_batch_that_waits_for_the_lock_of_one_key_has_not_locked_later_keys(
     locker.begin()
     locker(lock_job_k)
     caller.begin()
-    found = caller.start(echo_with_its_value_as_key(**options).defer_many, [("k",), ("l",)])
+    future = caller.start(echo_with_its_value_as_key(**options).defer_many, [("k",), ("l",)])
     caller.wait_until_blocked()
     (later,) = Job.objects.claim(queue_names=["default"], limit=9, worker_id="w")
     assert later.unique_key == "l"
     later.complete()
     locker.commit()
     outcome = "replaced" if "on_conflict" in options else "existing"
-    assert found.result(20).outcomes == [outcome, "created"]
+    assert future.result(20).outcomes == [outcome, "created"]
     caller.commit()
 
 
@@ -231,11 +231,11 @@ def test_a_replacement_that_waited_for_another_replacement_overwrites_it(
     first, second = session(), session()
     first.begin()
     first(add_with_key(on_conflict="replace").defer, 2)
-    last = add_with_key(on_conflict="replace")
-    called = second.start(last.defer_many, [(3,)]) if many else second.start(last.defer, 3)
+    replacing = add_with_key(on_conflict="replace")
+    call = second.start(replacing.defer_many, [(3,)]) if many else second.start(replacing.defer, 3)
     second.wait_until_blocked()
     first.commit()
-    called.result(20)
+    call.result(20)
     assert Job.objects.get().args == [3]
 
 
@@ -247,8 +247,8 @@ def test_a_batch_replaces_waiting_jobs_and_leaves_running_jobs() -> None:
     expected = ["existing" if key in running else "replaced" for key in keys[:15]] + ["created"] * 5
     assert echo_with_its_value_as_key(on_conflict="replace").defer_many([(key,) for key in keys]).outcomes == expected
     with transaction.atomic():
-        again = echo_with_its_value_as_key(on_conflict="replace").defer_many([(key,) for key in keys])
-    assert again.outcomes == [*expected[:15], *["replaced"] * 5]
+        result = echo_with_its_value_as_key(on_conflict="replace").defer_many([(key,) for key in keys])
+    assert result.outcomes == [*expected[:15], *["replaced"] * 5]
 
 
 # Retries of several jobs
@@ -280,13 +280,13 @@ def test_a_retry_and_a_defer_many_with_keys_in_opposite_order_do_not_deadlock(se
 
 def test_two_retries_with_keys_in_opposite_order_do_not_deadlock(session: Callable[[], Session]) -> None:
     first_ids, second_ids = make_failed_jobs("b", "m", "a"), make_failed_jobs("a", "b")
-    middle_locker, retrying, again = session(), session(), session()
+    middle_locker, retrying, other_retrying = session(), session(), session()
     middle_locker.begin()
     middle_locker(jobs.add.using(unique_key="m").defer, 1)
     first = retrying.start(retry_by_ids, first_ids)
     retrying.wait_until_blocked()
-    second = again.start(retry_by_ids, second_ids)
-    again.wait_until_blocked()
+    second = other_retrying.start(retry_by_ids, second_ids)
+    other_retrying.wait_until_blocked()
     middle_locker.rollback()
     assert first.result(20) == set(first_ids)
     assert second.result(20) == set()

@@ -29,7 +29,7 @@ from ...app import worker_jobs
 from ...app.models import Ledger
 from ...app.waiting import DEADLINE, collect, wait_until, within
 from ...app.worker_jobs import MISTREATMENTS
-from ...harness.fixtures import close_asyncs_connections
+from ...harness.fixtures import close_connections_of_asgiref
 from ...harness.threads import backends
 
 APP = "tests.app.jobs"
@@ -789,7 +789,7 @@ KINDS_AND_MISTREATMENTS = [("", how) for how in sorted(MISTREATMENTS)] + [
 @pytest.fixture
 def _close_connection_of_coroutines() -> Iterator[None]:
     yield
-    close_asyncs_connections()
+    close_connections_of_asgiref()
 
 
 @pytest.mark.django_db(transaction=True)

@@ -19,16 +19,16 @@ PAUSE = 1.5
 
 
 class Command(BaseCommand):
-    """Buy, and leave slow, flaky and scheduled jobs behind."""
+    """Simulates customers, whose payments defer slow, flaky and scheduled jobs."""
 
     help = "Buy a track now and then, for some minutes; some jobs are slow, some fail, some are for later."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        """How long."""
+        """Add the option for how long customers come in."""
         parser.add_argument("--minutes", type=float, default=10)
 
     def handle(self, *args: Any, minutes: float, **options: Any) -> None:
-        """Go on until the time is up."""
+        """Simulate one customer after the other until the time is over."""
         end = time.monotonic() + minutes * 60
         number = 0
         while time.monotonic() < end:
@@ -38,7 +38,7 @@ class Command(BaseCommand):
 
 
 def come_in(number: int) -> None:
-    """What one customer sets off."""
+    """Simulate one customer: a payment and jobs."""
     name = NAMES[number % len(NAMES)]
     form = PaymentForm(
         {"customer_name": name, "email": f"{name.split()[0].lower()}@example.com", "track": number % len(SHELF)}

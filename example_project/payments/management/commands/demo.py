@@ -1,4 +1,4 @@
-"""`manage.py demo`: 412 payments, a job for each, a worker, 410 receipts, two failures; then the figures, checked."""
+"""`manage.py demo` sends receipts for 412 payments by a worker; two of them fail. Then it checks and prints figures."""
 
 import time
 from collections.abc import Callable
@@ -22,13 +22,13 @@ from payments.tasks import turnover
 from ..processes import running
 from .prepare import NAME, PASSWORD
 
-# Two customers had one of their receipts sent to an accountant, from whom mail has come back before.
+# Two payments have the e-mail addresses of accountants, from which earlier mail has come back.
 ACCOUNTANTS = {
     "0404": BlockedAddress(address="office@ledger-and-sons.example", reason="the mailbox is full"),
     "0411": BlockedAddress(address="invoices@zaehlwerk.example", reason="the mailbox is full"),
 }
 WORKER_LOG: Path = settings.BASE_DIR / "worker.log"
-TIME_LIMIT = 120  # seconds; it takes a few
+TIME_LIMIT = 120  # seconds; the demo usually takes a few
 EMPTY_JOBS = 5_000
 
 # The mail server is busy now and then.
@@ -49,7 +49,7 @@ class Command(BaseCommand):
     help = "E-mail the receipts of 412 payments through the queue, and check them. Starts afresh each time."
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Prepare, defer, work, sum up."""
+        """Prepare the database, defer the jobs, run them, and print a summary."""
         call_command("prepare")
         start_afresh()
         call_command("import_invoices")
@@ -83,7 +83,7 @@ class Command(BaseCommand):
 
 
 def start_afresh() -> None:
-    """Forget the demo before this one; touch nothing that is not the shop's."""
+    """Delete the rows and mails of an earlier demo, but nothing that does not belong to the shop."""
     Job.objects.filter(task__startswith="payments.").delete()
     Payment.objects.all().delete()
     BlockedAddress.objects.all().delete()
@@ -91,21 +91,21 @@ def start_afresh() -> None:
 
 
 def take_back(jobs: QuerySet[Job]) -> None:
-    """Take back what Celery has not run, if the demo was stopped: its broker may end with it."""
-    connection.close()  # a signal may have raised in the middle of a query, whose answer nobody has read
+    """If the demo was stopped, take back the jobs that Celery has not run: the broker may end with the demo."""
+    connection.close()  # a signal may have raised an error in the middle of a query
     if settings.CARRIER and jobs.filter(status="running").exists():
         call_command("runrelay", reclaim=settings.CARRIER, yes=True)
 
 
 def bring_in_accountants() -> None:
-    """Two receipts go to addresses that are blocked."""
+    """Change the addresses of two payments to blocked addresses."""
     BlockedAddress.objects.bulk_create(ACCOUNTANTS.values())
     for reference, blocked in ACCOUNTANTS.items():
         Payment.objects.filter(reference=reference).update(email=blocked.address)
 
 
 class Progress:
-    """A line that follows the worker: rewritten in place on a terminal, otherwise written again after each quarter."""
+    """A line that shows how far the worker is: overwritten on a terminal, otherwise written after each quarter."""
 
     def __init__(self, out: OutputWrapper, *, total: int) -> None:
         self.out = out
@@ -113,7 +113,7 @@ class Progress:
         self.quarters = 0
 
     def show(self, counts: dict[str, int]) -> bool:
-        """Show how many jobs have each status; return whether any is left to run."""
+        """Show how many jobs have each status. Returns whether any job is not finished."""
         completed, failed, again = (counts.get(status, 0) for status in ("completed", "failed", "scheduled"))
         line = f"  {completed} receipts sent, {again} to be tried again, {failed} failed"
         quarters = (completed + failed) * 4 // self.total
@@ -126,13 +126,13 @@ class Progress:
         return completed + failed < self.total
 
     def end(self) -> None:
-        """Leave the line."""
+        """Begin a new line."""
         if self.out.isatty():
             self.out.write("")
 
 
 def work(jobs: QuerySet[Job], progress: Progress, still_run: Callable[[], None]) -> None:
-    """Follow the worker until no job is left."""
+    """Show the progress until all jobs are finished."""
     try:
         while progress.show(by_status(jobs)):
             still_run()
@@ -142,7 +142,7 @@ def work(jobs: QuerySet[Job], progress: Progress, still_run: Callable[[], None])
 
 
 def jobs_a_second(still_run: Callable[[], None]) -> float:
-    """How fast the queue itself is: jobs that do nothing, on the same worker, forgotten afterwards."""
+    """Measure how fast the queue itself is, by jobs that do nothing, and delete these jobs afterwards."""
     jobs = Job.objects.filter(task=do_nothing.name)
     do_nothing.defer_many([()] * EMPTY_JOBS)
     while jobs.unfinished().exists():
@@ -154,7 +154,7 @@ def jobs_a_second(still_run: Callable[[], None]) -> float:
 
 
 def result_of(callback: QuerySet[Job], still_run: Callable[[], None]) -> str:
-    """What the callback of a batch has returned, once it has run."""
+    """Wait until the callback of a batch has run. Returns its result."""
     while not (job := callback.filter(status="completed").first()):
         still_run()
         time.sleep(0.1)
@@ -167,10 +167,10 @@ def workers_in_errors(jobs: QuerySet[Job]) -> set[str]:
 
 
 def in_years(paid: dict[str, str]) -> str:
-    """What was paid in each year."""
+    """A text with the amount that was paid in each year."""
     return ", ".join(f"{year} ${total}" for year, total in paid.items())
 
 
 def by_status(jobs: QuerySet[Job]) -> dict[str, int]:
-    """How many of the jobs have each status."""
+    """The number of jobs of each status."""
     return dict(jobs.values_list("status").annotate(jobs=Count("pk")))

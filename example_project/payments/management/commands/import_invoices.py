@@ -1,4 +1,4 @@
-"""`manage.py import_invoices`: the invoices of the Chinook sample shop become payments. Twice is as good as once."""
+"""`manage.py import_invoices` imports the invoices of the Chinook sample shop as payments. It may run again."""
 
 import csv
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ class Command(BaseCommand):
 
     @transaction.atomic
     def handle(self, *args: Any, **options: Any) -> None:
-        """Import and say how many are new."""
+        """Import the invoices, and say how many are new."""
         before = Payment.objects.count()
         Payment.objects.bulk_create(payments(), ignore_conflicts=True)
         ids = dict(Payment.objects.values_list("reference", "pk"))
@@ -30,7 +30,7 @@ class Command(BaseCommand):
 
 
 def payments() -> Iterator[Payment]:
-    """One payment for each invoice."""
+    """Yield one payment for each invoice."""
     for row in rows("invoices.csv"):
         yield Payment(
             reference=reference(row["invoice_id"]),
@@ -44,7 +44,7 @@ def payments() -> Iterator[Payment]:
 
 
 def lines(ids: dict[str, int]) -> Iterator[PaymentLine]:
-    """The lines of all invoices, numbered within each; `ids` gives the payment of a reference."""
+    """Yield the lines of all invoices, numbered within each invoice. `ids` has the id of each payment by reference."""
     positions: dict[str, int] = {}
     for row in rows("invoice_lines.csv"):
         invoice = row["invoice_id"]
@@ -60,11 +60,11 @@ def lines(ids: dict[str, int]) -> Iterator[PaymentLine]:
 
 
 def rows(name: str) -> Iterator[dict[str, str]]:
-    """The rows of one of the data files."""
+    """Yield the rows of one of the data files."""
     with (CHINOOK / name).open(encoding="utf-8", newline="") as file:
         yield from csv.DictReader(file)
 
 
 def reference(invoice_id: str) -> str:
-    """Invoice 7 is payment 0007."""
+    """The reference of the payment for an invoice: invoice 7 becomes payment 0007."""
     return invoice_id.zfill(4)

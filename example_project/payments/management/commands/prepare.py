@@ -1,4 +1,4 @@
-"""`manage.py prepare`: a database that the shop can use, with somebody who may log in to its admin."""
+"""`manage.py prepare` migrates the database, and creates a user who may log in to the admin."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ class Command(BaseCommand):
     help = "Migrate the database and, under DEBUG, create the user admin with the password admin."
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Prepare, and say what for."""
+        """Prepare the database, and print its name and version."""
         try:
             connection.ensure_connection()
         except OperationalError as error:

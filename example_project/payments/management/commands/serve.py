@@ -1,4 +1,4 @@
-"""`manage.py serve`: the web server, a worker and some customers, until Ctrl-C stops them."""
+"""`manage.py serve` runs the web server, a worker and simulated customers, until Ctrl-C stops them."""
 
 import signal
 import subprocess
@@ -30,12 +30,12 @@ class Command(BaseCommand):
     help = "Run the shop's web server and a worker. Ctrl-C stops both."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        """Where to listen."""
+        """Add the options for the port and for how long customers come in."""
         parser.add_argument("--port", type=int, default=8000)
         parser.add_argument("--minutes", type=float, default=10, help="how long customers come in")
 
     def handle(self, *args: Any, port: int, minutes: float, **options: Any) -> None:
-        """Start both, and let customers in; as soon as a signal comes or one of the two ends, stop everything."""
+        """Start web server, worker and customers. Stop all on a signal, or when the web server or the worker ends."""
         call_command("prepare")
         self.stdout.write(WELCOME.format(port=port, name=NAME, password=PASSWORD, minutes=minutes))
         processes = {
@@ -43,20 +43,20 @@ class Command(BaseCommand):
             "worker": manage("runworker", "--no-reload"),
         }
         customers = manage("customers", "--minutes", str(minutes))
-        asked = Event()
+        is_stopped = Event()
 
         def stop(*_: int | FrameType | None) -> None:
-            asked.set()
+            is_stopped.set()
             for process in (*processes.values(), customers):
                 process.terminate()
 
         for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(signum, stop)
         ended = ""
-        while not asked.is_set() and not ended:
+        while not is_stopped.is_set() and not ended:
             time.sleep(0.2)
             ended = " and the ".join(name for name, process in processes.items() if process.poll() is not None)
-        if not asked.is_set():
+        if not is_stopped.is_set():
             stop()
             raise CommandError(f"The {ended} stopped by itself.")
         for process in (*processes.values(), customers):
@@ -64,5 +64,5 @@ class Command(BaseCommand):
 
 
 def manage(*arguments: str) -> subprocess.Popen[bytes]:
-    """Start a command of manage.py where Ctrl-C does not reach it: a worker takes a second signal for "at once"."""
+    """Start a command of manage.py so that Ctrl-C does not reach it: a second signal would stop a worker at once."""
     return subprocess.Popen([sys.executable, settings.BASE_DIR / "manage.py", *arguments], start_new_session=True)

@@ -17,7 +17,7 @@ from django_skipqueue.console.rules.rule import Finding, PageLink, Rule, Severit
 from django_skipqueue.models import Worker
 
 from ....app.rows import make_job, make_worker
-from ....harness.languages import Text, speak
+from ....harness.languages import Text, use_translations
 from ..browser import Complaints, another_look
 from ..conftest import LIST, WORKERS
 
@@ -85,7 +85,7 @@ def test_the_page_of_the_doctor_is_translated(operator: Client, settings: Any, t
         "critical": "kritika",
         "Checked in %(duration)s at %(time)s.": "Kontrolita en %(duration)s je %(time)s.",
     }
-    speak(settings, tmp_path, translations)
+    use_translations(settings, tmp_path, translations)
     make_trouble()
     text = operator.get(DOCTOR).text
     for expected in ("<h1>Kuracisto</h1>", "Taskoj sen laboristo", "kritika", "Kontrolita en"):

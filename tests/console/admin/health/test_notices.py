@@ -20,7 +20,7 @@ from django_skipqueue.console.queues_and_workers import state_after
 from django_skipqueue.models import Incident, Job, Queue
 
 from ....app.rows import make_job, make_worker
-from ....harness.languages import speak
+from ....harness.languages import use_translations
 from ..conftest import LIST, QUEUES, WORKERS, page
 
 pytestmark = pytest.mark.django_db
@@ -122,7 +122,7 @@ def test_the_box_is_in_the_language_of_the_user(operator: Client, settings: Any,
     make_job()
     with translation.override("en-us"):
         assert "No worker is alive" in notice_box(operator)
-    speak(settings, tmp_path, {"No worker is alive, and jobs wait": "Neniu laboristo vivas"})
+    use_translations(settings, tmp_path, {"No worker is alive, and jobs wait": "Neniu laboristo vivas"})
     assert "Neniu laboristo vivas" in notice_box(operator)
 
 

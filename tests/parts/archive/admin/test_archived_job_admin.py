@@ -71,36 +71,38 @@ class TestTheList:
         assert "hunter22" not in text
 
     def test_archived_jobs_are_listed_by_their_end_the_newest_first(self, operator: Client) -> None:
-        made = [prune_into_archive(finished_at=-timedelta(days=days)) for days in (300, 40, 90, 41)]
-        assert archived_ids(operator) == [made[1], made[3], made[2], made[0]]
+        job_ids = [prune_into_archive(finished_at=-timedelta(days=days)) for days in (300, 40, 90, 41)]
+        assert archived_ids(operator) == [job_ids[1], job_ids[3], job_ids[2], job_ids[0]]
 
     def test_the_list_escapes_html_in_an_archived_job(self, operator: Client) -> None:
         prune_into_archive(task=HOSTILE, kwargs={HOSTILE: HOSTILE}, last_error=HOSTILE, queue_name=HOSTILE)
         assert "<script>alert" not in operator.get(ARCHIVE).text
 
     def test_the_tabs_are_the_finished_statuses_with_counts_where_an_index_has_them(self, operator: Client) -> None:
-        made = {status: prune_into_archive(status) for status in FINISHED}
+        ids_by_status = {status: prune_into_archive(status) for status in FINISHED}
         prune_into_archive("failed")
         tabs = operator.get(ARCHIVE).context["cl"].tabs
         assert [(tab.state, str(tab.count)) for tab in tabs] == [
             ("", "None"), ("completed", "None"), ("failed", "2"), ("discarded", "1")
         ]  # fmt: skip
-        assert archived_ids(operator, "?status=discarded") == [made["discarded"]]
-        assert archived_ids(operator, "?status=completed") == [made["completed"]]
+        assert archived_ids(operator, "?status=discarded") == [ids_by_status["discarded"]]
+        assert archived_ids(operator, "?status=completed") == [ids_by_status["completed"]]
         assert len(archived_ids(operator, "?status=queued")) == 4, (
             "no job of the archive is queued: the filter is ignored"
         )
 
     def test_archived_jobs_are_filtered_by_task_queue_and_time(self, operator: Client) -> None:
-        old = prune_into_archive(task="t.a", queue_name="mail")
-        young = prune_into_archive(task="t.b", finished_at=timedelta(days=-50))
-        assert archived_ids(operator, "?task=t.a") == [old]
+        old_id = prune_into_archive(task="t.a", queue_name="mail")
+        young_id = prune_into_archive(task="t.b", finished_at=timedelta(days=-50))
+        assert archived_ids(operator, "?task=t.a") == [old_id]
         assert archived_ids(operator, "?task=t.a&status=completed") == []
-        assert archived_ids(operator, "?queue=mail") == [old]
+        assert archived_ids(operator, "?queue=mail") == [old_id]
         between = localtime() - timedelta(days=75)
-        assert archived_ids(operator, f"?first={between:%Y-%m-%dT%H:%M}") == [young]
-        assert archived_ids(operator, f"?before={between:%Y-%m-%dT%H:%M}") == [old]
-        assert archived_ids(operator, f"?before={between:%Y-%m-%dT%H:%M}&first=2000-01-01T00:00&status=failed") == [old]
+        assert archived_ids(operator, f"?first={between:%Y-%m-%dT%H:%M}") == [young_id]
+        assert archived_ids(operator, f"?before={between:%Y-%m-%dT%H:%M}") == [old_id]
+        assert archived_ids(operator, f"?before={between:%Y-%m-%dT%H:%M}&first=2000-01-01T00:00&status=failed") == [
+            old_id
+        ]
 
     @pytest.mark.parametrize("typed", ["", "soon", "2026-99-99T00:00", "0001-01-01T00:00", "9999-12-31T23:59"])
     def test_an_invalid_time_in_the_address_is_no_error(self, operator: Client, typed: str) -> None:
@@ -120,11 +122,11 @@ class TestTheList:
 
     @pytest.mark.parametrize("search", ["#{id}", "{id}", "payment_id=42", "Gateway", "order.id=7", "down"])
     def test_a_search_finds_archived_jobs_by_id_argument_and_error(self, operator: Client, search: str) -> None:
-        found = prune_into_archive(
+        job_id = prune_into_archive(
             kwargs={"payment_id": 42, "order": {"id": 7}}, last_error="GatewayError: down", queue_name="q"
         )
         prune_into_archive("completed", kwargs={"payment_id": 43})
-        assert archived_ids(operator, "?" + f"q={search.format(id=found)}".replace("#", "%23")) == [found]
+        assert archived_ids(operator, "?" + f"q={search.format(id=job_id)}".replace("#", "%23")) == [job_id]
 
     def test_a_search_finds_no_masked_value(self, operator: Client) -> None:
         prune_into_archive(kwargs={"token": "hunter22"})
@@ -274,7 +276,9 @@ class TestSearchingEverything:
         self, operator: Client, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(search, "MOST_WINDOWS", 2)
-        deep = [prune_into_archive(finished_at=-timedelta(days=days), kwargs={"payment_id": 7}) for days in (300, 400)]
+        old_ids = [
+            prune_into_archive(finished_at=-timedelta(days=days), kwargs={"payment_id": 7}) for days in (300, 400)
+        ]
         for days in range(100, 108):
             prune_into_archive(finished_at=-timedelta(days=days), kwargs={"payment_id": days})
         assert archived_ids(operator, "?q=payment_id=7&look=2") == []
@@ -284,11 +288,11 @@ class TestSearchingEverything:
         found = f"?found={Job.objects.get(task=BULK_TASK).pk}"
         assert f'href="{ARCHIVE}{found}"' in shown.text
         assert f'href="{ARCHIVE}?q=payment_id%3D7"' in shown.text
-        assert archived_ids(operator, found) == deep
+        assert archived_ids(operator, found) == old_ids
         assert (
             archived_ids(operator, f"{found}&status=failed")
             == archived_ids(operator, f"{found}&q=payment_id=7")
-            == deep
+            == old_ids
         )
         assert archived_ids(operator, f"{found}&status=completed") == archived_ids(operator, f"{found}&q=nothing") == []
         assert {tab.count for tab in operator.get(ARCHIVE + found).context["cl"].tabs} == {None}
@@ -343,7 +347,7 @@ FROM
 """
 """Fill three months of the archive."""
 
-# The status and the task by which the list is filtered: the index that PostgreSQL reads.
+# Which index PostgreSQL reads, by the status and the task that filter the list.
 INDEXES = {
     (None, None): "finished_at",
     ("completed", None): "finished_at",
@@ -355,7 +359,7 @@ INDEXES = {
 
 
 @pytest.fixture
-def _many() -> None:
+def _filled_archive() -> None:
     for days in (0, 31, 61, 90, 100):
         make_job("completed", finished_at=-timedelta(days=days))
     make_partitions(Store("default"))
@@ -372,7 +376,7 @@ def partitions_read_sequentially(plan: str) -> set[str]:
     }
 
 
-@pytest.mark.usefixtures("_many")
+@pytest.mark.usefixtures("_filled_archive")
 class TestPlans:
     @pytest.mark.parametrize(("chosen", "index"), INDEXES.items())
     def test_each_list_is_read_from_the_end_of_an_index_in_each_partition(
@@ -397,10 +401,10 @@ class TestPlans:
         monkeypatch.setattr("django_skipqueue.console.search.WINDOW_SIZE", 5_000)
         with CaptureQueriesContext(connection) as queries:
             assert operator.get(ARCHIVE + query).status_code == 200
-        read = [each["sql"] for each in queries if "skipqueue_archivedjob" in each["sql"]]
-        read = [statement for statement in read if not statement.startswith("EXPLAIN")]
-        assert read
-        for statement in read:
+        statements = [captured["sql"] for captured in queries if "skipqueue_archivedjob" in captured["sql"]]
+        statements = [statement for statement in statements if not statement.startswith("EXPLAIN")]
+        assert statements
+        for statement in statements:
             plan = plan_of(statement)
             assert partitions_read_sequentially(plan) == set(), (statement, plan)
 

@@ -26,9 +26,9 @@ ARCHIVE = "django_skipqueue/archivedjob/"
 def archived(transactional_db: None, settings: Any) -> Iterator[list[int]]:
     """The ids of two archived jobs; the second is a year older."""
     settings.SKIPQUEUE = {"ARCHIVE": None}
-    made = [make_job("failed", finished_at=timedelta(days=-days), task="tests.app.jobs.noop") for days in (40, 400)]
+    jobs = [make_job("failed", finished_at=timedelta(days=-days), task="tests.app.jobs.noop") for days in (40, 400)]
     Pruner(Store("default")).batch()
-    yield [job.pk for job in made]
+    yield [job.pk for job in jobs]
     drop_partitions()
 
 

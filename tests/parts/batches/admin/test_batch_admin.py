@@ -11,7 +11,7 @@ from django.urls import reverse
 
 from django_skipqueue import Batch
 from django_skipqueue.models import Job, JobBatch
-from django_skipqueue.parts.batches import admin as picture
+from django_skipqueue.parts.batches import admin as batch_admin
 from django_skipqueue.parts.batches import console as batch_states
 from django_skipqueue.parts.batches.finish import finish_open_batches
 from django_skipqueue.queue.store import Store
@@ -35,18 +35,18 @@ def batch_address(batch: Batch | int) -> str:
 
 def make_batch(name: str = "receipts", number: int = 3, **callbacks: Any) -> Batch:
     with Batch(name=name, **callbacks) as batch:
-        jobs.add.defer_many([(each,) for each in range(number)])
+        jobs.add.defer_many([(argument,) for argument in range(number)])
     return batch
 
 
 def batch_buttons(client: Client, batch: Batch) -> dict[str, tuple[str, dict[str, str]]]:
     """The label of each button on the page of a batch: the address and the fields of its form."""
-    found = {}
+    buttons = {}
     for address, inside in FORM.findall(client.get(batch_address(batch)).text):
         label = re.search(r'aria-label="([^"]+)"', inside)
         if label:
-            found[label[1]] = address.replace("&amp;", "&"), dict(FIELD.findall(inside))
-    return found
+            buttons[label[1]] = address.replace("&amp;", "&"), dict(FIELD.findall(inside))
+    return buttons
 
 
 # The list
@@ -147,16 +147,18 @@ def test_each_callback_links_to_the_job_that_was_enqueued_for_it(operator: Clien
     batch = make_batch(on_success=keyed, on_failure=jobs.fail.s(), on_finish=jobs.add.s(1))
     assert operator.get(batch_address(batch)).text.count("waits for the end of the batch") == 3
     run_jobs()
-    called = {job.task.rpartition(".")[2]: job.pk for job in Job.objects.filter(pk__in=batch.row.callback_ids or ())}
-    found = {each.name: (each.job_id, each.state) for each in batch_states.callbacks_of(batch.row)}
-    assert found == {
-        "on_success": (called["echo"], "completed"),
+    callback_ids = {
+        job.task.rpartition(".")[2]: job.pk for job in Job.objects.filter(pk__in=batch.row.callback_ids or ())
+    }
+    states = {callback.name: (callback.job_id, callback.state) for callback in batch_states.callbacks_of(batch.row)}
+    assert states == {
+        "on_success": (callback_ids["echo"], "completed"),
         "on_failure": (None, "not called"),
-        "on_finish": (called["add"], "completed"),
+        "on_finish": (callback_ids["add"], "completed"),
     }
     text = operator.get(batch_address(batch)).text
-    assert f'<a href="{job_page("change", called["echo"])}">#{called["echo"]}</a>' in text
-    Job.objects.filter(pk=called["echo"]).delete()
+    assert f'<a href="{job_page("change", callback_ids["echo"])}">#{callback_ids["echo"]}</a>' in text
+    Job.objects.filter(pk=callback_ids["echo"]).delete()
     assert "job deleted or pruned" in operator.get(batch_address(batch)).text
     make_job("queued", unique_key="taken")
     skipped = make_batch(on_success=taken)
@@ -181,7 +183,7 @@ def test_the_graph_has_a_link_for_each_job_and_an_edge_for_each_need(operator: C
 def test_the_graph_of_a_large_batch_groups_its_jobs_and_reads_the_newest(
     operator: Client, monkeypatch: pytest.MonkeyPatch, django_assert_max_num_queries: Any
 ) -> None:
-    monkeypatch.setattr(picture, "MOST_JOBS_OF_STATUS", 50)
+    monkeypatch.setattr(batch_admin, "MOST_JOBS_OF_STATUS", 50)
     batch = make_batch(number=60)
     operator.get(batch_address(batch))
     with django_assert_max_num_queries(32):
@@ -217,8 +219,8 @@ def test_the_buttons_retry_the_failed_jobs_and_discard_the_waiting_jobs(operator
     questions = {"Retry these jobs: failed": "Retry 1 job?", "Discard these jobs: queued": "Discard 3 jobs?"}
     for label, question in questions.items():
         address, fields = batch_buttons(operator, batch)[label]
-        asked = operator.post(address, fields)
-        assert question in asked.text
+        question_page = operator.post(address, fields)
+        assert question in question_page.text
         operator.post(address, fields | {"confirmed": "yes", "answered": "1", "post": "yes", "reason": ""})
     assert set(other.jobs.values_list("status", flat=True)) == {"failed", "queued"}
 

@@ -5,7 +5,7 @@ from html.parser import HTMLParser
 from typing import Any
 from urllib.parse import parse_qs, urljoin, urlsplit
 
-OURS = "/admin/django_skipqueue/"
+QUEUE_PAGES = "/admin/django_skipqueue/"
 
 
 @dataclass
@@ -26,7 +26,7 @@ class Form:
 
 
 class Page(HTMLParser):
-    """The links and forms to pages of the queue, with the links to other databases apart."""
+    """The links and forms that lead to pages of the queue. Links to other databases are listed separately."""
 
     def __init__(self, html: str, address: str) -> None:
         super().__init__()
@@ -45,26 +45,26 @@ class Page(HTMLParser):
         self.feed(html)
 
     def handle_starttag(self, tag: str, attrs: Any) -> None:
-        given = dict(attrs)
+        attributes = dict(attrs)
         if tag == "nav":
-            self._in_switch = given.get("class") == "skipqueue-databases"
+            self._in_switch = attributes.get("class") == "skipqueue-databases"
         elif tag == "ul":
-            self._in_box = given.get("aria-label") == "Other databases"
+            self._in_box = attributes.get("aria-label") == "Other databases"
         elif tag == "section":
-            self._in_table = given.get("aria-labelledby") == "skipqueue-databases"
-        elif tag in ("a", "area") and not given.get("href", "#").startswith("#"):
-            self._add_link(urljoin(self.address, given["href"]))
+            self._in_table = attributes.get("aria-labelledby") == "skipqueue-databases"
+        elif tag in ("a", "area") and not attributes.get("href", "#").startswith("#"):
+            self._add_link(urljoin(self.address, attributes["href"]))
         elif tag == "form":
             path = urlsplit(self.address).path
-            action = given.get("action") or path  # a form without an action posts to its page
-            self.forms.append(Form(urljoin(path, action), (given.get("method") or "get").lower()))
+            action = attributes.get("action") or path  # a form without an action posts to its page
+            self.forms.append(Form(urljoin(path, action), (attributes.get("method") or "get").lower()))
         elif tag in ("input", "button") and self.forms:
             form = self.forms[-1]
-            if given.get("type", "submit" if tag == "button" else "text") == "submit":
+            if attributes.get("type", "submit" if tag == "button" else "text") == "submit":
                 form.can_be_sent = True
-                form.action = urljoin(form.action, given.get("formaction"))
-            if given.get("name"):
-                form.fields.setdefault(given["name"], []).append(given.get("value") or "")
+                form.action = urljoin(form.action, attributes.get("formaction"))
+            if attributes.get("name"):
+                form.fields.setdefault(attributes["name"], []).append(attributes.get("value") or "")
 
     def handle_endtag(self, tag: str) -> None:
         if tag == "nav":
@@ -81,20 +81,20 @@ class Page(HTMLParser):
             self.box[str(database_of(address))] = address
         elif self._in_table:
             self.table[str(database_of(address))] = address
-        elif address.startswith(OURS) and address != OURS:
+        elif address.startswith(QUEUE_PAGES) and address != QUEUE_PAGES:
             self.links.append(address)
 
     @property
     def own_forms(self) -> list[Form]:
         """The forms that lead to a page of the queue. Django puts each list into a form, also one without a button."""
-        return [form for form in self.forms if form.can_be_sent and form.action.startswith(OURS)]
+        return [form for form in self.forms if form.can_be_sent and form.action.startswith(QUEUE_PAGES)]
 
 
 def database_of(address: str) -> str | None:
     """The database that an address names."""
-    found = parse_qs(urlsplit(address).query).get("database")
-    assert not found or len(found) == 1, address
-    return found[0] if found else None
+    aliases = parse_qs(urlsplit(address).query).get("database")
+    assert not aliases or len(aliases) == 1, address
+    return aliases[0] if aliases else None
 
 
 def with_database(address: str, alias: str) -> str:

@@ -1,4 +1,4 @@
-"""Every address of a page carries the database that the page shows."""
+"""Every address on a page names the database that the page shows."""
 
 import re
 from collections.abc import Mapping
@@ -37,7 +37,7 @@ def addresses_of_another_database(page: Page, *, shown: str = "default") -> list
 
 
 def test_every_link_and_form_carries_the_database(pages_of_default: Mapping[str, str], operator: Client) -> None:
-    found, links, forms = {}, 0, 0
+    wrong_addresses, links, forms = {}, 0, 0
     for name, address in pages_of_default.items():
         response = operator.get(f"/admin/{address}")
         assert response.status_code == 200, name
@@ -45,8 +45,8 @@ def test_every_link_and_form_carries_the_database(pages_of_default: Mapping[str,
         assert set(page.switch) == {"default", "other"}, name
         assert set(page.table) == ({"default", "other"} if name == "dashboard" else set()), name
         links, forms = links + len(page.links), forms + len(page.own_forms)
-        found[name] = addresses_of_another_database(page)
-    assert {name: addresses for name, addresses in found.items() if addresses} == {}
+        wrong_addresses[name] = addresses_of_another_database(page)
+    assert {name: addresses for name, addresses in wrong_addresses.items() if addresses} == {}
     assert links > 500
     assert forms > 50
 
@@ -75,7 +75,7 @@ def test_with_one_database_no_address_names_it(addresses: Mapping[str, str], ope
         html = operator.get(f"/admin/{address}").text
         page = Page(html, f"/admin/{address}")
         assert (page.switch, page.table) == ({}, {})
-        assert [each for each in page.links if database_of(each)] == []
+        assert [link for link in page.links if database_of(link)] == []
         assert [form for form in page.own_forms if form.alias] == [], name
         assert "skipqueue-databases" not in html
 
@@ -96,13 +96,13 @@ def test_the_links_between_the_pages_of_a_history_carry_the_database(
     address = f"/admin/{pages_of_default['history of a schedule']}"
     pk = address.split("/")[-3]
     user = User.objects.get()
-    about = ContentType.objects.get_for_model(Schedule)
+    schedule_type = ContentType.objects.get_for_model(Schedule)
     LogEntry.objects.bulk_create(
-        LogEntry(user=user, content_type=about, object_id=f"default:{pk}", object_repr="x", action_flag=2)
+        LogEntry(user=user, content_type=schedule_type, object_id=f"default:{pk}", object_repr="x", action_flag=2)
         for _ in range(101)
     )
     page = Page(operator.get(address).text, address)
-    assert [each for each in page.links if "p=2" in each] != []
+    assert [link for link in page.links if "p=2" in link] != []
     assert addresses_of_another_database(page) == []
     assert re.search(r"""(class="this-page"|aria-current="page")>2<""", operator.get(f"{address}&p=2").text)
 
@@ -122,6 +122,6 @@ def test_redirects_of_django_carry_the_database(
 def test_a_page_remembers_the_filters_of_its_list_once(pages_of_default: Mapping[str, str], operator: Client) -> None:
     address = f"/admin/{pages_of_default['schedule']}&_changelist_filters=a%3Db%26database%3Ddefault"
     page = Page(operator.get(address).text, address)
-    (history,) = [each for each in page.links if "/history/" in each]
+    (history,) = [link for link in page.links if "/history/" in link]
     filters = {"_changelist_filters": ["a=b&database=default"], "database": ["default"]}
     assert parse_qs(urlsplit(history).query) == filters

@@ -1,4 +1,4 @@
-"""The page of the doctor with several databases: findings of all of them, even while one is down."""
+"""The page of the doctor with several databases: it shows the findings of all databases, even while one is down."""
 
 import re
 import time
@@ -55,9 +55,9 @@ def test_each_finding_names_its_database_and_the_worst_comes_first(operator: Cli
     make_job("completed", finished_at=timedelta(days=-3))
     make_orphan("other")
     html = operator.get(DOCTOR).text
-    found = findings(html)
-    assert found.index(("orphaned-job", "other")) < found.index(("prune-lag", "default"))
-    assert ("orphaned-job", "default") not in found
+    problems = findings(html)
+    assert problems.index(("orphaned-job", "other")) < problems.index(("prune-lag", "default"))
+    assert ("orphaned-job", "default") not in problems
     assert 'status=running&amp;database=other">Running jobs whose worker is gone' in html
     for alias in BOTH:
         assert f"<li>{alias}: Autovacuum is on " in html
@@ -76,10 +76,10 @@ def test_a_database_that_cannot_be_reached_is_a_finding(operator: Client, unreac
     for address in (DOCTOR, with_database(DOCTOR, unreachable), with_database(DOCTOR, "other")):
         response = operator.get(address)
         assert response.status_code == 200
-        found = findings(response.text)
-        assert ("database-unusable", unreachable) in found
-        assert ("orphaned-job", "other") in found
-        assert [each for each in found if each[1] == unreachable] == [("database-unusable", unreachable)]
+        problems = findings(response.text)
+        assert ("database-unusable", unreachable) in problems
+        assert ("orphaned-job", "other") in problems
+        assert [problem for problem in problems if problem[1] == unreachable] == [("database-unusable", unreachable)]
 
 
 def test_a_database_that_the_settings_do_not_have_is_a_finding(operator: Client, settings: Any) -> None:
@@ -98,10 +98,10 @@ def test_databases_that_do_not_answer_are_waited_for_at_the_same_time(
     proxy.stall()
     with reached_at("slow_1", proxy.settings), reached_at("slow_2", proxy.settings):
         began = time.monotonic()
-        found = findings(operator.get(DOCTOR).text)
+        problems = findings(operator.get(DOCTOR).text)
         took = time.monotonic() - began
         proxy.close()
-    assert {each[1] for each in found if each[0] == "database-unusable"} == {"slow_1", "slow_2"}
+    assert {problem[1] for problem in problems if problem[0] == "database-unusable"} == {"slow_1", "slow_2"}
     assert took < 3.9, "one after the other they would take four seconds"
 
 

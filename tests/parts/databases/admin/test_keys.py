@@ -47,11 +47,11 @@ def account_in(alias: str) -> int:
 def test_a_schedule_whose_key_belongs_to_another_database_is_refused(operator: Client, alias: str) -> None:
     fields = {"name": "n", "task": "pay", "args": "[]", "cron": "1 1 * * *", "timezone": "UTC"}
     fields |= {"catch_up": "latest", "overlap": "allow", "kwargs": f'{{"account": {account_in(alias)}}}'}
-    elsewhere = next(each for each in BOTH if each != alias)
+    elsewhere = next(name for name in BOTH if name != alias)
     response = operator.post(with_database(ADD, elsewhere), fields)
     assert f"belongs in the database {alias}. Add" in response.text
     assert operator.post(with_database(ADD, alias), fields).status_code == 302
-    assert [Schedule.objects.using(each).count() for each in (alias, elsewhere)] == [1, 0]
+    assert [Schedule.objects.using(name).count() for name in (alias, elsewhere)] == [1, 0]
 
 
 @pytest.mark.parametrize("alias", BOTH)
@@ -60,8 +60,8 @@ def test_a_job_run_again_with_other_arguments_goes_to_the_database_of_its_key(op
     address = with_database(page("edit", source.pk), "default")
     form = operator.get(address).context["form"]
     fields = {name: form[name].value() for name in form.fields}
-    named = next(name for name in fields if "account" in str(form[name].label) + name or len(fields) == 1)
-    response = operator.post(address, {**fields, named: str(account_in(alias)), "confirmed": "yes"})
+    account_field = next(name for name in fields if "account" in str(form[name].label) + name or len(fields) == 1)
+    response = operator.post(address, {**fields, account_field: str(account_in(alias)), "confirmed": "yes"})
     assert response.status_code == 302, response.text
     assert database_of(response.headers["Location"]) == alias
     assert Job.objects.using(alias).filter(kwargs={"account": account_in(alias)}).exclude(pk=source.pk).exists()
@@ -81,8 +81,8 @@ def submit_edit_form(operator: Client, source: Job, **values: str) -> Any:
 
 def form_errors(response: Any) -> list[str]:
     assert response.status_code == 200
-    found: list[str] = response.context["form"].non_field_errors()
-    return list(found)
+    errors: list[str] = response.context["form"].non_field_errors()
+    return list(errors)
 
 
 def test_a_call_without_the_argument_that_chooses_the_database_is_a_form_error(operator: Client) -> None:

@@ -79,8 +79,11 @@ def test_a_visitor_who_is_not_logged_in_learns_of_no_database(client: Client, al
     response = client.get(with_database(LIST, alias))
     assert response.status_code == 302
     assert response.headers["Location"].startswith("/admin/login/?next=")
-    named = client.get(f"{LIST}{alias}:1/change/")
-    assert (named.status_code, named.headers["Location"]) == (302, f"/admin/login/?next={LIST}{alias}%3A1/change/")
+    response_by_handle = client.get(f"{LIST}{alias}:1/change/")
+    assert (response_by_handle.status_code, response_by_handle.headers["Location"]) == (
+        302,
+        f"/admin/login/?next={LIST}{alias}%3A1/change/",
+    )
 
 
 def test_after_a_request_the_database_of_the_setting_is_used_again(operator: Client) -> None:
@@ -117,7 +120,7 @@ def database_table(client: Client) -> dict[str, list[str]]:
     table = client.get(DASHBOARD).text.partition('aria-labelledby="skipqueue-databases"')[2].partition("</table>")[0]
     rows = re.findall(r'<th scope="row">(.*?)</th>(.*?)</tr>', table, re.DOTALL)
     texts = [
-        [re.sub(r"<[^>]*>", "", each).strip() for each in (name, *re.split("</td>", cells))] for name, cells in rows
+        [re.sub(r"<[^>]*>", "", text).strip() for text in (name, *re.split("</td>", cells))] for name, cells in rows
     ]
     return {name: [cell for cell in cells if cell] for name, *cells in texts}
 
@@ -183,13 +186,13 @@ def test_the_dashboard_waits_for_databases_that_do_not_answer_at_the_same_time(
         proxy.close()
     assert table["slow_1"] == table["slow_2"] == ["cannot be reached"]
     assert (table["default"][0], table["all"][0]) == ("1", "1")
-    assert took < 2.9, "a connection to one of them takes three seconds, and 1.5 for each are as much"
+    assert took < 2.9, "one after the other, the two slow databases would take three seconds"
 
 
 def test_the_dashboard_leaves_no_connection_to_another_database_open(operator: Client) -> None:
-    known = session_pids("other") | {backend_pid(Store("other"))}  # other tests may have left sessions
+    pids_before = session_pids("other") | {backend_pid(Store("other"))}  # other tests may have left sessions
     database_table(operator)
-    wait_until(lambda: session_pids("other") <= known, "its session is gone")
+    wait_until(lambda: session_pids("other") <= pids_before, "its session is gone")
 
 
 def session_pids(alias: str) -> set[int]:

@@ -55,14 +55,14 @@ def test_a_button_on_the_page_of_a_job_changes_the_shown_database_alone(operator
     make_job_in_both_databases(BEFORE.get(verb, "failed"))
     default, other = all_rows("default"), all_rows("other")
     shown = Page(operator.get(with_database(page("change", ID), "other")).text, page("change", ID))
-    named = [*shown.links, *(form.action for form in shown.own_forms)]
-    address = next(each for each in named if each.startswith(page(verb, ID)))
+    addresses = [*shown.links, *(form.action for form in shown.own_forms)]
+    address = next(link for link in addresses if link.startswith(page(verb, ID)))
     response = operator.post(address, ANSWER)
     assert response.status_code == 302
     assert database_of(response.headers["Location"]) == "other"
     assert all_rows("other") != other
     assert all_rows("default") == default
-    assert [each for each in LogEntry.objects.values_list("object_id", flat=True) if each == str(ID)] == []
+    assert [link for link in LogEntry.objects.values_list("object_id", flat=True) if link == str(ID)] == []
 
 
 @pytest.mark.parametrize("name", BY_ACTION)
@@ -72,8 +72,8 @@ def test_an_action_of_the_list_changes_the_shown_database_alone(operator: Client
     shown = Page(operator.get(with_database(LIST, "other")).text, LIST)
     form = next(form for form in shown.own_forms if "_selected_action" in form.fields)
     chosen = {"action": name, "_selected_action": [str(ID)]}
-    asked = Page(operator.post(form.action, chosen).text, form.action)
-    question = next(form for form in asked.own_forms if "confirmed" in form.fields)
+    question_page = Page(operator.post(form.action, chosen).text, form.action)
+    question = next(form for form in question_page.own_forms if "confirmed" in form.fields)
     response = operator.post(question.action, {**question.fields, **ANSWER})
     assert database_of(response.headers["Location"]) == "other"
     assert all_rows("other") != other
@@ -114,16 +114,16 @@ def test_a_bulk_action_of_a_worker_changes_the_shown_database_alone(
 
 def make_schedule_in_both_databases() -> int:
     with using_database("other"):
-        made = make_schedule("nightly")
-    twin = Schedule(pk=made.pk, name="nightly", task=made.task, cron="0 9 * * *")
+        schedule = make_schedule("nightly")
+    twin = Schedule(pk=schedule.pk, name="nightly", task=schedule.task, cron="0 9 * * *")
     Schedule.objects.using("default").bulk_create([twin])
-    return int(made.pk)
+    return int(schedule.pk)
 
 
 def press_button(client: Client, address: str, target: str, **posted: str) -> Any:
     """On a page of the database `other`, press the button that posts to an address with this beginning."""
     address = with_database(address, "other")
-    form = next(each for each in Page(client.get(address).text, address).own_forms if each.action.startswith(target))
+    form = next(form for form in Page(client.get(address).text, address).own_forms if form.action.startswith(target))
     return client.post(form.action, {**form.fields, **posted})
 
 
@@ -131,8 +131,8 @@ def press_button(client: Client, address: str, target: str, **posted: str) -> An
 def test_a_button_of_a_schedule_changes_the_shown_database_alone(operator: Client, verb: str) -> None:
     pk = make_schedule_in_both_databases()
     default, other = all_rows("default"), all_rows("other")
-    one = f"{SCHEDULES}{pk}/{verb}/"
-    response = press_button(operator, one if verb == "delete" else SCHEDULES, one)
+    button_address = f"{SCHEDULES}{pk}/{verb}/"
+    response = press_button(operator, button_address if verb == "delete" else SCHEDULES, button_address)
     assert response.status_code == 302
     assert database_of(response.headers["Location"]) == "other"
     assert all_rows("other") != other
@@ -146,10 +146,12 @@ def test_the_form_of_a_schedule_saves_it_in_the_shown_database(operator: Client)
     response = press_button(operator, f"{SCHEDULES}add/", f"{SCHEDULES}add/", **fields)
     assert database_of(response.headers["Location"]) == "other"
     assert [Schedule.objects.using(alias).count() for alias in ("default", "other")] == [0, 1]
-    made = Schedule.objects.using("other").get()
-    Schedule.objects.using("default").bulk_create([Schedule(pk=made.pk, name="n", task=made.task, cron="1 1 * * *")])
-    one = f"{SCHEDULES}{made.pk}/change/"
-    response = press_button(operator, one, one, **fields | {"cron": "2 2 * * *"})
+    schedule = Schedule.objects.using("other").get()
+    Schedule.objects.using("default").bulk_create(
+        [Schedule(pk=schedule.pk, name="n", task=schedule.task, cron="1 1 * * *")]
+    )
+    form_address = f"{SCHEDULES}{schedule.pk}/change/"
+    response = press_button(operator, form_address, form_address, **fields | {"cron": "2 2 * * *"})
     assert database_of(response.headers["Location"]) == "other"
     crons = [Schedule.objects.using(alias).get().cron for alias in ("default", "other")]
     assert crons == ["1 1 * * *", "2 2 * * *"]

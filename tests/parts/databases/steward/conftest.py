@@ -22,18 +22,18 @@ def steward(runworker: Run) -> Run:
 
 @pytest.fixture
 def proxy() -> Iterator[Proxy]:
-    made = Proxy()
-    yield made
-    made.close()
+    proxy = Proxy()
+    yield proxy
+    proxy.close()
 
 
 @pytest.fixture
 def proxies() -> Iterator[dict[str, Proxy]]:
     """A proxy before each database, by its alias."""
-    made = {alias: Proxy() for alias in ALIASES}
-    yield made
-    for each in made.values():
-        each.close()
+    proxies = {alias: Proxy() for alias in ALIASES}
+    yield proxies
+    for proxy in proxies.values():
+        proxy.close()
 
 
 def behind(**proxies: Proxy) -> str:

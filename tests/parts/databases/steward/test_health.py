@@ -38,8 +38,8 @@ ALL_READY = (200, "ok\n")
 def metrics(port: int) -> dict[str, float]:
     """The values of the metrics on the port, by name and labels without the common prefix."""
     lines = [line for line in get(port, "/metrics")[1].splitlines() if not line.startswith("#")]
-    found = (line.rpartition(" ") for line in lines)
-    return {series.removeprefix("skipqueue_worker_"): float(value) for series, _, value in found}
+    series_and_values = (line.rpartition(" ") for line in lines)
+    return {series.removeprefix("skipqueue_worker_"): float(value) for series, _, value in series_and_values}
 
 
 def wait_until_all_ready(port: int) -> None:
@@ -57,16 +57,16 @@ def test_one_port_shows_both_databases(steward: Run) -> None:
     assert get(port, "/healthz") == (200, "ok\n")
     jobs.noop.using(database="other").defer_many([()] * 10)
     wait_for_completed("other", 10)
-    done = [f'jobs_done_total{{database="other",worker="w@other/{number}"}}' for number in (1, 2)]
-    wait_until(lambda: sum(metrics(port)[each] for each in done) == 10, "counted")
-    found = metrics(port)
+    counters = [f'jobs_done_total{{database="other",worker="w@other/{number}"}}' for number in (1, 2)]
+    wait_until(lambda: sum(metrics(port)[counter] for counter in counters) == 10, "counted")
+    values = metrics(port)
     for alias in ALIASES:
-        assert found[f'database_up{{database="{alias}"}}'] == 1
-        assert found[f'loop_age_seconds{{database="{alias}"}}'] < LOOP_LATE_AFTER
+        assert values[f'database_up{{database="{alias}"}}'] == 1
+        assert values[f'loop_age_seconds{{database="{alias}"}}'] < LOOP_LATE_AFTER
         for number in (1, 2):
             labels = f'{{database="{alias}",worker="w@{alias}/{number}"}}'
-            assert (found[f"up{labels}"], found[f"slots{labels}"], found[f"restarts_total{labels}"]) == (1, 4, 0)
-            assert found[f"memory_bytes{labels}"] > 10_000_000
+            assert (values[f"up{labels}"], values[f"slots{labels}"], values[f"restarts_total{labels}"]) == (1, 4, 0)
+            assert values[f"memory_bytes{labels}"] > 10_000_000
     process.send(signal.SIGTERM)
     assert process.wait() == 0
     with pytest.raises(ConnectionRefusedError):
@@ -155,16 +155,16 @@ def open_sockets(pid: int) -> set[str]:
 
 def listening_socket(port: int) -> str:
     """The socket that listens on this port."""
-    found = re.search(rf":{port:04X} 00000000:0000 0A .*? .*? .*? +\d+ +\d+ (\d+) ", Path("/proc/net/tcp").read_text())
-    assert found
-    return f"socket:[{found[1]}]"
+    match = re.search(rf":{port:04X} 00000000:0000 0A .*? .*? .*? +\d+ +\d+ (\d+) ", Path("/proc/net/tcp").read_text())
+    assert match
+    return f"socket:[{match[1]}]"
 
 
 def assert_no_socket_is_inherited(process: ManagePy, port: int) -> None:
-    ours = open_sockets(process.process.pid)
-    assert listening_socket(port) in ours
+    steward_sockets = open_sockets(process.process.pid)
+    assert listening_socket(port) in steward_sockets
     for child in psutil.Process(process.process.pid).children(recursive=True):
-        assert not ours & open_sockets(child.pid), f"{child} has none of the steward's sockets"
+        assert not steward_sockets & open_sockets(child.pid), f"{child} has none of the steward's sockets"
 
 
 @two_databases
@@ -202,8 +202,8 @@ def test_another_process_reads_the_state_that_a_supervisor_has_written() -> None
     writer = multiprocessing.get_context("fork").Process(target=shared.write, args=(STATE,))
     writer.start()
     writer.join()
-    seen = shared.read()
-    assert seen == STATE._replace(turned_at=shared.pulse.turned_at, late_at=shared.pulse.late_at)
+    state = shared.read()
+    assert state == STATE._replace(turned_at=shared.pulse.turned_at, late_at=shared.pulse.late_at)
 
 
 def test_the_workers_of_a_supervisor_that_has_ended_do_not_count_as_running() -> None:

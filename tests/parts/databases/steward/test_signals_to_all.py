@@ -22,14 +22,14 @@ SLOW_STEWARD = """
     supervisor.COMMAND_TIME = 60.0
     handle_signals = Steward._handle_signals
 
-    def late(self):
+    def wait_and_handle_signals(self):
         if self._signals and not self._stopping:
             steward = psutil.Process()
-            ended = [each for each in steward.children(recursive=True) if each.ppid() != steward.pid]
-            psutil.wait_procs(ended)  # then their supervisors have noticed their end
+            workers = [child for child in steward.children(recursive=True) if child.ppid() != steward.pid]
+            psutil.wait_procs(workers)  # a worker is gone once its supervisor has noticed its end
         handle_signals(self)
 
-    Steward._handle_signals = late
+    Steward._handle_signals = wait_and_handle_signals
 """
 
 

@@ -194,14 +194,14 @@ def test_a_supervisor_killed_while_stopping_sets_the_exit_code(steward: Run) -> 
 def test_when_the_steward_is_killed_its_processes_end_after_their_jobs(steward: Run) -> None:
     process = steward("--poll-interval", HOUR)
     hold_a_job_in_each_database()
-    everyone = psutil.Process(process.process.pid).children(recursive=True)
+    processes = psutil.Process(process.process.pid).children(recursive=True)
     process.send(signal.SIGKILL)
     for alias in ALIASES:
         process.wait_for(f"steward gone database={alias} supervisor=w@{alias} stopping_within=30s")
     end_held_jobs()
     for alias in ALIASES:
         wait_for_completed(alias)
-    wait_until(lambda: not any(each.is_running() for each in everyone), "all have ended")
+    wait_until(lambda: not any(child.is_running() for child in processes), "all have ended")
     assert not any(Worker.objects.using(alias).exists() for alias in ALIASES)
 
 

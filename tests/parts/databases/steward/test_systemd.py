@@ -27,9 +27,9 @@ STARTING_WORKER = (WorkerProcessState("w/1", 1),)
 
 @pytest.fixture
 def manager(tmp_path: Path) -> Iterator[Manager]:
-    made = Manager(str(tmp_path / "notify"))
-    yield made
-    made.close()
+    manager = Manager(str(tmp_path / "notify"))
+    yield manager
+    manager.close()
 
 
 # With real processes

@@ -30,11 +30,11 @@ def make_rollup(*, minutes: float, span: Span = Span.MINUTE, queue: str = "", ta
 
 
 def get_chart(name: str, **query: str) -> Any:
-    return next(each for each in section_content("charts", **query) if each.name == name)
+    return next(chart for chart in section_content("charts", **query) if chart.name == name)
 
 
-def values_by_series(made: Any) -> dict[str, list[float | None]]:
-    return {str(series.label): list(series.values) for series in made.series}
+def values_by_series(chart: Any) -> dict[str, list[float | None]]:
+    return {str(series.label): list(series.values) for series in chart.series}
 
 
 def test_the_jobs_per_minute_count_the_last_minutes() -> None:
@@ -52,9 +52,9 @@ def test_the_card_of_recovered_jobs_counts_the_roll_ups_of_a_day(of_hour: int, l
     make_rollup(minutes=90, recovered=4)
     make_rollup(minutes=60 * 25, recovered=1_000)
     make_rollup(minutes=31, recovered=0, queue="mail")
-    found = get_card("recovered in 24 h")
-    assert (found.value, found.detail) == (str(of_hour + 4), f"{of_hour} in the last hour")
-    assert (found.level, found.address) == (level, WORKERS)
+    card = get_card("recovered in 24 h")
+    assert (card.value, card.detail) == (str(of_hour + 4), f"{of_hour} in the last hour")
+    assert (card.level, card.address) == (level, WORKERS)
     assert get_card("recovered in 24 h", queue="mail").value == "0"
 
 
@@ -62,12 +62,16 @@ def test_the_throughput_chart_adds_roll_ups_up_in_buckets_and_has_zeros_for_gaps
     make_rollup(minutes=5, completed=7, failed=1)
     make_rollup(minutes=7, completed=2, retried=3)
     make_rollup(minutes=6, completed=100, queue="mail")  # the row of all queues counts them already
-    found = values_by_series(get_chart("throughput"))
-    assert {name: len(numbers) for name, numbers in found.items()} == {"failed": 60, "retried": 60, "completed": 60}
-    assert found["completed"][54] == 7
-    assert found["completed"][52] == 2
-    assert sum(number or 0 for number in found["completed"]) == 9
-    assert sum(found["failed"]) == 1  # type: ignore[arg-type]  # no bucket is None
+    series_values = values_by_series(get_chart("throughput"))
+    assert {name: len(numbers) for name, numbers in series_values.items()} == {
+        "failed": 60,
+        "retried": 60,
+        "completed": 60,
+    }
+    assert series_values["completed"][54] == 7
+    assert series_values["completed"][52] == 2
+    assert sum(number or 0 for number in series_values["completed"]) == 9
+    assert sum(series_values["failed"]) == 1  # type: ignore[arg-type]  # no bucket is None
     assert [series.summary for series in get_chart("throughput").series] == ["1", "3", "9"]
 
 
@@ -88,10 +92,10 @@ def test_a_chart_of_a_week_reads_hourly_roll_ups() -> None:
 
 def test_quantiles_of_waiting_times_have_gaps_where_no_attempt_ended() -> None:
     make_rollup(minutes=5, completed=20, waited=[0.02] * 19 + [4.0], ran=[0.2] * 20)
-    found = values_by_series(get_chart("waited"))
-    assert found["p50"][54] == pytest.approx(0.025, abs=0.015)
-    assert found["p95"][54] == pytest.approx(0.025, abs=0.001)
-    assert found["p50"][53] is None
+    quantiles = values_by_series(get_chart("waited"))
+    assert quantiles["p50"][54] == pytest.approx(0.025, abs=0.015)
+    assert quantiles["p95"][54] == pytest.approx(0.025, abs=0.001)
+    assert quantiles["p50"][53] is None
     assert get_chart("waited").series[0].summary != "\N{EN DASH}"
     assert get_chart("ran").scale.top >= 0.2
 
@@ -115,10 +119,10 @@ def test_the_deepest_queues_have_a_line_each_and_all_other_queues_one_line() -> 
         make_rollup(minutes=1, span=Span.HOUR, queue=name, depth=10 * number)
         make_rollup(minutes=1, queue=name, depth=10 * number)
     make_rollup(minutes=1, depth=sum(10 * number for number in range(7)))
-    found = values_by_series(get_chart("depth"))
-    assert list(found) == ["q6", "q5", "q4", "q3", "q2", "other queues"]
-    assert [numbers[58] for numbers in found.values()] == [60, 50, 40, 30, 20, 10]
-    assert found["q6"][57] is None
+    depths = values_by_series(get_chart("depth"))
+    assert list(depths) == ["q6", "q5", "q4", "q3", "q2", "other queues"]
+    assert [numbers[58] for numbers in depths.values()] == [60, 50, 40, 30, 20, 10]
+    assert depths["q6"][57] is None
     assert list(values_by_series(get_chart("depth", queue="q1"))) == ["q1"]
 
 
@@ -127,9 +131,9 @@ def test_the_slowest_tasks_come_first() -> None:
         make_rollup(minutes=3, queue="mail", task=task, completed=9, ran=[seconds] * 10, retried=failed,
                     ran_seconds=10 * seconds)  # fmt: skip
     make_rollup(minutes=3, queue="mail", completed=9, ran=[100.0] * 10, ran_seconds=1000.0)
-    found = section_content("slowest_tasks")
-    assert [each["task"] for each in found] == ["slower", "slow", "fast"]
-    assert (found[0]["failed_share"], found[2]["failed_share"], found[1]["attempts"]) == ("25 %", "0 %", "10")
+    tasks = section_content("slowest_tasks")
+    assert [row["task"] for row in tasks] == ["slower", "slow", "fast"]
+    assert (tasks[0]["failed_share"], tasks[2]["failed_share"], tasks[1]["attempts"]) == ("25 %", "0 %", "10")
     assert section_content("slowest_tasks", queue="other") == []
 
 

@@ -97,7 +97,7 @@ class TestFailingNow:
             count_failures(cause, job_id=make_failing(cause).pk)
         with CaptureQueriesContext(connection) as queries:
             top_causes()
-        (query,) = [each["sql"] for each in queries if "skipqueue_job" in each["sql"]]
+        (query,) = [captured["sql"] for captured in queries if "skipqueue_job" in captured["sql"]]
         assert "WHERE id = ANY" in query
 
     def test_a_row_has_the_last_message_without_secrets(self, operator: Client) -> None:

@@ -12,7 +12,7 @@ from ....queue.statements import FIRST_WORD
 
 PKEY, PRUNE = "skipqueue_rollup_pkey", "skipqueue_rollup_prune"
 SINCE = {"span": 60, "since": 1_780_000_000 - 3_600, "queue_name": "", "limit": 5}
-# The name of a statement: its parameters, and the indexes that its plan uses.
+# By the name of a statement: its parameters, and the indexes that its plan uses.
 CASES: dict[str, tuple[dict[str, Any], set[str]]] = {
     "TIMELINE": (SINCE | {"queue_names": ["q1", "q2"], "task": "t1"}, {PKEY}),
     "DEEPEST_QUEUES": (SINCE, {PKEY}),

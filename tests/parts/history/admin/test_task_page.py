@@ -40,9 +40,9 @@ def test_the_charts_of_a_task_count_its_attempts_in_all_queues_by_hour() -> None
     count_ended(TASK, attempt_counts(2.0, completed=3), seconds_ago=5 * HOUR)
     count_ended(TASK, attempt_counts(2.0, retried=1), seconds_ago=5 * HOUR, queue_name="mail")
     count_ended("another.task", attempt_counts(9.0, completed=7), seconds_ago=5 * HOUR)
-    found = about_task(TASK)
-    assert found["queue_names"] == ["default", "mail"]
-    attempts, waited, ran = found["charts"]
+    content = about_task(TASK)
+    assert content["queue_names"] == ["default", "mail"]
+    attempts, waited, ran = content["charts"]
     assert {series.style: sum(series.values) for series in attempts.series} == {
         "failed": 0,
         "retried": 1,

@@ -69,14 +69,14 @@ def test_the_list_of_keys_has_several_pages(operator: Client, monkeypatch: pytes
     for key in "abcde":
         make_limited(key)
     make_halted("z")
-    found, address = [], LIMITS
+    keys, address = [], LIMITS
     while address:
         response = operator.get(address)
-        found += keys_on_card(response)
-        following = response.context["page"].next
-        assert (following in response.text) is True
-        address = following and LIMITS + following
-    assert found == ["a", "b", "c", "d", "e", "z"]
+        keys += keys_on_card(response)
+        next_query = response.context["page"].next
+        assert (next_query in response.text) is True
+        address = next_query and LIMITS + next_query
+    assert keys == ["a", "b", "c", "d", "e", "z"]
     assert keys_on_card(operator.get(f"{LIMITS}?after={make_keyed('e').pk}"), "halted") == []
 
 
@@ -95,14 +95,14 @@ class TestSecrets:
     def _secret(self, registry: Registry) -> None:
         job(name="shop.pay", concurrency=limit(1, by="token"))(pay)
         for status in ("running", "blocked"):
-            self.made = make_keyed(
+            self.job_with_secret = make_keyed(
                 'limit:shop.pay token="tok-4711"', status, task="shop.pay", kwargs={"token": "tok-4711"}
             )
         make_limited("limit:shop.send a=1")
 
     def test_a_secret_in_a_key_is_on_no_page(self, operator: Client, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(limits_page, "PER_PAGE", 1)
-        jobs = f"{LIST}?status=blocked&limit_of={self.made.pk}"
+        jobs = f"{LIST}?status=blocked&limit_of={self.job_with_secret.pk}"
         for address in (LIMITS, jobs, f"{LIST}dashboard/"):
             html = operator.get(address).text
             assert "shop.pay" in html
@@ -129,7 +129,7 @@ class TestSecrets:
         for kind in ("limit", "rate"):
             before, behind = (lists_of_keys(operator, f'?from={kind}:shop.pay token="tok-{digit}') for digit in "39")
             assert before == behind, kind
-        assert lists_of_keys(operator, f"?after={self.made.pk}") == lists_of_keys(operator, "")
+        assert lists_of_keys(operator, f"?after={self.job_with_secret.pk}") == lists_of_keys(operator, "")
 
 
 class TestTheJobsOfAKey:
@@ -137,19 +137,19 @@ class TestTheJobsOfAKey:
         low, high = make_keyed("k"), make_keyed("k", priority=5)
         make_keyed("other")
         make_keyed("k", "running")
-        needy = make_keyed("k", held=True)
+        waits_for_job = make_keyed("k", held=True)
         assert listed(operator, f"?status=blocked&limit_of={low.pk}") == [high.pk, low.pk]
         response = operator.get(f"{LIST}?status=blocked&limit_of={low.pk}")
         tabs = {tab.state: str(tab.count) for tab in response.context["cl"].tabs}
         assert (tabs["blocked"], tabs["running"]) == ("2", "None")
         assert response.context["cl"].partly_searched is None
-        assert needy.pk in listed(operator, f"?limit_of={low.pk}")
+        assert waits_for_job.pk in listed(operator, f"?limit_of={low.pk}")
 
     def test_the_jobs_of_a_key_in_every_status(self, operator: Client) -> None:
-        made = {status: make_keyed("k", status) for status in ("blocked", "running", "failed", "completed")}
+        jobs = {status: make_keyed("k", status) for status in ("blocked", "running", "failed", "completed")}
         make_job()
-        assert set(listed(operator, f"?limit_of={made['failed'].pk}")) == {each.pk for each in made.values()}
-        assert listed(operator, f"?status=running&limit_of={made['failed'].pk}") == [made["running"].pk]
+        assert set(listed(operator, f"?limit_of={jobs['failed'].pk}")) == {job.pk for job in jobs.values()}
+        assert listed(operator, f"?status=running&limit_of={jobs['failed'].pk}") == [jobs["running"].pk]
 
     @pytest.mark.parametrize("narrower", ["queue=mail", "task=t", "q=here", "queue=mail&time=hour"])
     def test_the_jobs_of_a_key_with_another_filter(self, operator: Client, narrower: str) -> None:

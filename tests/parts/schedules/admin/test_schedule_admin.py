@@ -125,11 +125,11 @@ def test_a_schedule_is_paused_and_resumed(operator: Client) -> None:
 def test_run_now_enqueues_a_job_unless_the_last_job_is_unfinished(operator: Client) -> None:
     schedule = make_schedule("100 %s", due=-60, overlap="skip")
     response = operator.post(schedule_address(schedule, "run"), follow=True)
-    made = Job.objects.get()
-    assert messages_of(response) == [f"Job {made.pk} of the schedule “100 %s” was enqueued."]
+    job = Job.objects.get()
+    assert messages_of(response) == [f"Job {job.pk} of the schedule “100 %s” was enqueued."]
     response = operator.post(schedule_address(schedule, "run"), follow=True)
     assert messages_of(response) == [
-        f"The last job, {made.pk}, is still unfinished, and this schedule does not overlap jobs."
+        f"The last job, {job.pk}, is still unfinished, and this schedule does not overlap jobs."
     ]
     assert Job.objects.count() == 1
 
@@ -199,13 +199,18 @@ def test_a_schedule_of_the_code_cannot_be_edited(operator: Client) -> None:
 
 def test_a_schedule_made_with_the_form_fires(operator: Client) -> None:
     assert add_schedule(operator, jitter="30").status_code == 302
-    made = Schedule.objects.annotate(now=Now()).get()
-    assert (made.name, made.task, made.args, made.kwargs) == ("sum", "tests.app.jobs.add", [1], {"b": 2})
-    assert (made.cron, made.interval, made.timezone) == ("", timedelta(minutes=5), "Europe/Berlin")
-    assert (made.catch_up, made.overlap, made.jitter, made.source) == ("all", "skip", 30, "admin")
-    assert made.next_run_at == made.fire_at
-    assert made.next_run_at is not None
-    assert abs(made.next_run_at - made.now - timedelta(minutes=5)) < timedelta(seconds=10)
+    schedule = Schedule.objects.annotate(now=Now()).get()
+    assert (schedule.name, schedule.task, schedule.args, schedule.kwargs) == (
+        "sum",
+        "tests.app.jobs.add",
+        [1],
+        {"b": 2},
+    )
+    assert (schedule.cron, schedule.interval, schedule.timezone) == ("", timedelta(minutes=5), "Europe/Berlin")
+    assert (schedule.catch_up, schedule.overlap, schedule.jitter, schedule.source) == ("all", "skip", 30, "admin")
+    assert schedule.next_run_at == schedule.fire_at
+    assert schedule.next_run_at is not None
+    assert abs(schedule.next_run_at - schedule.now - timedelta(minutes=5)) < timedelta(seconds=10)
     Schedule.objects.update(fire_at=Now(), next_run_at=Now())
     assert fire_all() == 1
     assert Job.objects.get().args == [1]
@@ -349,14 +354,14 @@ def test_without_schedules_the_dashboard_has_no_section_for_them(operator: Clien
 def test_the_page_of_a_job_links_to_its_schedule(operator: Client) -> None:
     schedule = make_schedule("s <b>", due=1)
     fire_all()
-    made = Job.objects.get()
+    job = Job.objects.get()
     link = f'<a href="{schedule_address(schedule)}">s &lt;b&gt;</a>'
-    assert link in operator.get(f"/admin/django_skipqueue/job/{made.pk}/change/").text
+    assert link in operator.get(f"/admin/django_skipqueue/job/{job.pk}/change/").text
     schedule.delete()
-    assert link not in operator.get(f"/admin/django_skipqueue/job/{made.pk}/change/").text
+    assert link not in operator.get(f"/admin/django_skipqueue/job/{job.pk}/change/").text
 
 
 @pytest.mark.parametrize("note", ["x", 5, None, {"name": 5}, {}])
 def test_a_job_with_invalid_metadata_of_a_schedule_has_a_page(operator: Client, note: object) -> None:
-    made = make_job(metadata={"schedule": note})
-    assert operator.get(f"/admin/django_skipqueue/job/{made.pk}/change/").status_code == 200
+    job = make_job(metadata={"schedule": note})
+    assert operator.get(f"/admin/django_skipqueue/job/{job.pk}/change/").status_code == 200
