@@ -23,7 +23,7 @@ from .app.waiting import wait_until
 
 ROOT = Path(__file__).parents[1]
 
-BEFORE = {"0003_held_sequences": ("0001_initial", "f00113edbf5a19c529e695eb1fafe2e4261674c7")}
+BEFORE = {"0003_held_sequences": ("0001_initial", "2cb36988971777b1b8002bc5f4842b2c30ef0d2f")}
 """The last migration of a change, with the migration and the commit before this change."""
 
 LONGEST_LOCK_SECONDS = 0.1
