@@ -105,7 +105,7 @@ def joined(statement: str, **pieces: str) -> str:
     """
     if odd := placeholders(statement) ^ pieces.keys():
         raise ValueError(f"Either the statement lacks a placeholder, or the call a piece: {sorted(odd)}.\n{statement}")
-    return PLACEHOLDER.sub(lambda place: pieces[place[1]], statement)
+    return PLACEHOLDER.sub(lambda placeholder: pieces[placeholder[1]], statement)
 
 
 def entering(*, column: str, past: str | None = None, **columns: str) -> dict[str, str]:

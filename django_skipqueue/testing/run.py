@@ -361,7 +361,8 @@ class OpenTransactions:
 class CommittingExecutor(Executor):
     """Calls the commit hooks of a `def` task within its attempt, so that the attempt fails if a hook raises.
 
-    A worker does the same. The commit hooks of an `async def` task belong to another thread, and are called later.
+    A worker calls the hooks within the attempt as well. The commit hooks of an `async def` task belong to another
+    thread, and are called later.
     """
 
     transactions = OpenTransactions()
