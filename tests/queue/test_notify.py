@@ -27,7 +27,7 @@ from ..app.sessions import connect as connect_to
 
 store = Store("default")
 
-pytestmark = pytest.fence_payload.django_db(transaction=True)
+pytestmark = pytest.mark.django_db(transaction=True)
 
 
 class NotificationListener:
@@ -196,7 +196,7 @@ def without_autocommit(transactional_db: None) -> Iterator[None]:
     transaction.set_autocommit(True)
 
 
-@pytest.fence_payload.usefixtures("without_autocommit")
+@pytest.mark.usefixtures("without_autocommit")
 class TestWithoutAutocommit:
     def test_each_queue_is_notified_once_at_the_commit(self, listener: NotificationListener) -> None:
         for queue in ("a", "b", "a"):
@@ -351,7 +351,7 @@ def test_a_failed_notify_neither_raises_nor_loses_the_job(monkeypatch: pytest.Mo
 # Notifications to supervisors
 
 
-@pytest.fence_payload.parametrize(
+@pytest.mark.parametrize(
     ("delay", "queues_named"),
     [(1.0, [""]), (3600.0, [])],
     ids=["due before the supervisors' next check", "due after the next check"],
@@ -383,7 +383,7 @@ class TestInOneMessage:
         assert len(queries) == 1
         assert listener.payloads() == ["a"]
 
-    @pytest.fence_payload.parametrize("options", [{"unique_key": "k"}, {"run_after": timedelta(hours=1)}])
+    @pytest.mark.parametrize("options", [{"unique_key": "k"}, {"run_after": timedelta(hours=1)}])
     def test_a_job_that_may_not_be_queued_is_notified_in_a_statement_of_its_own(
         self, listener: NotificationListener, options: dict[str, Any]
     ) -> None:
@@ -449,7 +449,7 @@ class TestInOneMessage:
         assert events == [JobsDeferred("default", "a.task", "a", [inserted.id])]
         assert Job.objects.values_list("enqueued_at", "run_after").get() == (inserted.enqueued_at, inserted.run_after)
 
-    @pytest.fence_payload.parametrize(
+    @pytest.mark.parametrize(
         "failure", ["refused at once", "by a wrapper", "before the commit", "the connection ended"]
     )
     def test_an_error_before_the_commit_never_returns_an_earlier_job(
@@ -525,7 +525,7 @@ class TestInsertAndNotifyInTwoStatements:
             defer_noop("a")
         assert listener.queues_named() == ["a"]
 
-    @pytest.fence_payload.parametrize("option", [{"cursor_factory": psycopg.Cursor}, {"server_side_binding": True}])
+    @pytest.mark.parametrize("option", [{"cursor_factory": psycopg.Cursor}, {"server_side_binding": True}])
     def test_with_parameters_bound_on_the_server_the_notify_is_a_statement_of_its_own(
         self, listener: NotificationListener, option: dict[str, Any], monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -541,7 +541,7 @@ class TestInsertAndNotifyInTwoStatements:
         assert Job.objects.count() == 2
 
 
-@pytest.fence_payload.parametrize(
+@pytest.mark.parametrize(
     ("payload", "expected"),
     [
         ("mail", ("mail", 1)), ("mail,12", ("mail", 12)), ("", ("", 1)), (",probe", ("", 1)), ("mail,x", ("mail", 1)),
@@ -553,7 +553,7 @@ def test_any_payload_is_read_as_a_queue_and_a_number(payload: str, expected: tup
     assert jobs_in(payload) == expected
 
 
-@pytest.fence_payload.parametrize(("later", "workers", "supervisors"), [(False, ["a"], []), (True, [], [GATES_PAYLOAD])])
+@pytest.mark.parametrize(("later", "workers", "supervisors"), [(False, ["a"], []), (True, [], [GATES_PAYLOAD])])
 def test_jobs_put_back_for_some_seconds_notify_supervisors_and_no_worker(
     listener: NotificationListener, later: bool, workers: list[str], supervisors: list[str]
 ) -> None:

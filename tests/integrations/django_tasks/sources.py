@@ -37,7 +37,7 @@ def folder() -> Path:
 
 def cache() -> Path:
     """The cache folder for Django's tests, outside of the repository."""
-    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.cache_folder() / ".cache")
+    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     if not os.access(base if base.exists() else base.parent, os.W_OK):
         base = Path(tempfile.gettempdir())
     return base / "skipqueue-django-tests"

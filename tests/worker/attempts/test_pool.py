@@ -47,9 +47,9 @@ MakePool = Callable[[int], Pool]
 
 @pytest.fixture
 def wakeup() -> Iterator[Wakeup]:
-    made = Wakeup()
-    yield made
-    made.close()
+    new_wakeup = Wakeup()
+    yield new_wakeup
+    new_wakeup.close()
 
 
 @pytest.fixture
@@ -163,23 +163,23 @@ def test_a_job_of_an_unregistered_task_is_returned_with_an_error(make_pool: Make
 
 
 def test_stopping_the_pool_ends_all_its_threads(make_pool: MakePool) -> None:
-    before = set(threading.enumerate())
+    threads_before = set(threading.enumerate())
     pool = make_pool(3)
     pool.submit([make_claimed(f"{APP}.noop"), make_claimed(f"{APP}.anoop")])
     wait_for_finished(pool, 2)
     pool.stop()
-    ours = {thread for thread in set(threading.enumerate()) - before if thread.name.startswith("skipqueue")}
-    assert not ours
+    pool_threads = {thread for thread in set(threading.enumerate()) - threads_before if thread.name.startswith("skipqueue")}
+    assert not pool_threads
 
 
 @DEF_AND_ASYNC
 def test_a_thread_that_breaks_is_reported_to_the_control_loop(
     make_pool: MakePool, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    def broken(*_: object) -> None:
+    def raise_error(*_: object) -> None:
         raise AssertionError("a broken part")
 
-    monkeypatch.setattr(Executor, "outcome_of_error", broken)
+    monkeypatch.setattr(Executor, "outcome_of_error", raise_error)
     pool = make_pool(1)
     pool.submit([make_claimed(f"{WORKER_APP}.{kind}raise_base_exception", "SystemExit")])
     wait_until(lambda: pool.finished)
@@ -301,9 +301,9 @@ def make_limited(task: str, *args: Any) -> ClaimedJob:
 def enforce_limits(pool: Pool) -> bool:
     """Enforce the limits as the control loop does. Returns whether an attempt was found stuck."""
     interrupter = pool.executor.interrupter
-    before = interrupter.stuck()
+    stuck_before = interrupter.stuck()
     pool.enforce_limits()
-    return any(attempt not in before for attempt in interrupter.stuck())
+    return any(attempt not in stuck_before for attempt in interrupter.stuck())
 
 
 def wait_until_one_is_stuck(pool: Pool) -> None:
@@ -312,15 +312,15 @@ def wait_until_one_is_stuck(pool: Pool) -> None:
 
 
 def finish_in_time(pool: Pool, number: int) -> list[Attempt]:
-    """Like `finish`, but also enforce the limits. No attempt may get stuck."""
+    """The finished attempts, once there are this many. Meanwhile enforces the limits: no attempt may get stuck."""
     finished: list[Attempt] = []
 
-    def done() -> bool:
+    def have_finished() -> bool:
         assert not enforce_limits(pool)
         finished.extend(pool.take_finished())
         return len(finished) >= number
 
-    wait_until(done, f"{number} are finished")
+    wait_until(have_finished, f"{number} are finished")
     return finished
 
 
@@ -329,9 +329,9 @@ def test_a_stuck_attempt_that_ends_later_is_returned_only_once(make_pool: MakePo
     pool = make_pool(1)
     pool.submit([make_limited(f"{WORKER_APP}.pass_gate", "g"), make_claimed(f"{APP}.noop")])
     wait_until_one_is_stuck(pool)
-    stuck, after = wait_for_finished(pool, 2)
+    stuck, next_attempt = wait_for_finished(pool, 2)
     assert stuck.outcome.status == "failed"
-    assert after.job.task == f"{APP}.noop"
+    assert next_attempt.job.task == f"{APP}.noop"
     assert pool.has_stuck
     gates["g"].open()
     wait_until(lambda: pool.take_finished() or not pool.has_stuck)
@@ -349,15 +349,15 @@ def test_a_stuck_attempt_that_holds_a_permit_is_returned_only_when_it_ends(
     stuck = make_limited(f"{WORKER_APP}.{kind}pass_gate_come_what_may", "g")._replace(holds_permit=True)
     pool.submit([stuck, make_claimed(f"{APP}.{kind}noop")])
     wait_until_one_is_stuck(pool)
-    [after] = wait_for_finished(pool, 1)
-    assert after.job.task == f"{APP}.{kind}noop"
+    [next_attempt] = wait_for_finished(pool, 1)
+    assert next_attempt.job.task == f"{APP}.{kind}noop"
     assert [*pool.kept_back] == [stuck.ref]
     assert pool.unfinished(EVENT_LOOP if kind else THREADS) == 0
-    came_out = pool.take_kept_back() if end == "of the process" else []
+    returned_attempts = pool.take_kept_back() if end == "of the process" else []
     gates["g"].open()
     wait_until(lambda: not pool.has_stuck and stuck.id not in pool.running_jobs.job_ids())
-    came_out += pool.take_finished()
-    assert [(attempt.job, attempt.outcome.status) for attempt in came_out] == [(stuck, "failed")]
+    returned_attempts += pool.take_finished()
+    assert [(attempt.job, attempt.outcome.status) for attempt in returned_attempts] == [(stuck, "failed")]
     assert not pool.kept_back
     assert not pool.take_kept_back()
 
@@ -365,7 +365,7 @@ def test_a_stuck_attempt_that_holds_a_permit_is_returned_only_when_it_ends(
 @DEF_AND_ASYNC
 @pytest.mark.usefixtures("_stuck_at_once")
 def test_a_stuck_attempt_takes_no_slot_until_all_slots_are_stuck(make_pool: MakePool, gates: Any, kind: str) -> None:
-    """Only when as many attempts are stuck as may run at once is the pool used up."""
+    """The pool is used up once the number of stuck attempts equals the number of slots."""
     pool = make_pool(2)
     pool.submit([make_limited(f"{WORKER_APP}.{kind}pass_gate_come_what_may", "g")])
     wait_until_one_is_stuck(pool)
