@@ -47,8 +47,7 @@ class AbstractJob(
     of_rates.RateColumns,
     models.Model,
 ):
-    """The columns that a job has both in the job table and in a table for pruned jobs. `Job` adds the columns for
-    claims."""
+    """The columns of both the job table and a table for pruned jobs. `Job` adds the columns for claims."""
 
     queue_name = models.TextField(_("queue"))
     task = models.TextField(_("task"))

@@ -277,8 +277,10 @@ def _after_insert(
 
 
 def _keys_of(calls: Sequence[EncodedCall], lone: int | None) -> dict[str, dict[str, int | None]]:
-    """The keys for which these calls wait, by gate, as in `Admission.keys`. `lone`: the job's id if there is only one
-    job."""
+    """Return the keys for which these calls wait, by gate, as in `Admission.keys`.
+
+    lone: the job's id if there is only one job.
+    """
     waiting: dict[str, dict[str, int | None]] = {}
     for gate, column in KEY_COLUMNS.items():
         if keys := {call.columns[column] for call in calls if column in call.columns}:

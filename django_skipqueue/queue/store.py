@@ -34,7 +34,7 @@ def guards(only: str) -> dict[str, str]:
         settles.SETTLE: joined(settles._SETTLE, snoozes="", **outcomes),
         settles.SETTLE_SNOOZES: joined(settles._SETTLE, snoozes=settles._SNOOZES, **outcomes),
         settles.APPEND_CANCELLED_ERRORS: joined(settles._APPEND_CANCELLED_ERRORS, only=only),
-        releases.RELEASE: joined(releases._RELEASE, **releases._PLACES, only=only),
+        releases.RELEASE: joined(releases._RELEASE, **releases._GATE_AND_KEY, only=only),
         notes.NOTE_ATTEMPTS: joined(notes._NOTE_ATTEMPTS, only=only),
     }
 

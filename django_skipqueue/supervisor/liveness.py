@@ -178,8 +178,10 @@ class DeadWorkers:
 
 
 class DeadSessions:
-    """Ends the database sessions of dead workers, and logs how many. Logs once if it is not allowed to end a
-    session."""
+    """Ends the database sessions of dead workers, and logs how many it ended.
+
+    Logs once if it is not allowed to end a session.
+    """
 
     def __init__(self, store: Store) -> None:
         self._store = store

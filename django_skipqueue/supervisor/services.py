@@ -57,7 +57,7 @@ class Admit(Periodic):
             interval = UNSCHEDULED_CHECK
         elif next_due > 0:
             interval = min(next_due, DUE_CHECK)
-        elif self._store.admit().goes_on:
+        elif self._store.admit().has_changed_jobs:
             interval = 0.0
         else:  # another transaction has locked the due job, or no limit has room
             next_due = self._store.next_due() or 0.0
@@ -103,7 +103,9 @@ class PruneJobs(Periodic):
     def run(self, now: float) -> None:
         self._pruner.batch()
         retentions = [settings.retention_of(status) for status in FINISHED_STATUSES]
-        is_short = any(retention is not None and retention.total_seconds() < PRUNE_JOBS_SECONDS for retention in retentions)
+        is_short = any(
+            retention is not None and retention.total_seconds() < PRUNE_JOBS_SECONDS for retention in retentions
+        )
         interval = 1.0 if is_short else PRUNE_JOBS_SECONDS
         self.run_again_in(0.0 if self._pruner.has_more else interval)
 

@@ -77,8 +77,7 @@ class InlineJobs(list[Job]):
             self._has_waiting = True  # in a TestCase only savepoints end, and the transaction does not
 
     def _depth(self, alias: str) -> int:
-        """How many atomic blocks this thread was in when the block began. A job does not wait for the end of these
-        blocks."""
+        """Return how many atomic blocks this thread was in when the block began. No job waits for their end."""
         depths: dict[str, int] = getattr(self._this_thread, "depths", {})
         return depths.get(alias, 0)
 

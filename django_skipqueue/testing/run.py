@@ -261,7 +261,7 @@ class Run:
             queues = self._store.queues_with_jobs() if self._queue_names is None else self._queue_names
             for job in self._store.claim(queue_names=queues, limit=1, worker_id=TEST_WORKER_ID):
                 return job
-            if self._store.admit().goes_on or sweep_gates(self._store):
+            if self._store.admit().has_changed_jobs or sweep_gates(self._store):
                 continue
             if any(part.before_drained(self._store) for part in installed_parts() if part.before_drained):
                 continue

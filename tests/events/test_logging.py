@@ -56,7 +56,9 @@ def log_record(message: str = "hello", *args: Any, **attributes: Any) -> logging
 def json_line(record: logging.LogRecord) -> dict[str, Any]:
     text = JsonFormatter().format(record)
     assert "\n" not in text
-    parsed_line: dict[str, Any] = json.loads(text, parse_constant=lambda constant: pytest.fail(f"{constant} is not JSON"))
+    parsed_line: dict[str, Any] = json.loads(
+        text, parse_constant=lambda constant: pytest.fail(f"{constant} is not JSON")
+    )
     return parsed_line
 
 
@@ -166,7 +168,9 @@ def test_every_json_line_that_a_task_logs_has_its_job(runworker: Run, by: str) -
     process = runworker("--drain", *options, jobs=CODE, environment=environment)
     assert process.wait() == 0
     parsed_lines = [json.loads(text) for text in process.log.splitlines()]
-    lines_of_tasks = {parsed_line["job_id"]: parsed_line for parsed_line in parsed_lines if parsed_line["logger"] == "shop"}
+    lines_of_tasks = {
+        parsed_line["job_id"]: parsed_line for parsed_line in parsed_lines if parsed_line["logger"] == "shop"
+    }
     assert lines_of_tasks.keys() == {send.pk, asend.pk, fail.pk}
     assert (lines_of_tasks[send.pk]["message"], lines_of_tasks[send.pk]["order"]) == ("order 1\nforged", 1)
     for job in (send, asend, fail):

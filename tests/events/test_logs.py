@@ -196,8 +196,9 @@ def every_record(log: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
     }
     for name, function in functions.items():
         if not name.startswith(("_", "write")) and function.__annotations__["return"] is None:
-            function(**{parameter: values.get(parameter, parameter) for parameter in
-            inspect.signature(function).parameters})
+            function(
+                **{parameter: values.get(parameter, parameter) for parameter in inspect.signature(function).parameters}
+            )
     for kind in vars(events).values():
         if isinstance(kind, type) and issubclass(kind, Event) and kind.level is not None:
             field_values = values | {"jobs": [recovered]}

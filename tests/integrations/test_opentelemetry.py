@@ -107,7 +107,8 @@ def test_the_trace_context_is_stored_beside_the_callers_metadata(exported: Expor
     job = Job.objects.enqueue(jobs.noop.name, metadata={"tenant": 4})
     (sending_span,) = exported.spans("send default")
     assert sending_span.context is not None
-    traceparent = f"00-{sending_span.context.trace_id:032x}-{sending_span.context.span_id:016x}-{sending_span.context.trace_flags:02x}"
+    context = sending_span.context
+    traceparent = f"00-{context.trace_id:032x}-{context.span_id:016x}-{context.trace_flags:02x}"
     assert Job.objects.get().metadata == {"tenant": 4, "opentelemetry": {"traceparent": traceparent}} == job.metadata
 
 

@@ -383,7 +383,9 @@ class TestSeveralDatabases:
         assert data["messaging.message.id"] == deferred.handle
 
     def test_jobs_with_the_same_id_have_check_ins_of_their_own(self) -> None:
-        metadata = {SCHEDULE_METADATA_KEY: {"name": "nightly", "cron": "0 3 * * *", "planned_at": "2026-03-01T03:00:00Z"}}
+        metadata = {
+            SCHEDULE_METADATA_KEY: {"name": "nightly", "cron": "0 3 * * *", "planned_at": "2026-03-01T03:00:00Z"}
+        }
         job = ClaimedJob(7, 1, jobs.noop.name, "default", "[]", "{}", 1, 1, 0, 0.0, 0.0, json.dumps(metadata))
         check_in_ids = set()
         for alias in ("default", "other"):

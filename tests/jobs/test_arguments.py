@@ -293,7 +293,9 @@ def test_the_form_of_the_admin_checks_the_types(user: User) -> None:
     posted = {"confirmed": "yes"} | {name: form.fields[name].initial for name in form.fields}
     assert EditForm(row, tasks.nested, posted).is_valid()
     wrong_texts = {"0": "{}", "1": '["soon"]', "2": '{"eu": [0.5]}', "3": '["GOLD", 1, 3]', "5": '{"shirt": "xl"}'}
-    edited = EditForm(row, tasks.nested, posted | {f"argument_{position}": text for position, text in wrong_texts.items()})
+    edited = EditForm(
+        row, tasks.nested, posted | {f"argument_{position}": text for position, text in wrong_texts.items()}
+    )
     assert not edited.is_valid()
     assert set(edited.errors) == {f"argument_{position}" for position in wrong_texts}
     assert "Pass one of &#x27;FREE&#x27;, &#x27;PAID&#x27;" in str(edited.errors["argument_3"])

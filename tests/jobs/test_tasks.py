@@ -309,8 +309,18 @@ class TestDeferring:
         assert (deferred_job.status, deferred_job.queue_name, deferred_job.priority) == (Status.QUEUED, "default", 0)
         assert (deferred_job.attempts, deferred_job.max_attempts, deferred_job.lease) == (0, 10, 0)
         assert deferred_job.run_after == deferred_job.enqueued_at
-        assert (deferred_job.locked_at, deferred_job.locked_by, deferred_job.started_at, deferred_job.finished_at) == (None, "", None, None)
-        assert (deferred_job.result, deferred_job.last_error, deferred_job.errors, deferred_job.metadata) == (None, "", [], {})
+        assert (deferred_job.locked_at, deferred_job.locked_by, deferred_job.started_at, deferred_job.finished_at) == (
+            None,
+            "",
+            None,
+            None,
+        )
+        assert (deferred_job.result, deferred_job.last_error, deferred_job.errors, deferred_job.metadata) == (
+            None,
+            "",
+            [],
+            {},
+        )
         stored_job = Job.objects.get()
         assert {field.attname: getattr(deferred_job, field.attname) for field in Job._meta.fields} == {
             field.attname: getattr(stored_job, field.attname) for field in Job._meta.fields
@@ -319,7 +329,12 @@ class TestDeferring:
     @pytest.mark.core
     def test_a_job_has_the_options_of_its_task(self) -> None:
         deferred_job = jobs.send_mail.defer(payment_id=3)
-        assert (deferred_job.task, deferred_job.queue_name, deferred_job.priority, deferred_job.max_attempts) == ("mail.send", "mail", 7, 3)
+        assert (deferred_job.task, deferred_job.queue_name, deferred_job.priority, deferred_job.max_attempts) == (
+            "mail.send",
+            "mail",
+            7,
+            3,
+        )
 
     @pytest.mark.core
     def test_using_changes_the_options_of_one_job_only(self) -> None:
@@ -388,7 +403,9 @@ class TestDeferring:
                 with connection.cursor() as cursor:  # now() is the start of the transaction, which is enqueued_at
                     cursor.execute("SELECT extract(epoch FROM statement_timestamp() - now())::float8")
                     (elapsed,) = cursor.fetchone()
-                assert seconds <= (deferred_job.run_after - deferred_job.enqueued_at).total_seconds() <= seconds + elapsed
+                assert (
+                    seconds <= (deferred_job.run_after - deferred_job.enqueued_at).total_seconds() <= seconds + elapsed
+                )
 
     def test_a_datetime_as_run_after_is_stored_exactly(self, row: Row) -> None:
         times = {
@@ -418,7 +435,10 @@ class TestDeferring:
                 deferred_job = jobs.gather.defer(*args, **kwargs)
                 assert (deferred_job.args, deferred_job.kwargs) == (stored_args, stored_kwargs)
                 jobs_of_many = Job.objects.get(pk=jobs.gather.defer_many([args or kwargs])[0])
-                assert (jobs_of_many.args, jobs_of_many.kwargs) == (stored_args if args else [], {} if args else stored_kwargs)
+                assert (jobs_of_many.args, jobs_of_many.kwargs) == (
+                    stored_args if args else [],
+                    {} if args else stored_kwargs,
+                )
 
     def test_the_default_of_a_parameter_is_not_stored(self) -> None:
         assert jobs.add.defer(1).kwargs == {}

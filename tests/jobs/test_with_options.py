@@ -52,7 +52,11 @@ def test_every_option_given_to_with_options_can_be_read_back() -> None:
     checked_options = options_given_to(function)
     assert checked_options is not None
     assert checked_options.options == Options(timeout=5, max_attempts=3).changed({"unique_key": "k"})
-    assert (checked_options.policy.backoff, checked_options.policy.retry_on, checked_options.policy.discard_on) == (slowly, (OSError,), (KeyError,))
+    assert (checked_options.policy.backoff, checked_options.policy.retry_on, checked_options.policy.discard_on) == (
+        slowly,
+        (OSError,),
+        (KeyError,),
+    )
     assert checked_options.redact == ("iban",)
 
 

@@ -25,7 +25,12 @@ def test_a_copy_is_enqueued_and_names_the_job_that_it_copies() -> None:
     assert [state(copy)[name] for name in copied_columns] == [before[name] for name in copied_columns]
     assert (copy.status, copy.attempts) == ("queued", 0)
     [copy_record] = copy.operations or []
-    assert (copy_record["verb"], copy_record["by"], copy_record["reason"], copy_record["job"]) == ("run_again", "anna", "mended", job.pk)
+    assert (copy_record["verb"], copy_record["by"], copy_record["reason"], copy_record["job"]) == (
+        "run_again",
+        "anna",
+        "mended",
+        job.pk,
+    )
 
 
 def test_only_finished_jobs_are_copied() -> None:

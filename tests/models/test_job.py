@@ -60,7 +60,11 @@ class TestForTheHolderOfTheLease:
                 job = claim_one()
                 job.complete(result)
                 stored_job = Job.objects.get()
-                assert (job.status, stored_job.status, stored_job.result) == (Status.COMPLETED, Status.COMPLETED, result)
+                assert (job.status, stored_job.status, stored_job.result) == (
+                    Status.COMPLETED,
+                    Status.COMPLETED,
+                    result,
+                )
                 assert stored_job.finished_at
 
     def test_complete_refuses_a_result_that_is_not_json_and_leaves_the_job_running(self, row: Row) -> None:

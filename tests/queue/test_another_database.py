@@ -133,7 +133,11 @@ def test_a_context_loads_its_job_from_the_database_that_holds_it() -> None:
 def test_every_verb_works_with_either_way_of_binding_parameters(server_side_binding: bool) -> None:
     connection = connections["other"]
     original_options = connection.settings_dict["OPTIONS"]
-    connection.settings_dict["OPTIONS"] = {**original_options, "server_side_binding": server_side_binding, "prepare_threshold": 0}
+    connection.settings_dict["OPTIONS"] = {
+        **original_options,
+        "server_side_binding": server_side_binding,
+        "prepare_threshold": 0,
+    }
     connection.close()
     try:
         call_every_verb(Store("other"), Job.objects.db_manager("other"), Worker.objects.using("other"))

@@ -56,7 +56,9 @@ def test_every_statement_that_queues_a_job_checks_the_gates() -> None:
     """Only statements for jobs that have passed their gates write `queued` themselves."""
     modules = {module.__name__.rpartition("django_skipqueue.")[2]: module for module in (fragments, *MODULES)}
     sources = {name: inspect.getsource(module) for name, module in modules.items()}
-    modules_writing_queued = {name for name, text in sources.items() if re.search(r"(THEN|ELSE|SET status =) 'queued'", text)}
+    modules_writing_queued = {
+        name for name, text in sources.items() if re.search(r"(THEN|ELSE|SET status =) 'queued'", text)
+    }
     assert modules_writing_queued == {
         "parts.limits.claim",
         "parts.rates.admit",

@@ -18,9 +18,15 @@ def test_every_statement_is_what_the_golden_file_shows() -> None:
         golden.FILE.write_text(golden.content_of_file(statements_of_code))
     content = golden.FILE.read_text()
     statements_of_file = golden.statements_in(content)
-    differing_names = [name for name in statements_of_code | statements_of_file if statements_of_file.get(name) != statements_of_code.get(name, "").strip()]
+    differing_names = [
+        name
+        for name in statements_of_code | statements_of_file
+        if statements_of_file.get(name) != statements_of_code.get(name, "").strip()
+    ]
     if differing_names or content != golden.content_of_file(statements_of_code):
-        difference = "\n".join(differing_names) or "None in its text: the head of the file, or the order of the statements."
+        difference = (
+            "\n".join(differing_names) or "None in its text: the head of the file, or the order of the statements."
+        )
         pytest.fail(f"statements.sql differs in:\n{difference}\nTo keep the change: make contract.", pytrace=False)
 
 

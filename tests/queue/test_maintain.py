@@ -216,7 +216,9 @@ class TestRecover:
         dead, live = make_worker(), make_worker()
         lost = [make_job("running", locked_by=str(dead.pk)) for _ in range(3)]
         make_job("running", locked_by=str(live.pk), locked_at=-ONE_HOUR)
-        assert [job_recovered.id for job_recovered in store.recover(worker_ids=[str(dead.pk)])] == [job.pk for job in lost]
+        assert [job_recovered.id for job_recovered in store.recover(worker_ids=[str(dead.pk)])] == [
+            job.pk for job in lost
+        ]
         assert store.recover(worker_ids=[]) == []
 
     def test_the_worker_timeout_is_a_setting(self, settings: Any) -> None:
@@ -228,7 +230,10 @@ class TestRecover:
 
     def test_a_batch_has_a_limit_and_the_oldest_go_first(self) -> None:
         created_jobs = [make_job("running", locked_at=-ONE_HOUR * number) for number in (1, 4, 2, 3)]
-        assert {job_recovered.id for job_recovered in store.recover(worker_timeout=60, limit=2)} == {created_jobs[1].pk, created_jobs[3].pk}
+        assert {job_recovered.id for job_recovered in store.recover(worker_timeout=60, limit=2)} == {
+            created_jobs[1].pk,
+            created_jobs[3].pk,
+        }
         assert len(store.recover(worker_timeout=60, limit=2)) == 2
         assert store.recover(worker_timeout=60, limit=2) == []
 

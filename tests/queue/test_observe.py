@@ -116,7 +116,9 @@ def test_only_the_long_queues_with_the_longest_wait_are_estimated(
     with CaptureQueriesContext(connection) as queries:
         queues_found = queues_now(store, most=1)
     estimates = [query["sql"] for query in queries if "EXPLAIN" in query["sql"]]
-    assert [name for name in ("q0", "q1", "q2", "q3", "q4") if any(f"'{name}'" in statement for statement in estimates)] == [
+    assert [
+        name for name in ("q0", "q1", "q2", "q3", "q4") if any(f"'{name}'" in statement for statement in estimates)
+    ] == [
         "q3",
         "q4",
     ]

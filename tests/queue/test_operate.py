@@ -404,7 +404,9 @@ class TestOperations:
         job.postpone(ONE_HOUR, by="ben")
         job.run_now()
         job.cancel("no more", by="cem")
-        records = [(record["verb"], record["by"], record["reason"], record["attempts"]) for record in state(job)["operations"]]
+        records = [
+            (record["verb"], record["by"], record["reason"], record["attempts"]) for record in state(job)["operations"]
+        ]
         assert records == [
             ("retry", "anna", "", 10),
             ("postpone", "ben", "", 0),

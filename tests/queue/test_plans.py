@@ -136,7 +136,9 @@ def test_each_statement_reads_few_rows_and_changes_no_more_than_its_limit(
             plan_nodes = explained(table_of_size, case, explain)
             plan_text = json.dumps(plan_nodes[0], indent=1)
             scan_nodes = [
-                node for node in plan_nodes if node.get("Relation Name") == "skipqueue_job" and "Scan" in node["Node Type"]
+                node
+                for node in plan_nodes
+                if node.get("Relation Name") == "skipqueue_job" and "Scan" in node["Node Type"]
             ]
             if size > 10 * most_rows_to_take(case):
                 assert "Seq Scan" not in {node["Node Type"] for node in scan_nodes}, plan_text
@@ -150,7 +152,13 @@ def test_each_statement_reads_few_rows_and_changes_no_more_than_its_limit(
 
 def further_rows_allowed(table_of_size: TableOfSize, case: Case) -> int:
     """The number of further rows that may be read: some statements read the running jobs, some of them twice."""
-    statements_reading_running_jobs = ("RECOVER", "RECOVER_RETURNED", "RELEASE_ORPHANS", "STILL_HOLDING", "PRUNE_WORKERS")
+    statements_reading_running_jobs = (
+        "RECOVER",
+        "RECOVER_RETURNED",
+        "RELEASE_ORPHANS",
+        "STILL_HOLDING",
+        "PRUNE_WORKERS",
+    )
     reads_running_jobs = case.statement in statements_reading_running_jobs or case.statement.startswith("CARRIED_")
     return 2 * table_of_size.size // 100 if reads_running_jobs else 0
 

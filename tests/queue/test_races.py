@@ -37,7 +37,9 @@ def test_eight_processes_work_through_twenty_thousand_jobs_each_exactly_once() -
     environment = {**os.environ, "DJANGO_SETTINGS_MODULE": os.environ.get("DJANGO_SETTINGS_MODULE", "tests.settings")}
     environment["PYTHONPATH"] = os.pathsep.join([path for path in sys.path if path])
     command += map(str, (1, 7, 20, 50, 50, 100, 100, 250))
-    process = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=100, check=False)
+    process = subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=100, check=False
+    )
     assert (process.returncode, process.stderr) == (0, "")
     results = json.loads(process.stdout)
     counts = Counter(id for result in results for id in result["claimed"])
@@ -442,7 +444,9 @@ def test_a_job_that_is_being_retried_is_claimed_only_after_the_retry(session: Ma
     with within(10):
         assert claim() == []
     retrying.commit()
-    assert [(job_claimed.pk, job_claimed.attempts, job_claimed.lease) for job_claimed in claim()] == [(job.pk, 1, job.lease + 2)]
+    assert [(job_claimed.pk, job_claimed.attempts, job_claimed.lease) for job_claimed in claim()] == [
+        (job.pk, 1, job.lease + 2)
+    ]
 
 
 @pytest.mark.parametrize(("verb", "status"), [(store.discard, "queued"), (store.retry, "failed")])

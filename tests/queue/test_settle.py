@@ -212,7 +212,9 @@ class TestTransitions:
     @pytest.mark.core
     def test_settle_and_claim_settles_and_claims_in_one_transaction(self) -> None:
         running, waiting = claim_new(3), [make_job() for _ in range(5)]
-        settled, claimed_jobs = settle_and_claim(map(settlement, running), queue_names=["default"], limit=4, worker_id="me")
+        settled, claimed_jobs = settle_and_claim(
+            map(settlement, running), queue_names=["default"], limit=4, worker_id="me"
+        )
         assert settled == {lease_of(job) for job in running}
         assert [job.id for job in claimed_jobs] == [job.pk for job in waiting[:4]]
         with connection.cursor() as cursor:
@@ -222,7 +224,9 @@ class TestTransitions:
     def test_a_retry_without_a_delay_is_not_claimed_in_the_round_trip_that_settles_it(self) -> None:
         (job,) = claim_new()
         other = make_job()
-        _, claimed_jobs = settle_and_claim([settlement(job, RETRY_NOW)], queue_names=["default"], limit=1, worker_id="w")
+        _, claimed_jobs = settle_and_claim(
+            [settlement(job, RETRY_NOW)], queue_names=["default"], limit=1, worker_id="w"
+        )
         assert [job_claimed.id for job_claimed in claimed_jobs] == [other.pk]
 
 
@@ -309,7 +313,9 @@ class TestFences:
                 live = [job for job in Job.objects.filter(pk__in=[job.pk for job in live]) if job.status == "running"]
                 for outcome, _ in OUTCOMES.values():
                     other_settlement = settlement(live.pop()) if live else None
-                    written = settle_jobs([settlement(stale, outcome), *([other_settlement] if other_settlement else [])])
+                    written = settle_jobs(
+                        [settlement(stale, outcome), *([other_settlement] if other_settlement else [])]
+                    )
                     assert written == ({other_settlement.job_id} if other_settlement else set()), (
                         "other jobs of the batch are settled"
                     )

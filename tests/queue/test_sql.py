@@ -663,10 +663,17 @@ def test_every_statement_uses_its_index_among_a_hundred_thousand_rows(
             plan_nodes, plan_text = plan_of(busy_table, case, mode)
             scanned_tables = {node["Relation Name"] for node in plan_nodes if node["Node Type"] == "Seq Scan"}
             assert "skipqueue_job" not in scanned_tables, plan_text
-            used_indexes = {node["Index Name"] for node in plan_nodes if node.get("Index Name", "").startswith("skipqueue")}
+            used_indexes = {
+                node["Index Name"] for node in plan_nodes if node.get("Index Name", "").startswith("skipqueue")
+            }
             used_indexes |= {name for node in plan_nodes for name in node.get("Conflict Arbiter Indexes", ())}
-            expected_indexes = {name if name.startswith("skipqueue") else f"skipqueue_job_{name}" for name in case.indexes}
-            assert {INDEX_TWINS.get(name, name) for name in used_indexes} in (expected_indexes, case.instead or expected_indexes), plan_text
+            expected_indexes = {
+                name if name.startswith("skipqueue") else f"skipqueue_job_{name}" for name in case.indexes
+            }
+            assert {INDEX_TWINS.get(name, name) for name in used_indexes} in (
+                expected_indexes,
+                case.instead or expected_indexes,
+            ), plan_text
 
 
 @pytest.mark.django_db

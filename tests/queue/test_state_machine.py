@@ -429,7 +429,13 @@ class QueueMachine(RuleBasedStateMachine):
         store.heartbeat_workers(
             [worker_row(name, id) | ({"concurrency": 0} if id == RELAY else {}) for name, id in WORKERS.items()]
         )
-        heartbeat_values = {"carrier": "celery", "carrier_id": CARRIER, "relay_id": RELAY, "is_reached": True, "refused": 0}
+        heartbeat_values = {
+            "carrier": "celery",
+            "carrier_id": CARRIER,
+            "relay_id": RELAY,
+            "is_reached": True,
+            "refused": 0,
+        }
         store.execute(relay_sql.HEARTBEAT, heartbeat_values)
 
     # The check after every step

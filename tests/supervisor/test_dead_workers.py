@@ -206,7 +206,9 @@ def test_the_row_of_a_dead_worker_stays_for_an_hour_and_while_it_holds_a_job(clo
 def test_a_carrier_is_never_declared_dead(clock: Clock) -> None:
     """All relays may be gone for a day, while Celery's workers run the jobs that the relays handed on."""
     carrier, dead = (make_worker(heartbeat=-2 * ONE_HOUR, is_external=is_external) for is_external in (True, False))
-    kept_job, lost_job = (make_job("running", locked_by=holder.pk, locked_at=-2 * ONE_HOUR) for holder in (carrier, dead))
+    kept_job, lost_job = (
+        make_job("running", locked_by=holder.pk, locked_at=-2 * ONE_HOUR) for holder in (carrier, dead)
+    )
     supervisor = SupervisorUnderTest(clock)
     supervisor.run_for(2 * TIMEOUT)
     assert supervisor.dead.ids == [dead.pk]

@@ -97,7 +97,12 @@ def test_the_health_pages_and_metrics_of_two_working_processes(runworker: Run) -
     wait_until(lambda: sum(metrics(port)[f"jobs_done_total{{{n}}}"] for n in (1, 2)) == 10, "counted")
     wait_until(lambda: metrics(port).get("slots_free{2}") == 3, "idle")
     metric_values = metrics(port)
-    assert (metric_values["up{1}"], metric_values["slots{1}"], metric_values["jobs_running{1}"], metric_values["restarts_total{1}"]) == (1, 3, 0, 0)
+    assert (
+        metric_values["up{1}"],
+        metric_values["slots{1}"],
+        metric_values["jobs_running{1}"],
+        metric_values["restarts_total{1}"],
+    ) == (1, 3, 0, 0)
     assert metric_values["memory_bytes{1}"] > 10_000_000
     assert 0 <= metric_values["heartbeat_age_seconds{2}"] < 60
     assert (metric_values["database_up"], metric_values["loop_age_seconds"] < 30) == (1, True)

@@ -52,7 +52,7 @@ def test_pruning_skips_and_names_jobs_with_foreign_keys(
 ) -> None:
     ids = [make_job("completed", finished_at=OLD).pk for _ in range(40)]
     kept_ids = {ids[0], ids[1], ids[17], ids[39]}
-    execute(f"INSERT INTO theirs (job_id) VALUES {', '.join(f'({id})' for id in kept)}")
+    execute(f"INSERT INTO theirs (job_id) VALUES {', '.join(f'({id})' for id in kept_ids)}")
     pruner = Pruner(Store("default"))
     assert prune_all(pruner) == 36
     assert set(Job.objects.values_list("pk", flat=True)) == kept_ids
@@ -127,5 +127,5 @@ def test_pruning_ends_although_more_jobs_are_undeletable_than_the_pruner_remembe
 ) -> None:
     monkeypatch.setattr("django_skipqueue.supervisor.services.MOST_SKIPPED", 3)
     ids = [make_job("completed", finished_at=OLD).pk for _ in range(6)]
-    execute(f"INSERT INTO theirs (job_id) VALUES {', '.join(f'({id})' for id in made)}")
+    execute(f"INSERT INTO theirs (job_id) VALUES {', '.join(f'({id})' for id in ids)}")
     assert prune_all(Pruner(Store("default")), batches=50) == 0

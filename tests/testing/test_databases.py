@@ -50,7 +50,11 @@ def test_jobs_are_captured_and_found_in_all_databases() -> None:
     for alias, number in (("default", 1), ("other", 2)):
         with capture_deferred() as captured, capture_deferred(database=alias) as captured_there:
             add.using(database=alias).defer(number)
-        assert [captured_job.args for captured_job in captured] == [captured_job.args for captured_job in captured_there] == [[number]]
+        assert (
+            [captured_job.args for captured_job in captured]
+            == [captured_job.args for captured_job in captured_there]
+            == [[number]]
+        )
         assert_deferred(add, number)
     assert_not_deferred(add, 2, database="default")
     with pytest.raises(AssertionError, match="2 jobs were deferred"):

@@ -181,7 +181,11 @@ def _backport_in_django() -> Iterator[None]:
 
 def _forget_modules() -> None:
     packages = ("tasks",) if django.VERSION >= (6, 0) else ("tasks", "django.tasks")
-    for name in [name for name in sys.modules if name.startswith(tuple(f"{package}." for package in packages)) or name in packages]:
+    for name in [
+        name
+        for name in sys.modules
+        if name.startswith(tuple(f"{package}." for package in packages)) or name in packages
+    ]:
         del sys.modules[name]
 
 

@@ -429,7 +429,11 @@ class TestAttempts:
         Job.objects.update(max_attempts=attempt_count, args=["after"])
         run_attempts(result, count=attempt_count)
         result.refresh()
-        assert (result.status, result.attempts, len(result.errors)) == (TaskResultStatus.FAILED, attempt_count, attempt_count)
+        assert (result.status, result.attempts, len(result.errors)) == (
+            TaskResultStatus.FAILED,
+            attempt_count,
+            attempt_count,
+        )
         assert all("after" in error.traceback for error in result.errors)
 
     def test_attempts_of_a_job_that_succeeded_after_a_manual_retry(self) -> None:

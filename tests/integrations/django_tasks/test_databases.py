@@ -103,7 +103,10 @@ def test_shard_by_of_with_options_chooses_the_database(set_placement: Any, regis
         run_after=None,
         takes_context=False,
     )
-    databases_by_account = {account_id: {task.enqueue(account_id, payment_id).database for payment_id in range(3)} for account_id in range(12)}
+    databases_by_account = {
+        account_id: {task.enqueue(account_id, payment_id).database for payment_id in range(3)}
+        for account_id in range(12)
+    }
     assert {len(aliases) for aliases in databases_by_account.values()} == {1}
     assert {alias for aliases in databases_by_account.values() for alias in aliases} == set(BOTH)
     assert isinstance(task, Task)

@@ -194,7 +194,8 @@ def test_an_alias_in_another_database_needs_a_worker_there(start: Start) -> None
 def test_manage_py_check_reports_a_wrong_option_of_an_alias(manage: Start) -> None:
     wrong_setting: dict[str, Any] = {"default": {**TASKS["default"], "OPTIONS": {"max_attemps": 3}}}
     process = manage(
-        "check", settings=f"TASKS = {wrong_setting!r}\nINSTALLED_APPS += {['django_tasks'] if LOGGER == 'django_tasks' else []}"
+        "check",
+        settings=f"TASKS = {wrong_setting!r}\nINSTALLED_APPS += {['django_tasks'] if LOGGER == 'django_tasks' else []}",
     )
     assert process.wait() == 1
     assert "skipqueue.E007" in process.log

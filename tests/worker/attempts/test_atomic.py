@@ -94,7 +94,11 @@ def test_an_atomic_task_and_its_outcome_are_committed_in_one_transaction(run_job
 
 def test_what_an_atomic_task_wrote_is_rolled_back_when_it_fails(run_job: Run) -> None:
     finished_job, attempt = run_job(atomic_write, "once", fails=True)
-    assert (finished_job.status, finished_job.last_error, attempt.is_written) == ("failed", "ValueError: as asked", False)
+    assert (finished_job.status, finished_job.last_error, attempt.is_written) == (
+        "failed",
+        "ValueError: as asked",
+        False,
+    )
     assert not Ledger.objects.exists()
 
 
@@ -326,7 +330,10 @@ def test_a_coroutine_function_cannot_be_an_atomic_task(registry: Any) -> None:
 def test_run_jobs_runs_atomic_tasks_within_a_test_with_a_transaction() -> None:
     atomic_write.defer("once")
     completes_itself.defer("twice")
-    assert [(finished_job.status, finished_job.result) for finished_job in run_jobs()] == [("completed", "once"), ("completed", "by hand")]
+    assert [(finished_job.status, finished_job.result) for finished_job in run_jobs()] == [
+        ("completed", "once"),
+        ("completed", "by hand"),
+    ]
     assert Ledger.objects.count() == 2
 
 

@@ -304,4 +304,6 @@ def test_a_child_that_a_middleware_forks_in_a_worker_writes_no_outcome(runworker
     process = runworker("--drain", jobs=JOBS, skipqueue={"MIDDLEWARE": middleware})
     assert process.wait() == 0
     wait_for_statuses(completed=2)
-    assert [Job.objects.get(pk=enqueued_job.pk).result for enqueued_job in jobs] == [str(enqueued_job.pk) for enqueued_job in jobs]
+    assert [Job.objects.get(pk=enqueued_job.pk).result for enqueued_job in jobs] == [
+        str(enqueued_job.pk) for enqueued_job in jobs
+    ]

@@ -168,7 +168,9 @@ def test_stopping_the_pool_ends_all_its_threads(make_pool: MakePool) -> None:
     pool.submit([make_claimed(f"{APP}.noop"), make_claimed(f"{APP}.anoop")])
     wait_for_finished(pool, 2)
     pool.stop()
-    pool_threads = {thread for thread in set(threading.enumerate()) - threads_before if thread.name.startswith("skipqueue")}
+    pool_threads = {
+        thread for thread in set(threading.enumerate()) - threads_before if thread.name.startswith("skipqueue")
+    }
     assert not pool_threads
 
 
@@ -425,7 +427,7 @@ def test_after_several_coroutines_get_stuck_no_more_run_than_there_are_slots(mak
     wait_until(lambda: len(loop.running) == 3)
     time.sleep(2 * TIME_LIMIT)  # longer than they may take
     assert loop.loop is not None
-    loop.loop.call_soon_threadsafe(time.sleep, 0.3)  # what happens meanwhile comes at once
+    loop.loop.call_soon_threadsafe(time.sleep, 0.3)  # afterwards the loop handles all events of this time at once
     wait_until(lambda: not enforce_limits(pool) and len(loop.stuck) == 3)
     wait_for_finished(pool, 2)
     wait_until(lambda: gates["beside"].inside == 1)
@@ -606,7 +608,7 @@ def test_a_query_thread_left_blocked_by_a_timed_out_attempt_is_found(
     pool.submit([make_limited(f"{WORKER_APP}.apass_gate_in_a_thread", "g")])
     finish_in_time(pool, 1)
     end = time.monotonic() + 0.2
-    while time.monotonic() < end:  # its call may run there while another waits
+    while time.monotonic() < end:  # the call may go on in that thread while another attempt waits
         assert not pool.find_blockage()
     gates["other"].open()
     wait_until(pool.find_blockage, "it is found to be blocked")
@@ -697,15 +699,17 @@ def test_an_event_loop_that_answers_late_is_no_blockage(
 # Blocking calls of coroutines, which run in threads of the event loop
 
 CALL_THREADS = min(32, (getattr(os, "process_cpu_count", os.cpu_count)() or 1) + 4)
-"""What Python's documentation gives as the default of `ThreadPoolExecutor`."""
+"""The default number of threads of a `ThreadPoolExecutor`, by Python's documentation."""
 
 
 def leave_hanging_calls(pool: Pool, gates: Any, count: int) -> None:
     """Run attempts that time out, each with a call that hangs on afterwards."""
-    before = gates["hung"].inside
+    hanging_before = gates["hung"].inside
     pool.submit([make_limited(f"{WORKER_APP}.acall_in_a_thread", "hung") for _ in range(count)])
     at_once = min(count, CALL_THREADS)
-    wait_until(lambda: gates["hung"].inside >= before + at_once, "they hang: a call that has not begun is cancelled")
+    wait_until(
+        lambda: gates["hung"].inside >= hanging_before + at_once, "they hang: a call that has not begun is cancelled"
+    )
     attempts = finish_in_time(pool, count)
     assert {attempt.outcome.last_error for attempt in attempts} == {f"JobTimeout: timed out after {TIME_LIMIT} s"}
 
@@ -779,7 +783,8 @@ def test_a_failed_coroutine_is_reported_while_the_query_thread_is_busy(make_pool
 
 
 MISTREATMENTS_THAT_RAISE = {"lose_backend"}
-"""Mistreatments with which a job ends in an error: then the query thread of `async def` tasks is tidied."""
+"""Ways to mistreat a connection that end the job with an error. After an error, the worker tidies the query thread of
+`async def` tasks."""
 
 KINDS_AND_MISTREATMENTS = [("", how) for how in sorted(MISTREATMENTS)] + [
     ("a", how) for how in sorted(MISTREATMENTS_THAT_RAISE | {"close"})
@@ -830,16 +835,16 @@ def test_with_conn_max_age_none_all_jobs_use_one_connection(
     opened: list[Any] = []
     from django.db.backends.signals import connection_created
 
-    def note(**event: Any) -> None:
+    def record_connection(**event: Any) -> None:
         opened.append(event)
 
-    connection_created.connect(note)
+    connection_created.connect(record_connection)
     try:
         pool = make_pool(1)
         pool.submit([make_claimed(f"{WORKER_APP}.write", "x") for _ in range(5)])
         wait_for_finished(pool, 5)
     finally:
-        connection_created.disconnect(note)
+        connection_created.disconnect(record_connection)
     assert len(opened) == 1
 
 
@@ -884,6 +889,6 @@ def test_a_thread_that_ends_as_the_pool_gives_it_up_leaves_its_slot_free(make_po
     assert running.take_report()
     gates["g"].open()
     wait_until(lambda: running.has_ended)
-    running.thread = 0  # as if it had left
+    running.thread = 0  # as if the thread had ended
     pool.runners[THREADS].give_up(running)
     assert pool.unfinished(THREADS) == 0
