@@ -127,7 +127,7 @@ class ControlLoop(ABC):
         self.dispatcher.send(WorkerStopped(self.name, self.id, self.jobs_done))
 
     def _stamp(self, within: float = STAMP_INTERVAL) -> None:
-        """Show the supervisor that this loop is running, and that the next sign of life comes `within` seconds."""
+        """Show the supervisor that this loop is running, and will call `_stamp` again within this many seconds."""
         self.stamps.put(jobs_done=self.jobs_done, within=within)
 
     def _requested(self, request: str) -> None:

@@ -41,11 +41,11 @@ def test_no_statement_in_the_golden_file_has_an_unfilled_placeholder() -> None:
 
 def test_joined_needs_exactly_the_pieces_for_the_placeholders_of_a_statement() -> None:
     statement = "SELECT {what}, '{}'::text[], '[0-9a-f]{12}', %(name)s"
-    assert joined(statement, difference="'{what}'") == "SELECT '{what}', '{}'::text[], '[0-9a-f]{12}', %(name)s"
+    assert joined(statement, what="'{what}'") == "SELECT '{what}', '{}'::text[], '[0-9a-f]{12}', %(name)s"
     with pytest.raises(ValueError, match="what"):
         joined(statement)
     with pytest.raises(ValueError, match="other"):
-        joined(statement, difference="1", other="2")
+        joined(statement, what="1", other="2")
 
 
 def test_each_placeholder_is_filled_by_one_part_only() -> None:

@@ -317,7 +317,7 @@ class CallThreads(ThreadPoolExecutor):
         return future
 
     def replace_threads(self) -> int:
-        """Allow one more thread for each call that still runs after its task has ended. Return the number of these."""
+        """Allow one more thread for each call that still runs after its task has ended. Return the number of calls."""
         if not self._callers:
             return 0
         callers = list(self._callers.items())

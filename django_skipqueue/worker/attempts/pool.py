@@ -147,7 +147,7 @@ class Pool:
 
     def withdraw_held_up(self, now: float) -> list[ClaimedJob]:
         """Take back the jobs that wait in a runner that does not respond, and log which attempts run in this runner."""
-        held_up_jobs: list[ClaimedJob] = []
+        blocked_jobs: list[ClaimedJob] = []
         for name in self.unresponsive(now):
             withdrawn = self.runners[name].withdraw()
             self.begin_order.withdrawn(withdrawn)
@@ -159,8 +159,8 @@ class Pool:
                 }
                 stack = stack_of(running[0].thread) if running else ""
                 logs.event_loop_blocked(self.executor.worker, seconds_by_attempt, stack, released=len(withdrawn))
-            held_up_jobs += withdrawn
-        return held_up_jobs
+            blocked_jobs += withdrawn
+        return blocked_jobs
 
     @property
     def attempts(self) -> Collection[RunningAttempt]:

@@ -326,7 +326,7 @@ def test_a_call_that_ignores_its_timeout_is_reported_as_stuck_with_its_stack(mon
         may_end.set()
         thread.join()
     assert stuck_attempt.job.id == 7
-    assert "stubborn" in stack
+    assert "ignore_timeouts" in stack
     assert interrupter.enforce() == []
 
 
