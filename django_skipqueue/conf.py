@@ -220,7 +220,7 @@ def _project_setting() -> Any:
 
 
 def retention_problems(name: str, value: object) -> Iterator[str]:
-    """Yield one sentence for each mistake in a retention. `name` is what the sentences call the setting."""
+    """Yield one sentence for each mistake in a retention. `name` is the setting's name in these sentences."""
     if not isinstance(value, dict):
         yield f"{name} must be a dict of finished statuses, not {value!r}."
         return

@@ -213,7 +213,7 @@ class Task(Generic[P, R]):
         return encode("The result", result)
 
     def result_of(self, job: "AbstractJob") -> R | None:
-        """What the task returned in this job, converted to the annotated type; `None` if it returned nothing.
+        """Return the task's return value in this job, converted to the annotated type.
 
         Raises `UndecodableArguments` if the stored result does not fit the annotation, and `RowMissing` if the result
         is a model instance whose row no longer exists.

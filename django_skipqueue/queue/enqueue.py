@@ -158,7 +158,7 @@ def with_queue_limits(queue_name: str, calls: Sequence[EncodedCall]) -> Sequence
 
 
 def _in_context(store: "Store", spec: JobSpec) -> tuple[JobSpec, AbstractContextManager[Any]]:
-    """Add to the spec what the caller's `with` block adds, such as a batch. Also return a context for the INSERT."""
+    """Return the spec with the columns that the caller's `with` block adds, and a context manager for the INSERT."""
     for in_spec in specs_of_parts:
         spec = in_spec(spec, store.connection)
     return spec, _insert_context(store, spec) if spec.after or settings.is_spread else NO_CONTEXT
@@ -257,7 +257,7 @@ def _enqueue_many(store: "Store", spec: JobSpec, calls: Sequence[EncodedCall]) -
 def _after_insert(
     store: "Store", spec: JobSpec, ids: list[int], calls: Sequence[EncodedCall], *, queued: int, delay: float
 ) -> list[Dependant]:
-    """Do what an INSERT of jobs entails: notify workers and supervisors, and send the event.
+    """After an INSERT of jobs, notify workers and supervisors, and send the event.
 
     Notifies the workers if any job is queued, and the supervisors if the jobs are due soon. Jobs with keys of gates are
     admitted after the commit. If the spec names other jobs in `after`, makes the new jobs wait for them, and returns

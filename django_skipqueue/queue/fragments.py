@@ -147,7 +147,7 @@ def returning(*, charged: bool) -> str:
 
 
 def _by_last_gate(value: Callable[[Condition], str]) -> str:
-    """SQL which finds the last gate at which a job waits again after its worker died, and returns `value` of it."""
+    """SQL for the last gate at which a job waits again after its worker died. Its result is the gate's `value`."""
     clauses = [
         f"WHEN {joined(condition.returns, **{name: f'job.{name}' for name in placeholders(condition.returns)})} "
         f"THEN {value(condition)}"

@@ -148,8 +148,8 @@ class Store:
 def in_each(database: str | None, verb: Callable[[Store], T]) -> list[T]:
     """Call `verb` with the store of this database, or if `database` is `None`, of every database that holds a queue.
 
-    If a database cannot be reached, goes on with the other databases. At the end raises the first error, with a note
-    that names all databases where nothing was done.
+    If a database cannot be reached, the other databases are still used. At the end raises the first error, with a note
+    that names all databases for which `verb` failed.
     """
     results: list[T] = []
     failed: dict[str, OperationalError] = {}

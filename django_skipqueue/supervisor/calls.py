@@ -8,8 +8,8 @@ their slots are enough for the jobs. If a called worker does not claim, the supe
 too few free slots, it also calls workers without a free slot, which claim when they have room.
 
 Each notification reaches the supervisors of all machines, but only one machine can claim a single job. A machine whose
-claims find no job answers further notifications only ten times per second. The machine that got the job goes on
-answering at once. If it is full, another machine finds the next job within a tenth of a second. `Contention` decides
+claims find no job answers further notifications only ten times per second. The machine that got the job still answers
+at once. If this machine is full, another machine finds the next job within a tenth of a second. `Contention` decides
 when a machine answers; callers pass the time, by the monotonic clock.
 """
 
@@ -92,7 +92,7 @@ class CalledWorker:
 
 @dataclass
 class Round:
-    """A number of jobs in one queue, and the workers that were called for them."""
+    """A round of calls: a number of jobs in one queue, and the workers that were called for these jobs."""
 
     queue_name: str
     jobs: int

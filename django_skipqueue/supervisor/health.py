@@ -270,7 +270,7 @@ class HealthPort:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Start the thread, which goes on with the exchanges that have begun."""
+        """Start the thread, which also finishes the requests that have begun before a `stop`."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="skipqueue-health", daemon=True)
             self._thread.start()

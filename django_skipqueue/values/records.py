@@ -412,7 +412,7 @@ class GateResult:
 
 
 Request = Literal["restart", "stop"]
-"""What an operator asks of a worker process. `restart`: the process finishes its jobs and is replaced. `stop`: the
+"""An operator's request to a worker process. `restart`: the process finishes its jobs and is replaced. `stop`: the
 whole `runworker` command of the process stops, as after SIGTERM."""
 
 RESTART_REASON = "an operator has requested it"

@@ -9,8 +9,8 @@ loop. The worker also shows how many slots are free, which calls it has answered
 is a command by which the supervisor tells a worker to look for jobs.
 
 The supervisor watches the queues for its workers, so that an idle worker sends no statements, and one notification
-wakes one worker. In the shared memory, it promises until when it will do so. If the supervisor hangs, the promise ends
-by itself, and the worker looks for jobs on its own.
+wakes one worker. It writes into the shared memory until when it promises to watch. If the supervisor hangs, the promise
+ends by itself, and the worker looks for jobs on its own.
 
 `HangingQueues` remembers the queues whose jobs were stuck, even after the worker process was replaced.
 """

@@ -28,7 +28,7 @@ TWO_DATABASES = {"DATABASES": ALIASES}
 
 @pytest.fixture(autouse=True)
 def _process_without_a_database(monkeypatch: pytest.MonkeyPatch, settings: Any) -> None:
-    """Write log lines as a process that serves no database does, such as a web server."""
+    """Write log lines as in a web server, which does not serve a queue database."""
     monkeypatch.setattr(log_context, "served", [])
     settings.SKIPQUEUE = TWO_DATABASES
 

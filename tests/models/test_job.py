@@ -1,4 +1,4 @@
-"""`Job` and `Worker`: the row's own methods for hand-written loops and operators, and what the table refuses."""
+"""`Job` and `Worker`: their methods for operators and for loops without a worker, and the constraints of the table."""
 
 from collections.abc import Callable
 from datetime import timedelta

@@ -1,4 +1,4 @@
-"""`JobQuerySet`: the verbs of operators change what the query set has, and nothing else."""
+"""`JobQuerySet`: the methods for operators, such as `cancel`, change only the jobs in the query set."""
 
 from collections.abc import Callable
 from datetime import date, timedelta

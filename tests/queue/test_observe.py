@@ -1,4 +1,4 @@
-"""`observe` reads what is in the queues now, by a few probes of an index."""
+"""`observe` counts the jobs that are in the queues now. It needs only a few probes of an index."""
 
 from datetime import timedelta
 

@@ -1,4 +1,4 @@
-"""Two or more transactions at once change the same job: what each sees, and which of them succeeds."""
+"""Two or more transactions change the same job at the same time. The tests show which transaction succeeds."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""`runworker --health-port`: what its HTTP pages answer, also during failures and to hostile clients."""
+"""`runworker --health-port` serves HTTP pages, also during failures and to hostile clients."""
 
 import contextlib
 import errno

@@ -1,4 +1,4 @@
-"""What a part can change for several databases, tried with parts of this test."""
+"""A part can change how jobs are placed into several databases. These tests define their own parts."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -29,7 +29,7 @@ BOTH = ("default", "other")
 
 @pytest.fixture(autouse=True)
 def install_part(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
-    """Installs one part in place of all others. Until it is called, no part is installed."""
+    """Return a function that installs one part in place of all other parts. Before its call, no part is installed."""
     monkeypatch.setattr(parts, "parts_by_name", {})
     placements_before = [*parts.placements_of_parts]
     parts.placements_of_parts.clear()

@@ -1,4 +1,4 @@
-"""What a part gives to the core and the console, tried with parts of this test."""
+"""A part gives functions and objects to the core and the console. These tests define their own parts."""
 
 import re
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""The services of a supervisor: what each does when it is due, and when it is due again."""
+"""The services of a supervisor: their effects when they are due, and the times of their next runs."""
 
 import itertools
 import time
@@ -40,7 +40,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 
 def run_once(service: Periodic) -> float:
-    """Run the service once. Returns the seconds until it is due again."""
+    """Run the service once. Return the seconds until its next run is due."""
     now = time.monotonic()
     with mock.patch("time.monotonic", return_value=now):  # so that a busy machine changes no time
         service.run(now)

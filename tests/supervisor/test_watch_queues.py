@@ -70,7 +70,7 @@ def count_workers_woken_by_one_job() -> int:
 
 
 def count_active_workers(since: str) -> int:
-    """How many workers' sessions have done anything since this time."""
+    """Return the number of workers whose database sessions have been active since this time."""
     with connection.cursor() as cursor:
         cursor.execute(
             "SELECT count(*) FROM pg_stat_activity"

@@ -1,4 +1,4 @@
-"""The watchdog: a frozen worker is killed and its jobs are recovered. A worker that is only slow goes on."""
+"""The watchdog kills a frozen worker, and its jobs are recovered. It does not kill a worker that is only slow."""
 
 import os
 import signal

@@ -21,7 +21,7 @@ def _use_two_databases(settings: Any) -> None:
 
 
 def defer_into(aliases: list[str]) -> None:
-    """A task that defers itself into the first of these databases, with the others as its argument."""
+    """A task that defers itself into the first of these databases. Its new job gets the remaining databases."""
     first, *others = aliases
     job(name="defer_into", max_attempts=1)(defer_into).using(database=first).defer(others)
 

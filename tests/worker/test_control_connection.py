@@ -380,7 +380,7 @@ def test_plans_for_a_small_table_are_made_again_after_a_slow_exchange(
 
 
 def make_many_jobs() -> None:
-    """Insert many jobs of another queue. A plan made for a table of this size reads only some of them."""
+    """Insert many jobs of another queue. A plan made for a table of this size reads only some of these jobs."""
     spec = JobSpec("a.task", "other", 0, 1)
     Store("default").enqueue_many(spec, [EncodedCall("[]", "{}")] * 20_000)
 

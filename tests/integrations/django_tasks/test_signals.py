@@ -1,4 +1,4 @@
-"""Django's `task_enqueued`, `task_started` and `task_finished`: who sends them, when, and what they cost."""
+"""Django's signals `task_enqueued`, `task_started` and `task_finished`: their senders, times and costs."""
 
 import logging
 import sys

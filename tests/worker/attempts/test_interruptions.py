@@ -1,4 +1,4 @@
-"""What an interruption leaves behind in its thread affects no other job."""
+"""An interruption may leave a lock or a connection in a bad state. This does not affect other jobs."""
 
 import threading
 import time
@@ -87,7 +87,7 @@ def test_an_attempt_that_hangs_in_opening_its_connection_is_reported_as_stuck(
 def test_a_connection_whose_receiver_of_connection_created_raised_is_not_kept(
     worker_thread: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The connection is open, but lacks what the receiver would have set."""
+    """The connection is open, but the receiver has not set its options."""
     monkeypatch.setitem(connections["default"].settings_dict, "CONN_MAX_AGE", None)
     raised: list[bool] = []
 

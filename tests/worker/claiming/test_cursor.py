@@ -84,7 +84,7 @@ def test_only_one_full_scan_runs_at_a_time() -> None:
 
 
 def test_an_older_claim_does_not_undo_a_full_scan() -> None:
-    """The claim from the front found more jobs of a high priority than its limit. The next claim takes the others."""
+    """A claim from the front found more urgent jobs than its limit. The next claim takes the remaining urgent jobs."""
     cursor = ClaimCursor()
     cursor.start(START)
     cursor.claimed([CLAIMED_JOB], after={}, took=0.03, now=START)
