@@ -135,7 +135,7 @@ def test_a_due_job_is_admitted_and_admit_is_due_again_at_once() -> None:
     assert statuses() == {"queued": 1}
 
 
-@pytest.mark.parametrize(("seconds", "most"), [(50, 50), (3600, 100)])
+@pytest.mark.parametrize(("seconds", "longest_wait"), [(50, 50), (3600, 100)])
 def test_admit_is_due_when_the_next_scheduled_job_is_due(
     seconds: float, longest_wait: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -420,7 +420,7 @@ class TestAttempts:
         result.refresh()
         assert (result.attempts, result.worker_ids, result.errors) == (1, ["new"], [])
 
-    @pytest.mark.parametrize("more", [1, 2])
+    @pytest.mark.parametrize("attempt_count", [1, 2])
     def test_errors_before_a_manual_retry_are_left_out(self, attempt_count: int) -> None:
         result = tasks.fail.enqueue("before")
         Job.objects.update(max_attempts=1)
