@@ -44,8 +44,8 @@ from .task_page import TaskPage
 class JobViews(OwnViews):
     """Views of jobs.
 
-    Users cannot add or edit a job here. Every other action needs a permission: Django's own permissions to view, add and
-    delete, and the model's permissions to retry and discard. Each verb names its permission.
+    Users cannot add or edit a job here. Every other action needs a permission: Django's own permission to view, add or
+    delete, or the model's permission to retry or discard. Each verb names its permission.
     """
 
     def has_add_permission(self, request: HttpRequest) -> bool:
