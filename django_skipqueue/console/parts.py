@@ -76,7 +76,7 @@ class BarEntry:
     """The entry shows how many problems these rules have found."""
 
     def nearness(self, page: str) -> int:
-        """Return how many leading characters of the page's name match this entry; the entry with the most is current."""
+        """Return how many leading characters of the page's name match this entry. The best match becomes current."""
         beginnings = (self.page.removesuffix("changelist"), *self.others)
         return max((len(beginning) for beginning in beginnings if page.startswith(beginning)), default=0)
 

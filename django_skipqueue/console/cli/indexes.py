@@ -145,9 +145,8 @@ class Reindex(OnIndexes):
         for index in (index for index in existing_indexes if index.is_left_over):
             if not is_dry_run:
                 change_index(store, DROP_INDEX, schema=index.schema, name=index.name)
-            console.line(
-                f"{index.name}: left over from an interrupted rebuild, {'would be dropped' if is_dry_run else 'dropped'}"
-            )
+            result = "would be dropped" if is_dry_run else "dropped"
+            console.line(f"{index.name}: left over from an interrupted rebuild, {result}")
         for index in chosen:
             size = filesizeformat(index.size)
             if is_dry_run:
