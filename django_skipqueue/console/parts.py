@@ -275,7 +275,7 @@ class PartConsole:
     holding_up: "Q | None" = None
     """The condition that selects the failed jobs for which `holds_up` is true."""
     pruned: Callable[[], Mapping[str, bool]] | None = None
-    """Returns what commands print about pruned jobs, such as `{"archived": True}`."""
+    """Returns what commands print about pruned jobs: past participles, each with whether it applies to the jobs."""
     after_prune: Callable[["Store"], None] | None = None
     """Called after a command has pruned the jobs of a database."""
     bar_entries: tuple[BarEntry, ...] = ()

@@ -278,8 +278,8 @@ def note_worker(sender: Any, **_: Any) -> None:
     if carried_names and any(name in pool for name in GREENLETS):
         sys.exit(
             f"The queues {', '.join(map(repr, carried_names))} contain jobs of django_skipqueue, which cannot run in "
-            f"the pool {pool!r}, because it replaces Python's threads. Start this worker with --pool prefork, threads or "
-            "solo, or give it other queues."
+            f"the pool {pool!r}, because it replaces Python's threads. Start this worker with --pool prefork, threads "
+            "or solo, or give it other queues."
         )
     worker_of_celery, main_process = sender, os.getpid()
     if not sender.time_limit and not sender.soft_time_limit:  # otherwise the task's limits must override the worker's
