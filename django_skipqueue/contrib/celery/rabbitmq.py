@@ -107,7 +107,7 @@ def declare(channel: Any, celery_queues: Iterable[str], home: str, *, create: bo
 
 @contextmanager
 def _explaining_refusals(object_name: str, kind: str, arguments: Mapping[str, Any], create: bool) -> Iterator[None]:
-    """If the broker refuses a declaration, raise `CarrierMisconfigured` with what is needed."""
+    """Raise `CarrierMisconfigured`, which says what is needed, if the broker refuses a declaration."""
     description = f"the {object_name}, {kind}, with the arguments {dict(arguments)}"
     try:
         yield

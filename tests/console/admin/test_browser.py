@@ -44,13 +44,13 @@ CONTRASTS = """elements => elements.filter(element => element.isConnected).map(e
 
 @pytest.fixture
 def boss(transactional_db: None) -> User:
-    """A superuser."""
+    """Make a superuser."""
     return User.objects.create_superuser("boss")
 
 
 @pytest.fixture
 def viewer(transactional_db: None) -> User:
-    """A user who may only view jobs and workers."""
+    """Make a user who may only view jobs and workers."""
     user = User.objects.create_user("viewer", is_staff=True)
     user.user_permissions.set(Permission.objects.filter(codename__in=["view_job", "view_worker"]))
     return user

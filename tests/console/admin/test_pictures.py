@@ -33,7 +33,7 @@ if "SKIPQUEUE_PICTURES" not in os.environ:
 
 @pytest.fixture
 def boss(transactional_db: None) -> User:
-    """A superuser."""
+    """Make a superuser."""
     return User.objects.create_superuser("ann")
 
 

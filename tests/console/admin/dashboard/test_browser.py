@@ -19,13 +19,13 @@ FAST_REFRESH = "localStorage.setItem('django_skipqueue.refresh', '2')"
 
 @pytest.fixture
 def boss(transactional_db: None) -> User:
-    """A superuser."""
+    """Make a superuser."""
     return User.objects.create_superuser("boss")
 
 
 @pytest.fixture
 def dashboard(boss: User, open_admin: Callable[..., Page]) -> Page:
-    """The open dashboard, which refreshes itself every two seconds."""
+    """Open the dashboard, which then refreshes itself every two seconds."""
     make_worker(name="w")
     page = open_admin(boss, DASHBOARD)
     page.evaluate(FAST_REFRESH)

@@ -23,7 +23,7 @@ SELECT_THE_HEADING = "document.getSelection().selectAllChildren(document.querySe
 
 @pytest.fixture
 def boss(transactional_db: None) -> User:
-    """A superuser."""
+    """Make a superuser."""
     return User.objects.create_superuser("boss")
 
 
