@@ -94,7 +94,7 @@ def test_a_running_job_that_hangs_and_holds_a_permit_is_found(
     assert findings_of("held-permit") == [], "no job has waited for long"
 
 
-def test_what_holds_all_slots_is_named_once(findings_of: FindingsOf) -> None:
+def test_a_job_that_holds_all_slots_is_reported_by_one_rule_only(findings_of: FindingsOf) -> None:
     worker = make_worker(concurrency=1)
     fields: dict[str, Any] = {"task": "shop.pay", "locked_by": worker.id, "locked_at": timedelta(minutes=-11)}
     make_keyed("limit:t", "running", **fields)
