@@ -1,6 +1,6 @@
 """Who may do what in the admin: every view and every action, for each kind of user, by GET and by POST.
 
-The tests read the views from `get_urls` of the admin: they fail on a new view until the table says whom it is for.
+The tests read the views from `get_urls` of the admin, so they fail on a new view until the table `VIEWS` has the view.
 """
 
 from collections.abc import Iterator
@@ -31,7 +31,7 @@ from .conftest import LIST
 
 pytestmark = pytest.mark.django_db
 
-# A kind of user: its permissions.
+# The permissions of each kind of user.
 PEOPLE: dict[str, list[str]] = {
     "anonymous": [],
     "staff": [],
@@ -136,7 +136,7 @@ VIEWS: dict[tuple[str, str | None], View] = {
     ("worker", "change"): View({"viewer", "changer", "boss"}, NOBODY),
     ("worker", None): View(STAFF, NOBODY),
 }
-# An action of the list of jobs: the kinds of users who may use it.
+# The kinds of users who may use each action of the job list.
 ACTIONS = {
     "retry_selected": {"retrier", "boss"},
     "run_now_selected": {"retrier", "boss"},
@@ -165,11 +165,11 @@ WITHOUT_ID = {
     "changelist", "add", "dashboard", "task", "failures", "cause", "acknowledge", "limits", "doctor", "metrics",
     "search",
 }  # fmt: skip
-"""The views whose addresses have no id in them."""
+"""The views whose addresses do not contain an id."""
 
 
 class Rows:
-    """A job for each button, a paused queue, and a worker."""
+    """Makes a job for each button, a paused queue, a worker, schedules and a batch."""
 
     def __init__(self) -> None:
         self.failed, self.queued, self.done = make_job("failed"), make_job("queued"), make_job("completed")
@@ -187,7 +187,7 @@ class Rows:
         self.before = read_everything()
 
     def address(self, model: str, name: str | None) -> str:
-        """The address of a view, for a row that the view can change."""
+        """Return the address of a view, for a row that the view can change."""
         jobs = {
             "run_now": self.scheduled, "reschedule": self.queued, "change_queue": self.queued,
             "change_priority": self.queued, "discard": self.queued, "cancel": self.running, "run_again": self.done,
@@ -216,7 +216,7 @@ class Rows:
 
 
 def read_everything() -> list[Any]:
-    """All rows that the admin can change."""
+    """Return all rows that the admin can change."""
     models: tuple[Any, ...] = (FailureRollUp, Job, JobBatch, Queue, Schedule, Worker, LogEntry)
     tables = [f"SELECT to_jsonb(one)::text FROM {model._meta.db_table} AS one" for model in models]
     with connection.cursor() as cursor:
@@ -227,7 +227,7 @@ def read_everything() -> list[Any]:
 
 @pytest.fixture
 def rows(db: None) -> Rows:
-    """Jobs and a worker."""
+    """Make jobs, a worker and other rows."""
     return Rows()
 
 
@@ -243,7 +243,7 @@ def log_in_as(person: str, **options: Any) -> Client:
 
 
 def registered_views() -> Iterator[tuple[str, str | None]]:
-    """The model and the name of every view of the admin."""
+    """Yield the model and the name of every view of the admin."""
     for model in (Job, JobBatch, Queue, Schedule, Worker):
         name = str(model._meta.model_name)
         for pattern in admin.site.get_model_admin(model).get_urls():
@@ -277,7 +277,7 @@ class TestViews:
                     else:
                         assert response.status_code == (200 if name else 302)
                     if response.status_code == 200 and person != "boss":
-                        break  # HEAD makes the page again, which is asked of whoever may change everything
+                        break  # HEAD renders the page again, so only the superuser tries both
                 assert rows.are_unchanged()
 
     def test_a_post_changes_what_the_table_says(self, rows: Rows, row: Row, person: str) -> None:

@@ -13,7 +13,7 @@ from django_skipqueue.queue.store import Store
 
 
 def sql_of(command: str) -> str:
-    """The SQL of a command of a finding, which runs it in psql."""
+    """Return the SQL that a finding's command runs in psql."""
     program, *words = shlex.split(command)
     assert (program, words[:3]) == ("python", ["manage.py", "dbshell", "--"]), command
     assert words[3::2] == ["-c"] * len(words[4::2]), command
@@ -21,7 +21,7 @@ def sql_of(command: str) -> str:
 
 
 def run_sql(command: str) -> None:
-    """Run SQL, or the SQL of the command of a finding."""
+    """Run SQL, or the SQL in a finding's command."""
     with connection.cursor() as cursor:
         cursor.execute(sql_of(command) if command.startswith("python") else command)
 
@@ -31,22 +31,22 @@ STORE = Store("default")
 
 
 class StoreOfRows(Store):
-    """A store whose statements return these rows."""
+    """A store that returns the given rows for every statement."""
 
     def __init__(self, *rows: Sequence[Any]) -> None:
         super().__init__("default")
         self._rows = [tuple(row) for row in rows]
 
     def rows(self, statement: str, values: Mapping[str, Any] | None = None) -> list[tuple[Any, ...]]:
-        """Return the given rows for every statement."""
+        """Return the given rows, whatever the statement is."""
         return self._rows
 
 
 @pytest.fixture
 def findings_of(transactional_db: None) -> FindingsOf:
-    """Applies all rules. Returns the problems and infos of the rule with this code."""
+    """Return a function that applies all rules and returns the problems and infos of the rule with this code."""
 
-    def find(code: str) -> list[Finding]:
+    def find_problems(code: str) -> list[Finding]:
         return [each for each in examine(STORE) if each.code == code and each.severity != Severity.OK]
 
-    return find
+    return find_problems

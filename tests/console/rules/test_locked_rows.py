@@ -24,16 +24,16 @@ LOCK_BY: dict[str, Callable[[Any, list[int]], object]] = {
     "FOR UPDATE": lambda session, ids: session.execute(LOCK.format("FOR UPDATE"), [ids]),
     "FOR SHARE, by two": lambda session, ids: session.execute(LOCK.format("FOR SHARE"), [ids]),
     "an UPDATE": lambda session, ids: session.execute(UPDATE, [ids]),
-    "a savepoint": lambda session, ids: _in_savepoint(session, ids, "SELECT"),
-    "a released savepoint": lambda session, ids: _in_savepoint(session, ids, "RELEASE held"),
+    "a savepoint": lambda session, ids: _lock_in_savepoint(session, ids, "SELECT"),
+    "a released savepoint": lambda session, ids: _lock_in_savepoint(session, ids, "RELEASE held"),
 }
 
 
-def _in_savepoint(session: Any, ids: list[int], after: str) -> None:
+def _lock_in_savepoint(session: Any, ids: list[int], next_statement: str) -> None:
     session.execute("SELECT pg_current_xact_id()")
     session.execute("SAVEPOINT held")
     session.execute(LOCK.format("FOR UPDATE"), [ids])
-    session.execute(after)
+    session.execute(next_statement)
 
 
 @pytest.fixture(autouse=True)

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.core
 
 
 def write_heartbeats() -> None:
-    """Write a heartbeat of each worker after the jobs were made, so the workers have had the time to claim the jobs."""
+    """Write a new heartbeat of each worker, as if each worker had had time to claim the jobs."""
     Worker.objects.update(heartbeat_at=Now())
 
 
@@ -52,8 +52,8 @@ def test_a_long_wait_for_a_slow_postgresql_is_explained(
     make_worker()
     (finding,) = findings_of("long-wait")
     assert finding.title.endswith(", although slots are free")
-    impatient = jobs_and_workers.SLOW_STATEMENTS.replace("interval '1 second'", "interval '0'")
-    monkeypatch.setattr(jobs_and_workers, "SLOW_STATEMENTS", impatient)
+    any_statement_is_slow = jobs_and_workers.SLOW_STATEMENTS.replace("interval '1 second'", "interval '0'")
+    monkeypatch.setattr(jobs_and_workers, "SLOW_STATEMENTS", any_statement_is_slow)
     worker = connect(autocommit=True, application_name="skipqueue:0123456789ab")
     worker.pgconn.send_query(b"SELECT pg_sleep(30), 'skipqueue_job'")
     (finding,) = findings_of("long-wait")
@@ -65,7 +65,7 @@ def test_a_long_wait_for_a_slow_postgresql_is_explained(
 def test_a_job_that_is_claimed_within_the_check_is_no_long_wait(
     findings_of: FindingsOf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its transaction began six minutes ago, and has just committed."""
+    """The job's transaction began six minutes ago and has only now committed, so the job has hardly waited."""
     make_job(run_after=LONG_AGO)
     make_worker()
     monkeypatch.setattr("time.sleep", lambda _: Job.objects.update(status="running", started_at=Now(), locked_at=Now()))
@@ -99,7 +99,7 @@ def test_a_queue_without_a_worker_is_no_long_wait_but_a_finding_of_another_rule(
 
 
 def test_a_waiting_job_counts_after_a_heartbeat_of_every_live_worker(findings_of: FindingsOf) -> None:
-    """A gate, a release or a recovery may have queued the job just now, whatever its due time is."""
+    """The due time does not tell how long a job has waited: a gate, a release or a recovery may have just queued it."""
     make_worker(name="dead", heartbeat=timedelta(hours=-1))
     for name in ("w1", "w2"):
         make_worker(name=name)

@@ -19,7 +19,7 @@ CODE = "no-free-slot"
 
 @pytest.fixture
 def workers(transactional_db: None) -> list[Worker]:
-    """Two workers that serve `default` and `reports`, and a worker that serves `mail`; each has two slots."""
+    """Make two workers that serve `default` and `reports`, and one that serves `mail`. Each has two slots."""
     queues = [["default", "reports"], ["default", "reports"], ["mail"]]
     return [make_worker(name=f"w{n}", concurrency=2, queues=names) for n, names in enumerate(queues)]
 
@@ -74,7 +74,7 @@ def test_a_task_that_hangs_is_told_from_a_slow_task(
 
 
 def test_the_task_that_has_held_slots_for_longest_is_named(workers: list[Worker], findings_of: FindingsOf) -> None:
-    """Not the task with the most jobs."""
+    """The finding names this task, not the task with the most jobs."""
     make_long_jobs(workers[0], 2, task="shop.slow", locked_at=timedelta(minutes=-2))
     make_long_jobs(workers[1], 1, task="shop.slow", locked_at=timedelta(minutes=-2))
     (hung,) = make_long_jobs(workers[1], 1)

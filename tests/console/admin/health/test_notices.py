@@ -1,4 +1,4 @@
-"""The verdict over every page of the admin: one box, the worst problem first."""
+"""The box with current problems above every page of the admin, the worst problem first."""
 
 import re
 from collections.abc import Callable
@@ -33,7 +33,7 @@ DASHBOARD = f"{LIST}dashboard/"
 
 
 def notice_box(client: Client, address: str = LIST) -> str:
-    """The HTML of the box with the verdict, in one line; empty if the page has no box."""
+    """Return the HTML of the box with the problems, in one line; empty if the page has no box."""
     text = " ".join(client.get(address).text.split())
     _, start, rest = text.partition('<div class="skipqueue-banner"')
     return start + rest.partition("</div>")[0]
