@@ -174,7 +174,11 @@ USUAL_WAIT_FACTOR = 1.5
 """A job may wait longer by this factor than the jobs of its queue usually wait at this hour."""
 
 SECOND_LOOK = 0.05
-"""Seconds until a job is looked for again, because a long transaction may have committed the job only just now."""
+"""Seconds until a job is looked for again, because a long transaction may have committed the job only just now.
+
+Nothing in the database tells this at one look: PostgreSQL does not store when a transaction was committed, unless
+`track_commit_timestamp` is on, and the job's times and its transaction id are from before the commit.
+"""
 
 MOST_WORKERS_NAMED = 10
 """A finding names at most this many workers."""
@@ -196,7 +200,8 @@ def unknown_tasks(store: Store) -> Iterator[Finding]:
             Severity.WARNING,
             gettext("Jobs of %(task)s have waited since %(time)s, %(number)s in all, and the task is not registered"),
             gettext(
-                "A worker with the code of this process cannot run them. Tasks that are not registered: %(tasks)s."
+                "A worker with the code of this process cannot run them. Number of tasks that are not registered: "
+                "%(tasks)s."
             ),
             gettext(
                 "During a deploy, wait. Otherwise see whether the app of the task is in INSTALLED_APPS, and whether "
@@ -237,8 +242,8 @@ def orphaned_jobs(store: Store) -> Iterator[Finding]:
             gettext("Running jobs whose worker is gone"),
             listed(store, rows),
             gettext(
-                "A supervisor recovers such jobs after the worker timeout (%(timeout)s), so none runs on this "
-                "database, or it fails: look at its log. Start a runworker."
+                "A supervisor recovers such jobs after the worker timeout (%(timeout)s), so no supervisor runs on this "
+                "database, or it fails. Start a runworker. If one is running, look at its log."
             )
             % {"timeout": span(settings.worker_timeout)},
             "python manage.py runworker",
@@ -307,8 +312,8 @@ def late_workers(store: Store) -> Iterator[Finding]:
             title % {"number": len(late_workers), "name": printable(late_workers[0].name)},
             _heartbeats(late_workers),
             gettext(
-                "Look at their machines and logs: a machine that swaps or sleeps, a lost network, or a task that keeps "
-                "Python's interpreter lock. Their jobs are recovered once they count as dead."
+                "Look at their machines and logs. Usual causes are a machine that swaps or sleeps, a lost network, and "
+                "a task that keeps Python's interpreter lock. Once a worker counts as dead, its jobs are recovered."
             ),
             link=_page_of(late_workers),
         )
@@ -343,7 +348,10 @@ def unendable_sessions(store: Store) -> Iterator[Finding]:
                 "Supervisors connect as %(supervisor)s, and workers as %(worker)s. If a machine freezes, its open "
                 "transactions keep its jobs locked until the server gives up."
             ),
-            gettext("Let all machines connect as one role, or make the one a member of the other. No superuser."),
+            gettext(
+                "Let all machines connect as one role, or make the role of the supervisors a member of the role of the "
+                "workers. Workers must not connect as a superuser."
+            ),
             statement("GRANT {worker} TO {supervisor};", worker=Identifier(worker), supervisor=Identifier(supervisor)),
             facts={"supervisor": supervisor, "worker": worker},
         )
@@ -391,7 +399,7 @@ def dead_workers(store: Store) -> Iterator[Finding]:
             Severity.INFO,
             gettext("Workers have died, and their jobs are recovered"),
             _heartbeats(recovered_workers),
-            gettext("Nothing has to be done. Each row goes an hour after its last heartbeat."),
+            gettext("Nothing has to be done. The row of a worker is deleted an hour after its last heartbeat."),
             link=_page_of(recovered_workers),
         )
 
@@ -587,18 +595,18 @@ def no_free_slot(store: Store) -> Iterator[Finding]:
         ids = [job_name(store.alias, job.id) for job in busiest_task.jobs][:MOST_IDS]
         waits = max(queue.oldest or 0.0 for queue in queues)
         advice = gettext(
-            "If they hang, cancel them: a timeout on the task keeps that from happening again. If they are only slow, "
-            "start more workers."
+            "If these jobs hang, cancel them: a timeout on the task keeps that from happening again. If they are only "
+            "slow, start more workers."
         )
         command = ["skipqueue", "cancel", *ids]
         if busiest_task.hangs:
-            advice = gettext("Cancel what hangs. A timeout on the task keeps that from happening again.")
+            advice = gettext("Cancel the jobs that hang. A timeout on the task keeps that from happening again.")
         elif busiest_task.hangs is False:
             advice = gettext("Start more workers, or find out what makes the task slow.")
             command = ["runworker", "--queues", ",".join(queue.name for queue in queues)]
         yield Finding.of(
             Severity.CRITICAL,
-            gettext("%(task)s holds the slots for %(queues)s, %(slots)s in all, and jobs wait: %(runs)s"),
+            gettext("%(task)s holds the slots of queue %(queues)s (%(slots)s in all), and jobs wait: %(runs)s"),
             gettext("The next job has waited for %(waits)s."),
             advice,
             shlex.join(["python", "manage.py", *command]),
@@ -646,34 +654,36 @@ def long_waits(store: Store) -> Iterator[Finding]:
     waiting = _waiting_for_long(store)
     if not waiting:
         return
-    time.sleep(SECOND_LOOK)
-    still_waiting = _waiting_for_long(store)
-    waiting = {name: row for name, row in waiting.items() if still_waiting.get(name, (0,))[0] == row[0]}
-    explained_names = {queue.name for pool in full_pools(store) for queue in pool.queues}
+    explained = {queue.name for pool in full_pools(store) for queue in pool.queues}
     workforce = Workforce.now(using=store.alias)
+    serving = {name: workforce.serving(name) for name in waiting.keys() - explained}
+    serving = {name: workers for name, workers in serving.items() if any(worker.slots for worker in workers)}
+    if not serving:
+        return
+    time.sleep(SECOND_LOOK)
+    still = _waiting_for_long(store)
     held_jobs = [HeldJob(*row) for row in store.rows(SLOT_HOLDERS, {"seconds": 0.0})]
     usual = usual_runs(store, (job.task for job in held_jobs))
     queues = {queue.name: queue for queue in _queues_with_jobs(store)}
-    for name in sorted((waiting.keys() & queues.keys()) - explained_names):
+    for name in sorted(serving.keys() & queues.keys()):
         job_id, since, now = waiting[name]
-        workers = [worker for worker in workforce.serving(name) if worker.slots]
-        if not workers:
+        if still.get(name, (0,))[0] != job_id:
             continue
-        ids = {worker.id for worker in workers}
+        ids = {worker.id for worker in serving[name]}
         jobs = [job for job in held_jobs if job.worker in ids]
-        busiest_task = slot_time(jobs, usual) if jobs else None
+        slots = sum(worker.slots for worker in serving[name])
+        found = slot_time(jobs, usual) if jobs else None
         facts = {
             "queue": printable(name),
             "number": _queued_number(queues[name]),
             "span": span(now - since),
             "time": clock_time(since, now),
-            "slots": sum(worker.slots for worker in workers),
+            "slots": slots,
             "task": printable(busiest_task.task) if busiest_task else "",
             "runs": busiest_task.in_words if busiest_task else "",
             "slow": next(iter(store.rows(SLOW_STATEMENTS, {})), (0,))[0],
         }
-        are_slots_taken = len(jobs) >= sum(worker.slots for worker in workers)
-        title, advice, command = _why_they_wait(name, are_slots_taken=are_slots_taken, is_slow=bool(facts["slow"]))
+        title, advice, command = _why_they_wait(name, are_slots_taken=len(jobs) >= slots, is_slow=bool(facts["slow"]))
         yield Finding.of(
             Severity.CRITICAL,
             title,
@@ -720,12 +730,12 @@ def _why_they_wait(queue_name: str, *, are_slots_taken: bool, is_slow: bool) -> 
                 "Jobs of queue %(queue)s have waited since %(time)s, %(number)s in all: the %(slots)s slots are taken, "
                 "for the longest time by %(task)s: %(runs)s"
             ),
-            gettext("Start more workers for this queue, or give long tasks a queue of their own. Cancel what hangs."),
+            gettext("Start more workers for this queue, or give long tasks their own queue. Cancel jobs that hang."),
             shlex.join(["python", "manage.py", "runworker", "--queues", queue_name]),
         )
     return (
         gettext("Jobs of queue %(queue)s have waited since %(time)s, %(number)s in all, although slots are free"),
-        gettext("See the other findings, and the log of the workers: they do not claim, or the rows are locked."),
+        gettext("Look at the other findings, and at the log of the workers: why do the workers not claim these jobs?"),
         "python manage.py skipqueue status",
     )
 
