@@ -197,12 +197,12 @@ class RollUpTally:
             at = job.recovered_at.timestamp()
             minute = int(at // 60)
             counted = self._counts_of(minute, job.queue_name, job.task)
-            died.setdefault((job.locked_by, ""), (minute, "", ""))
-            died.setdefault((job.locked_by, job.task), (minute, job.queue_name, job.task))
+            deaths.setdefault((job.locked_by, ""), (minute, "", ""))
+            deaths.setdefault((job.locked_by, job.task), (minute, job.queue_name, job.task))
             counted.recovered += 1
             counted.failed += job.status == "failed"
             self._count_failure(Cause(job.task, WORKER_DIED, ""), FailedAttempts(1, at, at, None, job.id))
-        for call in died.values():
+        for call in deaths.values():
             self._counts_of(*call).deaths += 1
 
     def sent(self, event: Event) -> None:
