@@ -584,8 +584,7 @@ def death_toll(store: Store) -> DeathToll | None:
     tasks = sorted(recent, key=lambda task: -task.recovered)
     for since, first_at, deaths, lost in store.rows(DEATHS_SINCE) if tasks else ():
         rows = store.rows(DEATHS_OF_TASKS, _task_queue_pairs(tasks, MOST_COMPARED) | {"since": since})
-        # a task in two queues may count a death twice
-        of_task = {name: DeathsOfTask(min(died, deaths), *numbers) for name, died, *numbers in rows}
+        of_task = {name: DeathsOfTask(*numbers) for name, *numbers in rows}
         return DeathToll(first_at or since, deaths, lost, of_task)
     return None
 

@@ -1,17 +1,18 @@
 """The rules of the history: what they find, what is usual by the roll-ups, and the texts of the findings."""
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 from django.db.models.functions import Now
 
 from django_skipqueue.console.rules.rule import Finding, Severity
+from django_skipqueue.events.events import JobsRecovered
 from django_skipqueue.models import FailureRollUp, Job, Queue, Worker
 from django_skipqueue.parts.history import rules
-from django_skipqueue.parts.history.rollups import WORKER_DIED
+from django_skipqueue.parts.history.rollups import WORKER_DIED, RollUpTally, roll_up
 from django_skipqueue.values.counting import histogram
-from django_skipqueue.values.records import Cause
+from django_skipqueue.values.records import Cause, RecoveredJob
 
 from ...app.failing import make_failing
 from ...app.rows import DEFAULT, make_job, make_worker
@@ -214,6 +215,20 @@ class TestWorkerDeaths:
         (finding,) = findings("worker-deaths")
         assert finding.title.endswith(f": in 3 of 4 deaths {TASK} was running, and 12 running jobs were lost")
         assert finding.command == "python manage.py skipqueue status", "nobody knows of what they died"
+
+    def test_a_task_in_two_queues_counts_each_death_once(self) -> None:
+        """The first worker died with a job of each queue, the second worker without a job of the task."""
+        tally, at = RollUpTally(), datetime.now(UTC)
+        lost = RecoveredJob(3, TASK, "mail", 1, "queued", "w:1", at, "{}", at)
+        others = [lost._replace(queue_name="default"), lost._replace(task="shop.jobs.render", locked_by="w:2")]
+        tally.sent(JobsRecovered("default", [lost, *others]))
+        roll_up(DEFAULT, *tally.take())
+        toll = rules.death_toll(DEFAULT)
+        assert toll is not None
+        assert (toll.deaths, {name: of_task.deaths for name, of_task in toll.of_task.items()}) == (
+            2,
+            {TASK: 1, "shop.jobs.render": 1},
+        )
 
     def test_one_death_is_a_warning(self) -> None:
         die({TASK: 3})
