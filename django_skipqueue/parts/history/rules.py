@@ -23,6 +23,7 @@ from ...console.arguments import named, redacted
 from ...console.counts import Count, grouped
 from ...console.durations import clock_time, span
 from ...console.job_states import RETRYING, is_in
+from ...console.parts import consoles
 from ...console.queues_and_workers import WorkerHealth, Workforce
 from ...console.rules.rule import Finding, PageLink, Rule, Severity, Threshold, database_time, statement
 from ...console.search import cause_of, cause_text
@@ -347,6 +348,10 @@ MOST_FAILING_TASKS = 10
 MOST_COMPARED, MOST_DATED = 100, 20
 """The maximum number of pairs of task and queue whose usual share is read, and whose last day is read by minutes."""
 
+MOST_CAUSES_ASKED, MOST_JOBS_ASKED = 3, 50
+"""Parts are asked about the commonest causes of a task, and for each cause about its newest retrying and its newest
+failed jobs: the maximum of each."""
+
 MOST_RETRYING = 1_000
 """The retrying jobs of a cause are counted up to this number."""
 
@@ -386,6 +391,8 @@ def failing_tasks(store: Store) -> Iterator[Finding]:
 
     The usual share is the median of this hour on the last seven days. A task fails if its share is above the usual
     share by the threshold. So a task of which 30 % of the attempts always fail raises no finding.
+    If nearly all failed attempts are of jobs that rules of parts report, such as the runs of a failing schedule, the
+    task is not reported as well.
     """
     threshold = FAILED_SHARE.of()
     if threshold is None:
@@ -405,6 +412,7 @@ def failing_tasks(store: Store) -> Iterator[Finding]:
     found = sorted((tasks[name] for name in failing), key=lambda task: -task.failed)[:MOST_FAILING_TASKS]
     usual = dict(store.rows(USUAL_SHARES, _task_queue_pairs(found, MOST_COMPARED))) if found else {}
     found = [task for task in found if task.share - usual.get(task.name, 0.0) >= threshold and causes[task.name]]
+    found = [task for task in found if not _is_reported(store, causes[task.name], task.now)]
     old = _task_queue_pairs([task for task in found if failing[task.name] is None], MOST_DATED)
     began = dict(store.rows(FAILING_SINCE, old | {"share": threshold / 2})) if old["tasks"] else {}
     for task in found:
@@ -412,6 +420,21 @@ def failing_tasks(store: Store) -> Iterator[Finding]:
         since = new_cause.first_at if new_cause else began.get(task.name, task.now - timedelta(minutes=10))
         cause = new_cause or causes[task.name][0]
         yield _failing_task(store, task, cause, since, usual.get(task.name, 0.0), is_new=new_cause is not None)
+
+
+def _is_reported(store: Store, causes: Sequence[RecentCause], now: datetime) -> bool:
+    """Return whether rules of parts report nearly all of these failed attempts, by the jobs that have failed."""
+    reported = sum(each.number * _reported_share(store, each.cause, now) for each in causes[:MOST_CAUSES_ASKED])
+    return reported >= NEARLY_ALL * sum(each.number for each in causes)
+
+
+def _reported_share(store: Store, cause: Cause, now: datetime) -> float:
+    """Return the share of the jobs that fail with this cause now which rules of parts report."""
+    jobs = Job.objects.using(store.alias).filter(has_cause(cause)).order_by("-pk").only("metadata", "finished_at")
+    newest = [job for state in (RETRYING, Status.FAILED) for job in jobs.filter(is_in(state))[:MOST_JOBS_ASKED]]
+    failing = [job for job in newest if job.finished_at is None or now - job.finished_at < timedelta(minutes=10)]
+    reported = sum(each.reported_failures(store, failing) for each in consoles() if each.reported_failures)
+    return reported / len(failing) if failing else 0.0
 
 
 def _is_most(failed: int, attempts: int) -> bool:
