@@ -174,7 +174,11 @@ USUAL_WAIT_FACTOR = 1.5
 """By which factor a job may wait longer than jobs of its queue usually do at this hour."""
 
 SECOND_LOOK = 0.05
-"""Seconds after which a job is looked for again: the commit of a long transaction may just have shown the job."""
+"""Seconds after which a job is looked for again: the commit of a long transaction may just have shown the job.
+
+Nothing in the database tells this at one look: PostgreSQL does not store when a transaction was committed, unless
+`track_commit_timestamp` is on, and the job's times and its transaction id are from before the commit.
+"""
 
 MOST_WORKERS_NAMED = 10
 """How many workers one finding names, at most."""
@@ -641,28 +645,31 @@ def long_waits(store: Store) -> Iterator[Finding]:
     waiting = _waiting_for_long(store)
     if not waiting:
         return
-    time.sleep(SECOND_LOOK)
-    still = _waiting_for_long(store)
-    waiting = {name: row for name, row in waiting.items() if still.get(name, (0,))[0] == row[0]}
     explained = {queue.name for pool in full_pools(store) for queue in pool.queues}
     workforce = Workforce.now(using=store.alias)
+    serving = {name: workforce.serving(name) for name in waiting.keys() - explained}
+    serving = {name: workers for name, workers in serving.items() if any(worker.slots for worker in workers)}
+    if not serving:
+        return
+    time.sleep(SECOND_LOOK)
+    still = _waiting_for_long(store)
     held = [HeldJob(*row) for row in store.rows(SLOT_HOLDERS, {"seconds": 0.0})]
     usual = usual_runs(store, (job.task for job in held))
     queues = {queue.name: queue for queue in _queues_with_jobs(store)}
-    for name in sorted((waiting.keys() & queues.keys()) - explained):
+    for name in sorted(serving.keys() & queues.keys()):
         job_id, since, now = waiting[name]
-        workers = [worker for worker in workforce.serving(name) if worker.slots]
-        if not workers:
+        if still.get(name, (0,))[0] != job_id:
             continue
-        ids = {worker.id for worker in workers}
+        ids = {worker.id for worker in serving[name]}
         jobs = [job for job in held if job.worker in ids]
+        slots = sum(worker.slots for worker in serving[name])
         found = slot_time(jobs, usual) if jobs else None
         facts = {
             "queue": printable(name),
             "number": _number(queues[name]),
             "span": span(now - since),
             "time": clock_time(since, now),
-            "slots": sum(worker.slots for worker in workers),
+            "slots": slots,
             "task": printable(found.task) if found else "",
             "runs": found.in_words if found else "",
             "slow": next(iter(store.rows(SLOW_STATEMENTS, {})), (0,))[0],

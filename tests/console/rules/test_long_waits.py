@@ -91,9 +91,12 @@ def test_a_paused_queue_and_a_short_wait_are_no_long_waits(
     assert findings_of("long-wait") == []
 
 
-def test_a_queue_without_a_worker_is_no_long_wait_but_a_finding_of_another_rule(findings_of: FindingsOf) -> None:
+def test_a_queue_without_a_worker_is_no_long_wait_but_a_finding_of_another_rule(
+    findings_of: FindingsOf, monkeypatch: pytest.MonkeyPatch
+) -> None:
     make_job(run_after=LONG_AGO)
     make_worker(queues=["mail"])
+    monkeypatch.setattr("time.sleep", lambda _: pytest.fail("there is nothing to look at a second time"))
     assert findings_of("long-wait") == []
     assert len(findings_of("queue-without-worker")) == 1
 
