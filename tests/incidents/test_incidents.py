@@ -172,7 +172,7 @@ def test_a_task_that_hangs_is_named(runworker: RunWorker, set_thresholds: Any) -
     runworker("-c", "2", jobs=JOBS, skipqueue=FAST)
     finding = wait_for_finding("no-free-slot")
     assert finding.title.startswith(
-        "extra.jobs.push holds the slots for default, 2 in all, and jobs wait: its 2 running jobs have run for up to "
+        "extra.jobs.push holds the slots of queue default (2 in all), and jobs wait: its 2 running jobs have run for "
     )
     assert finding.command.startswith("python manage.py skipqueue cancel ")
     assert set(finding.command.split()[4:]) == ids

@@ -200,7 +200,8 @@ def unknown_tasks(store: Store) -> Iterator[Finding]:
             Severity.WARNING,
             gettext("Jobs of %(task)s have waited since %(time)s, %(number)s in all, and the task is not registered"),
             gettext(
-                "A worker with the code of this process cannot run them. Tasks that are not registered: %(tasks)s."
+                "A worker with the code of this process cannot run them. Number of tasks that are not registered: "
+                "%(tasks)s."
             ),
             gettext(
                 "During a deploy, wait. Otherwise see whether the app of the task is in INSTALLED_APPS, and whether "
@@ -241,8 +242,8 @@ def orphaned_jobs(store: Store) -> Iterator[Finding]:
             gettext("Running jobs whose worker is gone"),
             listed(store, rows),
             gettext(
-                "A supervisor recovers such jobs after the worker timeout (%(timeout)s), so none runs on this "
-                "database, or it fails: look at its log. Start a runworker."
+                "A supervisor recovers such jobs after the worker timeout (%(timeout)s), so no supervisor runs on this "
+                "database, or it fails. Start a runworker. If one is running, look at its log."
             )
             % {"timeout": span(settings.worker_timeout)},
             "python manage.py runworker",
@@ -311,8 +312,8 @@ def late_workers(store: Store) -> Iterator[Finding]:
             title % {"number": len(late), "name": printable(late[0].name)},
             _heartbeats(late),
             gettext(
-                "Look at their machines and logs: a machine that swaps or sleeps, a lost network, or a task that keeps "
-                "Python's interpreter lock. Their jobs are recovered once they count as dead."
+                "Look at their machines and logs. Usual causes are a machine that swaps or sleeps, a lost network, and "
+                "a task that keeps Python's interpreter lock. Once a worker counts as dead, its jobs are recovered."
             ),
             link=_page_of(late),
         )
@@ -347,7 +348,10 @@ def unendable_sessions(store: Store) -> Iterator[Finding]:
                 "Supervisors connect as %(supervisor)s, and workers as %(worker)s. If a machine freezes, its open "
                 "transactions keep its jobs locked until the server gives up."
             ),
-            gettext("Let all machines connect as one role, or make the one a member of the other. No superuser."),
+            gettext(
+                "Let all machines connect as one role, or make the role of the supervisors a member of the role of the "
+                "workers. Workers must not connect as a superuser."
+            ),
             statement("GRANT {worker} TO {supervisor};", worker=Identifier(worker), supervisor=Identifier(supervisor)),
             facts={"supervisor": supervisor, "worker": worker},
         )
@@ -393,7 +397,7 @@ def dead_workers(store: Store) -> Iterator[Finding]:
             Severity.INFO,
             gettext("Workers have died, and their jobs are recovered"),
             _heartbeats(gone),
-            gettext("Nothing has to be done. Each row goes an hour after its last heartbeat."),
+            gettext("Nothing has to be done. The row of a worker is deleted an hour after its last heartbeat."),
             link=_page_of(gone),
         )
 
@@ -587,18 +591,18 @@ def no_free_slot(store: Store) -> Iterator[Finding]:
         ids = [job_name(store.alias, job.id) for job in found.jobs][:MOST_IDS]
         waits = max(queue.oldest or 0.0 for queue in queues)
         advice = gettext(
-            "If they hang, cancel them: a timeout on the task keeps that from happening again. If they are only slow, "
-            "start more workers."
+            "If these jobs hang, cancel them: a timeout on the task keeps that from happening again. If they are only "
+            "slow, start more workers."
         )
         command = ["skipqueue", "cancel", *ids]
         if found.hangs:
-            advice = gettext("Cancel what hangs. A timeout on the task keeps that from happening again.")
+            advice = gettext("Cancel the jobs that hang. A timeout on the task keeps that from happening again.")
         elif found.hangs is False:
             advice = gettext("Start more workers, or find out what makes the task slow.")
             command = ["runworker", "--queues", ",".join(queue.name for queue in queues)]
         yield Finding.of(
             Severity.CRITICAL,
-            gettext("%(task)s holds the slots for %(queues)s, %(slots)s in all, and jobs wait: %(runs)s"),
+            gettext("%(task)s holds the slots of queue %(queues)s (%(slots)s in all), and jobs wait: %(runs)s"),
             gettext("The next job has waited for %(waits)s."),
             advice,
             shlex.join(["python", "manage.py", *command]),
@@ -674,8 +678,7 @@ def long_waits(store: Store) -> Iterator[Finding]:
             "runs": found.in_words if found else "",
             "slow": next(iter(store.rows(SLOW_STATEMENTS, {})), (0,))[0],
         }
-        are_slots_taken = len(jobs) >= sum(worker.slots for worker in workers)
-        title, advice, command = _why_they_wait(name, are_slots_taken=are_slots_taken, is_slow=bool(facts["slow"]))
+        title, advice, command = _why_they_wait(name, are_slots_taken=len(jobs) >= slots, is_slow=bool(facts["slow"]))
         yield Finding.of(
             Severity.CRITICAL,
             title,
@@ -722,12 +725,12 @@ def _why_they_wait(queue_name: str, *, are_slots_taken: bool, is_slow: bool) -> 
                 "Jobs of queue %(queue)s have waited since %(time)s, %(number)s in all: the %(slots)s slots are taken, "
                 "for the longest time by %(task)s: %(runs)s"
             ),
-            gettext("Start more workers for this queue, or give long tasks a queue of their own. Cancel what hangs."),
+            gettext("Start more workers for this queue, or give long tasks their own queue. Cancel jobs that hang."),
             shlex.join(["python", "manage.py", "runworker", "--queues", queue_name]),
         )
     return (
         gettext("Jobs of queue %(queue)s have waited since %(time)s, %(number)s in all, although slots are free"),
-        gettext("See the other findings, and the log of the workers: they do not claim, or the rows are locked."),
+        gettext("Look at the other findings, and at the log of the workers: why do the workers not claim these jobs?"),
         "python manage.py skipqueue status",
     )
 

@@ -196,11 +196,13 @@ def locked_rows(store: Store) -> Iterator[Finding]:
                 len(jobs),
             ),
             gettext(
-                "Of the jobs that are next, and of those that have run for longest: %(jobs)s. Queues: %(queues)s. "
-                "Workers pass over them: %(queued)s are not run, and the outcomes of %(running)s are not written. Its "
-                "last statement: %(query)s"
+                "Locked jobs, among the next jobs and the jobs that have run for longest: %(jobs)s. Queues: "
+                "%(queues)s. Workers skip them: %(queued)s of these jobs are not run, and the outcomes of %(running)s "
+                "are not written. The last statement of the transaction: %(query)s"
             ),
-            gettext("End it, unless it will be ready soon. No job is lost: the jobs go on when the locks are gone."),
+            gettext(
+                "End the transaction, unless it ends soon. No job is lost: the jobs go on when the locks are gone."
+            ),
             locker.command,
             facts={
                 "number": grouped(len(jobs)),

@@ -54,7 +54,7 @@ def notify_queue(store: Store) -> Iterator[Finding]:
             Severity.CRITICAL if share >= NOTIFY_QUEUE_NEARLY_FULL else Severity.WARNING,
             gettext("PostgreSQL's queue of notifications fills up"),
             gettext(
-                "%(percent)s %% of it are in use. A session that has called LISTEN stays in a transaction, so nothing "
+                "%(percent)s %% of it is in use. A session that has called LISTEN stays in a transaction, so nothing "
                 "can be removed. When the queue is full, every transaction that sends a NOTIFY fails."
             ),
             gettext("Find the oldest transaction among the sessions that listen, and end its session."),
@@ -194,7 +194,7 @@ def idle_transactions(store: Store) -> Iterator[Finding]:
                 "Session %(pid)s (%(application)s, role %(user)s) has been idle in its transaction for %(age)s, after: "
                 "%(query)s. Its locks stay. idle_in_transaction_session_timeout is 0."
             ),
-            gettext("End the session, and let PostgreSQL end the next one. Sessions that are open keep the old value."),
+            gettext("End the session, and set the timeout, which ends the next one. Open sessions keep the old one."),
             statement(
                 "SELECT pg_terminate_backend({pid});\n"
                 "ALTER DATABASE {database} SET idle_in_transaction_session_timeout = '5min';",
@@ -508,10 +508,10 @@ def lock_waits(store: Store) -> Iterator[Finding]:
             Severity.CRITICAL if age >= VERY_LONG_LOCK_WAIT else Severity.WARNING,
             title,
             gettext(
-                "Session %(pid)s (%(application)s) has waited for %(age)s, with: %(query)s. The last statement of who "
-                "blocks it: %(last_query)s"
+                "Session %(pid)s (%(application)s) has waited for %(age)s, with: %(query)s. The last statement of the "
+                "session that blocks it: %(last_query)s"
             ),
-            gettext("End the session that blocks, unless it will be ready soon."),
+            gettext("End the transaction that holds the lock, unless it ends soon."),
             command,
             facts={
                 "blocker": blocker,

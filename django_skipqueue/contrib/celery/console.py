@@ -277,7 +277,7 @@ def carriers_without_relay(store: Store) -> Iterator[Finding]:
                 Severity.CRITICAL if is_unserved else Severity.WARNING,
                 gettext("No relay of the carrier %(name)s is alive") % {"name": name},
                 " ".join([waits] * is_unserved + [_held_in_words(held.get(name, 0))]),
-                gettext("Start a relay. Until then no job goes there, and no outcome that comes back is written."),
+                gettext("Start a relay. Until then no job is handed over, and no outcome that comes back is written."),
                 _run_relay("--carrier", name),
                 subject=name,
                 since=database_time(store) - timedelta(seconds=ages[name]) if name in ages else None,

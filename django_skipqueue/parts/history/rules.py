@@ -485,8 +485,8 @@ def _failing_task(
             "attempts; jobs: %(ended)s failed, %(retrying)s retrying"
         )
     advice = gettext(
-        "Open the cause for its traceback. Roll the deploy back, or mend the task. Then run the retrying jobs now, and "
-        "retry the failed ones."
+        "Job %(job)s has the traceback. Roll the deploy back, or mend the task. Only then run the retrying jobs, and "
+        "retry the failed jobs."
     )
     verb = ["run-now", "--retrying"] if number_retrying.found else ["retry", "--failed"]
     command = [*verb, "--task", task.name, "--exception", cause_text(cause.cause)]
@@ -497,7 +497,8 @@ def _failing_task(
             "Other attempts of the task succeed: %(succeeded)s"
         )
         advice = gettext(
-            "Only the arguments of this job can be the cause: look at them. Mend them, or discard the job."
+            "Only the arguments of this job can be the cause: look at them. Discard the job, and run it again with "
+            "correct arguments; or mend the task, if it should accept these."
         )
         command = ["show" if job.finished_at else "discard", job_name(store.alias, job.pk)]
     return Finding.of(
@@ -731,7 +732,7 @@ def _task_that_kills(last: Job | None, toll: DeathToll, now: datetime) -> Findin
     return Finding.of(
         Severity.CRITICAL if toll.deaths > 1 else Severity.WARNING,
         title,
-        gettext("Each job that was lost runs again. Of the last one: %(cause)s."),
+        gettext("Each job that was lost runs again. The last error: %(cause)s."),
         gettext(
             "Signal 9 is what the kernel sends to a process that takes too much memory: have each worker replaced "
             "before it does, as below, or after a number of jobs with --max-jobs-per-worker. Let fewer jobs of the "
@@ -839,8 +840,8 @@ def growing_queues(store: Store) -> Iterator[Finding]:
                 "and %(ran)s were run"
             ),
             gettext(
-                "Ten minutes ago %(before)s waited. At this rate the jobs that wait take %(span)s, if no other comes. "
-                "At this hour %(usual)s usually wait."
+                "Ten minutes ago %(before)s waited. At this rate the workers need %(span)s for the jobs that wait, if "
+                "no other job comes. At this hour %(usual)s usually wait."
             ),
             gettext("Start more workers for this queue."),
             shlex.join(["python", "manage.py", "runworker", "--queues", name]),
@@ -914,7 +915,7 @@ def retry_storms(store: Store) -> Iterator[Finding]:
                 "and take all slots"
             ),
             gettext("An attempt takes %(span)s; the workers of the queue have %(slots)s slots. New jobs will wait."),
-            gettext("Mend what makes them fail. Postpone the retrying jobs, so that new jobs run meanwhile."),
+            gettext("Postpone the retrying jobs, so that new jobs run meanwhile, and mend what makes them fail."),
             shlex.join(["python", "manage.py", "skipqueue", "postpone", "--retrying", "--queue", name, "--for", "30m"]),
             facts={
                 "number": grouped(round(number)),

@@ -21,7 +21,7 @@ def test_waiting_jobs_of_an_unregistered_task_are_found(findings_of: FindingsOf)
     assert renamed.title.startswith("Jobs of shop.jobs.renamed have waited since ")
     assert renamed.command == "python manage.py skipqueue discard --task shop.jobs.renamed"
     assert (gone.subject, renamed.subject) == ("shop.jobs.gone", "shop.jobs.renamed")
-    assert "Tasks that are not registered: 2." in gone.found
+    assert "Number of tasks that are not registered: 2." in gone.found
 
 
 def test_a_finished_job_of_an_unregistered_task_is_no_finding(findings_of: FindingsOf) -> None:

@@ -61,7 +61,7 @@ def test_the_session_that_locks_job_rows_is_named_and_the_command_ends_it(
     assert finding.title.startswith("3 jobs have been locked since ")
     assert finding.title.endswith(f" by session {session.info.backend_pid} (psql, idle in transaction)")
     assert "Queues: default, mail" in finding.found
-    assert "2 are not run, and the outcomes of 1 are not written" in finding.found
+    assert "2 of these jobs are not run, and the outcomes of 1 are not written" in finding.found
     assert finding.since is not None
     assert finding.link is not None
     assert finding.link.arguments == (min(ids),)

@@ -203,7 +203,7 @@ class TestWorkerDeaths:
         assert finding.severity == "critical", "workers go on dying"
         assert finding.title.startswith("Workers have been dying since ")
         assert finding.title.endswith(f": in every one of 3 deaths {TASK} was running, and 5 running jobs were lost")
-        assert finding.found == "Each job that was lost runs again. Of the last one: worker died: signal 9 (SIGKILL)."
+        assert finding.found == "Each job that was lost runs again. The last error: worker died: signal 9 (SIGKILL)."
         assert "--max-jobs-per-worker" in finding.advice
         assert finding.command == "python manage.py runworker --max-memory-mb 500"
         assert finding.subject == TASK
@@ -332,7 +332,7 @@ class TestGrowingQueue:
         assert finding.severity == "warning"
         assert finding.title.startswith("Queue default has been growing since ")
         assert finding.title.endswith(": 9,000 jobs wait, in ten minutes 9,000 came and 1,000 were run")
-        assert "take 1 h 30 min, if no other comes" in finding.found
+        assert "need 1 h 30 min for the jobs that wait, if no other job comes" in finding.found
         assert finding.command == "python manage.py runworker --queues default"
 
     def test_a_growing_queue_that_is_drained_soon_is_not_reported(self) -> None:

@@ -81,7 +81,7 @@ def test_the_box_says_for_how_long_a_problem_is_known(operator: Client) -> None:
     make_job()
     Incident.objects.create(rule="no-worker", subject="")
     Incident.objects.update(since="2020-01-01T00:00Z")
-    assert re.search(r"No worker is alive, and jobs wait</strong> \(for \d{4} d\)\.", notice_box(operator))
+    assert re.search(r"No worker is alive, and jobs wait</strong> \(has lasted \d{4} d\)\.", notice_box(operator))
 
 
 def test_the_worst_problem_comes_first_and_all_but_two_are_folded(operator: Client) -> None:
