@@ -178,6 +178,9 @@ SECOND_LOOK = 0.05
 
 Nothing in the database tells this at one look: PostgreSQL does not store when a transaction was committed, unless
 `track_commit_timestamp` is on, and the job's times and its transaction id are from before the commit.
+
+Nothing in the database tells this at one look: PostgreSQL does not store when a transaction was committed, unless
+`track_commit_timestamp` is on, and the job's times and its transaction id are from before the commit.
 """
 
 MOST_WORKERS_NAMED = 10
@@ -672,7 +675,7 @@ def long_waits(store: Store) -> Iterator[Finding]:
         ids = {worker.id for worker in serving[name]}
         jobs = [job for job in held_jobs if job.worker in ids]
         slots = sum(worker.slots for worker in serving[name])
-        busiest_task = slot_time(jobs, usual) if jobs else None
+        found = slot_time(jobs, usual) if jobs else None
         facts = {
             "queue": printable(name),
             "number": _queued_number(queues[name]),
