@@ -675,7 +675,7 @@ def long_waits(store: Store) -> Iterator[Finding]:
         ids = {worker.id for worker in serving[name]}
         jobs = [job for job in held_jobs if job.worker in ids]
         slots = sum(worker.slots for worker in serving[name])
-        found = slot_time(jobs, usual) if jobs else None
+        busiest_task = slot_time(jobs, usual) if jobs else None
         facts = {
             "queue": printable(name),
             "number": _queued_number(queues[name]),
