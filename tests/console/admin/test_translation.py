@@ -16,7 +16,6 @@ from django.contrib.auth.models import User
 from django.test import Client
 
 from django_skipqueue.console import counts
-from django_skipqueue.console.admin.notices import notices_cache
 from django_skipqueue.console.admin.verbs import many_jobs
 from django_skipqueue.console.admin.verbs.many_jobs import Summary
 from django_skipqueue.console.counts import Count
@@ -129,7 +128,6 @@ def page_addresses(jobs: list[Job]) -> Iterator[str]:
 @pytest.mark.usefixtures("_brackets")
 def test_every_page_can_be_translated(boss: Client, registry: Registry) -> None:
     for address in page_addresses(make_rows()):
-        notices_cache.clear()
         assert untranslated(boss.get(address, follow=True).text) == set(), address
 
 

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 from django.db import connection
 
-from django_skipqueue.console.rules.examination import examine
-from django_skipqueue.console.rules.rule import Finding, Severity
+from django_skipqueue.console.rules import examination
+from django_skipqueue.console.rules.examination import all_rules, rules_of
+from django_skipqueue.console.rules.rule import Finding, Rule, Severity
 from django_skipqueue.queue.store import Store
 
 
@@ -44,9 +45,19 @@ class StoreOfRows(Store):
 
 @pytest.fixture
 def findings_of(transactional_db: None) -> FindingsOf:
-    """Return a function that applies all rules and returns the problems and infos of the rule with this code."""
+    """Return a function that applies the rule with this code, or all rules if the code is no rule's.
+
+    The function returns the problems and infos with the code.
+    """
 
     def find_problems(code: str) -> list[Finding]:
-        return [each for each in examine(STORE) if each.code == code and each.severity != Severity.OK]
+        def chosen(alias: str) -> tuple[Rule, ...]:
+            return tuple(rule for rule in rules_of(alias) if rule.code == code or code not in codes)
+
+        codes = {rule.code for rule in all_rules()}
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(examination, "rules_of", chosen)  # to apply all rules takes far longer
+            found = examination.examine(STORE)
+        return [each for each in found if each.code == code and each.severity != Severity.OK]
 
     return find_problems

@@ -6,17 +6,25 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.db import connection
 from django.db.models.functions import Now
 
 from django_skipqueue.console.rules import jobs_and_workers
 from django_skipqueue.models import Job, Queue, Worker
 
 from ...app.rows import make_job, make_worker
+from ...app.waiting import wait_until
 from .conftest import FindingsOf
 
 LONG_AGO = timedelta(minutes=-6)
 
 pytestmark = pytest.mark.core
+
+
+def is_asleep(pid: int) -> bool:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT FROM pg_stat_activity WHERE pid = %s AND wait_event = 'PgSleep'", [pid])
+        return cursor.fetchone() is not None
 
 
 def write_heartbeats() -> None:
@@ -56,6 +64,7 @@ def test_a_long_wait_for_a_slow_postgresql_is_explained(
     monkeypatch.setattr(jobs_and_workers, "SLOW_STATEMENTS", any_statement_is_slow)
     worker = connect(autocommit=True, application_name="skipqueue:0123456789ab")
     worker.pgconn.send_query(b"SELECT pg_sleep(30), 'skipqueue_job'")
+    wait_until(lambda: is_asleep(worker.info.backend_pid), "PostgreSQL has begun the statement")
     (finding,) = findings_of("long-wait")
     assert finding.title.endswith(": PostgreSQL is slow, 1 statements of workers take more than a second")
     worker.cancel()
