@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from django.contrib.auth.models import User
 
-from django_skipqueue import by, job, limit, rate, unique_by
+from django_skipqueue import JobContext, by, job, limit, rate, unique_by
 from django_skipqueue.values.part import install_parts, installed_parts
 
 WITHOUT_ROLLUPS = "BENCHMARKS_WITHOUT_ROLLUPS"
@@ -108,4 +108,28 @@ def rated_slowly(key: int) -> None:
 @job(rate=rate("50/s"))
 def fifty() -> float:
     """Returns when the task started, in seconds since the epoch. At most 50 jobs start in a second."""
+    return time.time()
+
+
+@job(takes_context=True)
+def in_steps(context: JobContext, count: int) -> float:
+    """Records so many steps; the seconds that it took."""
+    context.step("first", int)  # reads what is recorded
+    started = time.perf_counter()
+    for number in range(count):
+        context.step(f"step {number}", int, number)
+    return time.perf_counter() - started
+
+
+@job(takes_context=True)
+def ten_steps(context: JobContext, number: int) -> None:
+    """Records ten steps that do nothing."""
+    for step in range(10):
+        context.step(f"step {step}", int, number)
+
+
+@job(takes_context=True)
+def waits(context: JobContext) -> float:
+    """When it went on."""
+    context.wait("go")
     return time.time()

@@ -15,8 +15,9 @@ from .parts.rates.options import rate
 from .parts.schedules.decorator import periodic
 from .parts.unique.options import unique_by
 from .values.outcomes import Discard, Retry, Snooze
+from .values.version import VERSION
 
-__version__ = "0.1.0"
+__version__ = VERSION
 
 __all__ = [
     "Batch",

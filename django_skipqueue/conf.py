@@ -23,6 +23,7 @@ from .parts.alerts.settings import AlertSettings
 from .parts.archive.settings import ArchiveSettings
 from .parts.databases.settings import DatabaseSettings
 from .parts.schedules.settings import ScheduleSettings
+from .parts.steps.settings import StepSettings
 from .values import link_template
 from .values.bounds import NUMBER_RANGES, close_to, did_you_mean
 from .values.redaction import words
@@ -65,6 +66,7 @@ class Settings(
     ArchiveSettings,
     DatabaseSettings,
     ScheduleSettings,
+    StepSettings,
     OneDatabase,
 ):
     """One field for each key of `SKIPQUEUE`, in lower case. Times are seconds.

@@ -73,6 +73,29 @@ class ResultLost(SkipQueueError):
     """A job that this one has waited for was deleted, or pruned, and its result with it."""
 
 
+class StepFailed(SkipQueueError):
+    """A step of the job has failed for good, and this is recorded: another attempt would find the same."""
+
+
+class SignalTimeout(StepFailed):
+    """The signal that the job has waited for did not come in time."""
+
+
+class ChildFailed(StepFailed):
+    """A job that a step has deferred did not complete."""
+
+    def __init__(
+        self, message: str | None = None, *, job_id: int | None = None, error: str = "", job_ids: tuple[int, ...] = ()
+    ) -> None:
+        super().__init__(message)
+        self.job_id = job_id
+        """The id of the first child that did not complete."""
+        self.error = error
+        """Its last error, in one line."""
+        self.job_ids = job_ids
+        """The ids of all children that did not complete."""
+
+
 class JobInterrupted(BaseException):
     """The attempt was interrupted."""
 
@@ -88,6 +111,10 @@ class JobTimeout(JobInterrupted):
 
 class JobCancelled(JobInterrupted):
     """The job was cancelled, or taken from its worker, while the attempt ran."""
+
+
+class CrashedByTest(BaseException):
+    """A test has ended the attempt here, as the death of its worker would."""
 
 
 class WorkerDied(SkipQueueError):

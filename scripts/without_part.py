@@ -50,6 +50,7 @@ LISTS = (
     "django_skipqueue/jobs/task_call.py",
     "django_skipqueue/models/__init__.py",
     "django_skipqueue/models/job.py",
+    "django_skipqueue/models/managers.py",
     "django_skipqueue/models/queue.py",
 )
 """The modules that may name a part. In each, one line imports something from the part, and one line of a list uses

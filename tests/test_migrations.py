@@ -38,7 +38,7 @@ INDEXES = {
         "(limit_key) WHERE ((limit_key IS NOT NULL) AND ((status = ANY (ARRAY['queued', 'running'])) "
         "OR (gate = 'rate') "
         "OR (((started_at IS NOT NULL) OR (attempts > 0)) AND (limit_kind = ANY (ARRAY['sequence', 'halting'])) "
-        "AND (status = 'scheduled')) "
+        "AND ((status = 'scheduled') OR (gate = 'held'))) "
         "OR ((limit_kind = 'halting') AND (status = 'failed'))))"
     ),
     "skipqueue_job_limit_waiting": (

@@ -30,6 +30,7 @@ from .processes import cold_start, idle, import_time, memory
 from .rates import rates
 from .rollups import rollups
 from .several_databases import several_databases, steward_memory
+from .steps import between_steps, signal_latency, steps
 from .tables import future, history, other_queue, snapshot
 from .waiting import latency, lateness, lone_scheduled
 
@@ -72,6 +73,9 @@ ROWS: dict[str, Callable[[Sizes], Figures]] = {
         one_key,
         rates,
         batches,
+        steps,
+        between_steps,
+        signal_latency,
         carried,
         several_databases,
         steward_memory,

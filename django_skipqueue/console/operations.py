@@ -35,6 +35,8 @@ class Operation:
     """If a worker released the running job, or the task snoozed it, when that attempt started."""
     times: int = 1
     """The number of snoozes in a row."""
+    attempts_after: int | None = None
+    """The job's number of attempts after this operation, if the operation has changed it; otherwise `None`."""
 
 
 def operations_of(job: Job) -> list[Operation]:
@@ -44,9 +46,9 @@ def operations_of(job: Job) -> list[Operation]:
 
 
 def attempts_before(operations: Iterable[Operation], moment: datetime | None) -> int:
-    """Return how many attempts were made before the manual retries up to `moment`, or before all manual retries."""
-    retries = (operation for operation in operations if operation.verb == "retry")
-    return sum(operation.attempts for operation in retries if moment is None or operation.at <= moment)
+    """Return how many attempts up to `moment` (or in all) no longer count, such as attempts before a manual retry."""
+    past = (operation for operation in operations if moment is None or operation.at <= moment)
+    return sum(each.attempts - each.attempts_after for each in past if each.attempts_after is not None)
 
 
 def number_of_attempts(job: Job) -> int:
@@ -74,6 +76,7 @@ def was_cancelled(job: Job, ended_at: datetime | None) -> bool:
 def _parsed(entry: Any) -> Operation | None:
     if not isinstance(entry, dict) or not isinstance(entry.get("verb"), str) or not (at := moment_of(entry.get("at"))):
         return None
+    after = entry.get("attempts_after")
     by, reason, attempts = entry.get("by"), entry.get("reason"), entry.get("attempts")
     return Operation(
         verb=shorten(entry["verb"], LONGEST_OPERATION_TEXT),
@@ -82,6 +85,7 @@ def _parsed(entry: Any) -> Operation | None:
         reason=shorten(reason, LONGEST_OPERATION_TEXT) if isinstance(reason, str) else "",
         attempts=attempts if isinstance(attempts, int) else 0,
         since=moment_of(entry.get("since")),
+        attempts_after=0 if entry["verb"] == "retry" else after if isinstance(after, int) else None,
         times=times if isinstance(times := entry.get("times"), int) else 1,
         change=_change(entry),
     )

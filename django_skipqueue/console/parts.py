@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from .metrics.catalogue import Scraped
     from .queues_and_workers import QueueRate, Workforce
     from .rules.rule import Rule
+    from .verbs.verb import Verb
 
 
 T = TypeVar("T")
@@ -49,8 +50,9 @@ class PartPage:
     name: str
     """The name of the page's URL is `admin:django_skipqueue_job_NAME`."""
     path: str
-    view: Callable[[Any, "HttpRequest"], "HttpResponse"]
-    """The function is called with the `JobAdmin`, only for `methods`, and only for users who may view jobs."""
+    view: Callable[..., "HttpResponse"]
+    """The function is called with the `JobAdmin`, the request and the values in the path, only for `methods`, and only
+    for users who may view jobs."""
     methods: tuple[str, ...] = ("GET", "HEAD")
     permission: str = ""
     """A permission that the user needs in addition to viewing jobs, or empty."""
@@ -242,6 +244,8 @@ class PartConsole:
     """Explains that a job cannot be copied because a job in another database holds its unique key; otherwise empty. The
     arguments are the job, and the copy's spec and call."""
     subcommands: tuple["Subcommand", ...] = ()
+    verbs: tuple["Verb", ...] = ()
+    """Verbs of operators, for the pages of jobs, the lists of jobs, and the command line."""
     rules: tuple["Rule", ...] = ()
     metrics: tuple["Scraped", ...] = ()
     known_since: Callable[["Store"], Mapping[tuple[str, str], datetime]] | None = None
@@ -286,6 +290,12 @@ class PartConsole:
     """Imports and returns additional pages of the admin."""
     about_job: Callable[["Job"], PartNotice | None] | None = None
     """Returns a notice for a job's page, shown below the outcome."""
+    section_of_job: Callable[["AbstractJob"], PartNotice | None] | None = None
+    """Returns a section of the page of a job, shown below the facts. The job may no longer be in the job table."""
+    export: Callable[["Job"], Mapping[str, Any]] | None = None
+    """Returns what `skipqueue show --json` prints of a job beside its columns."""
+    lines_about: Callable[["Job"], Iterable[str]] | None = None
+    """Returns the lines that `skipqueue show` prints of a job below its facts."""
     on_delete: Callable[[Collection[int], str], None] | None = None
     """Called in the transaction that deletes jobs. The arguments are the jobs' ids and the database's alias."""
     find_job: Callable[["HttpRequest", str, str], str] | None = None
@@ -302,6 +312,11 @@ class PartConsole:
 def consoles() -> tuple[PartConsole, ...]:
     """Return the `PartConsole` of each part that has one."""
     return tuple(part.console() for part in installed_parts() if part.console)
+
+
+def sections_of(job: "AbstractJob") -> list[PartNotice]:
+    """Return the sections that parts have on the page of a job."""
+    return [found for part in consoles() if part.section_of_job and (found := part.section_of_job(job))]
 
 
 def pages() -> tuple[PartPage, ...]:

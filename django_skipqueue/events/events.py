@@ -226,7 +226,8 @@ class AttemptsRetrying(AttemptsEnded):
     def write_lines(self) -> None:
         for attempt in self.attempts:
             level = logging.WARNING if attempt.outcome.last_error else logging.INFO
-            logs.write_about_attempt(level, self.line, attempt, retry_in=in_words(attempt.outcome.delay))
+            retry_in = "held" if attempt.outcome.is_held else in_words(attempt.outcome.delay)
+            logs.write_about_attempt(level, self.line, attempt, retry_in=retry_in)
 
 
 class AttemptsFailed(AttemptsEnded):

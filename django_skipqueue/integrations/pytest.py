@@ -42,6 +42,19 @@ def inline_jobs(request: pytest.FixtureRequest) -> "Iterator[InlineJobs]":
         yield ran
 
 
+@pytest.fixture
+def kill_after(request: pytest.FixtureRequest) -> Callable[..., None]:
+    """Run the queued jobs in another process, which is killed by SIGKILL once it has recorded the step of this name.
+
+    `kill_after("book")` returns when the process is dead and its jobs are recovered: `run_jobs()` then goes on with
+    them. Further arguments are those of `run_jobs`. Needs pytest-django; the test has transactions of its own.
+    """
+    request.getfixturevalue("transactional_db")
+    from ..testing.crash import run_jobs_and_kill
+
+    return run_jobs_and_kill
+
+
 def _require_database(request: pytest.FixtureRequest) -> None:
     """Request pytest-django's fixture `db` for this test, if pytest-django is installed."""
     from django.apps import apps

@@ -11,9 +11,11 @@ from django.db import connections, transaction
 from ..events.log_format import job_name
 from ..exceptions import CannotComplete, LeaseLost
 from ..parts.batches.batch import BatchContext
+from ..parts.steps.context import StepsContext
 from ..queue.store import Store
 from ..values.notes import checked_progress, checked_text, level_name
 from ..values.outcomes import COMPLETED, Outcome, Settlement
+from ..values.part import PartOfAttempt
 from ..values.records import ClaimedJob
 from .registry import registry
 
@@ -38,6 +40,14 @@ class AttemptHandle(Protocol):
     worker: str
     database: str
     started: float
+    completed: Outcome | None
+    """The outcome that the task itself has committed."""
+    parts: "tuple[PartOfAttempt, ...]"
+    """What parts keep of this attempt; empty for most attempts."""
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether the worker stops, so that the attempt should end soon."""
 
     @property
     def is_cancelled(self) -> bool:
@@ -63,6 +73,7 @@ current_attempt: ContextVar[AttemptHandle | None] = ContextVar("skipqueue_attemp
 @dataclass(frozen=True)
 class JobContext(
     BatchContext,
+    StepsContext,
 ):
     """The first argument of a task with `takes_context=True`. Only the first use of `job` sends a query."""
 
@@ -122,7 +133,12 @@ class JobContext(
     @property
     def is_last_attempt(self) -> bool:
         """Whether the job fails for good if this attempt fails."""
-        return self.attempt >= self.max_attempts
+        return (self.attempt if self.running is None else self.running.job.attempt) >= self.max_attempts
+
+    @property
+    def stopping(self) -> bool:
+        """Whether the worker stops. After `SHUTDOWN_TIMEOUT` it releases the job, and the attempt is lost."""
+        return self.running is not None and self.running.is_stopping
 
     @property
     def cancelled(self) -> bool:

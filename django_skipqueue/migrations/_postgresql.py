@@ -5,6 +5,7 @@ A project may have databases of other kinds. The queue's tables stay empty there
 
 from typing import TYPE_CHECKING, Any
 
+from django.contrib.postgres import operations
 from django.db import migrations, models
 from django.db.migrations.operations.base import Operation
 
@@ -35,6 +36,22 @@ class OnPostgreSQL(Operation):
 
 class AddIndex(OnPostgreSQL, migrations.AddIndex):
     """An index on an expression of PostgreSQL's."""
+
+
+class AddField(OnPostgreSQL, migrations.AddField):
+    """A column of a table with an index or a constraint of PostgreSQL's: SQLite copies such a table."""
+
+
+class AddIndexConcurrently(OnPostgreSQL, operations.AddIndexConcurrently):
+    """An index that is made without a lock against writes, in a migration that is not atomic."""
+
+
+class RemoveIndexConcurrently(OnPostgreSQL, operations.RemoveIndexConcurrently):
+    pass
+
+
+class RenameIndex(OnPostgreSQL, migrations.RenameIndex):
+    pass
 
 
 class AddConstraint(OnPostgreSQL, migrations.AddConstraint):

@@ -10,6 +10,7 @@ from ..parts.batches.models import Dependency, JobBatch, PrunedOfBatch
 from ..parts.history.models import Deployment, FailureRollUp, RollUp, RollUpProgress
 from ..parts.rates.models import RateBucket
 from ..parts.schedules.models import Schedule
+from ..parts.steps.models import JobChild, JobSignal, JobStep
 from .job import Job
 from .queue import Queue
 from .status import FINISHED, UNFINISHED, WAITING, Status
@@ -26,6 +27,9 @@ __all__ = [
     "Incident",
     "Job",
     "JobBatch",
+    "JobChild",
+    "JobSignal",
+    "JobStep",
     "PrunedOfBatch",
     "Queue",
     "RateBucket",

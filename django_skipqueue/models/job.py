@@ -17,6 +17,7 @@ from ..exceptions import LeaseLost
 from ..parts.batches import models as of_batches
 from ..parts.limits import models as of_limits
 from ..parts.rates import models as of_rates
+from ..parts.steps import verbs as of_steps
 from ..parts.unique import models as of_unique
 from ..values.backoff import RetryPolicy
 from ..values.bounds import MAX_KEY_BYTES
@@ -110,6 +111,7 @@ def _of_parts(kind: str) -> list[Any]:
 
 
 class Job(
+    of_steps.StepVerbs,
     JobVerbs,
     of_batches.BatchColumn,
     AbstractJob,

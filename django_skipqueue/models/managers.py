@@ -9,6 +9,7 @@ from django.db import connections, models
 
 from ..conf import settings
 from ..exceptions import InvalidOption
+from ..parts.steps import verbs as of_steps
 from ..queue.parameters import claim_values
 from ..queue.store import Store
 from ..queue.unique_keys import unique_keys
@@ -21,7 +22,12 @@ if TYPE_CHECKING:
     from .job import Job
 
 
-class JobQuerySet(StatusFilters, QuerySetVerbs, models.QuerySet["Job"]):
+class JobQuerySet(
+    of_steps.QuerySetStepVerbs,
+    StatusFilters,
+    QuerySetVerbs,
+    models.QuerySet["Job"],
+):
     """A query set of jobs, with filters by status, and operations such as `retry`."""
 
 

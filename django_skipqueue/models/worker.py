@@ -68,6 +68,8 @@ class Worker(models.Model):
     """The number of attempts that the process had settled at the last heartbeat."""
     deployment = models.TextField(_("deployment"), db_default="")
     """The setting `DEPLOYMENT` of the process; empty if it is not set."""
+    version = models.TextField(_("version"), db_default="")
+    """The version of the package in the process; empty for a version that did not write it."""
     is_external = models.BooleanField(_("external"), db_default=False, editable=False)
     """Whether the row is for a carrier. It is permanent, and its jobs are not recovered after a timeout."""
 

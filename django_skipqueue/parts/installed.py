@@ -10,6 +10,7 @@ NAMES = (
     "limits",
     "rates",
     "schedules",
+    "steps",
     "batches",
     "databases",
     "history",

@@ -60,8 +60,10 @@ PIECES = {
     "retry_spread": "random()",
     "discard_also": "",
     "unless_held": "",
+    "unless_needed": "",
     "pruned": "",
     "after_prune": "",
+    "kept_records": "NULL::jsonb",
 }
 """The placeholders in the core's statements that a part may fill with SQL, each with its default.
 
@@ -72,8 +74,14 @@ retry_started_at: the new value of the jobs' `started_at`.
 retry_spread: when a job is retried within the time of the retry, as a number from 0 to 1.
 discard_also: `OR` and a condition, which selects further jobs that DISCARD changes.
 unless_held: the end of an INSERT, which makes it insert no job if another job holds the unique key.
+unless_needed: `AND` and a condition for the jobs that are pruned; a column of the job is `job.id`.
 pruned, after_prune: further columns that PRUNE returns, and further CTEs, which read these columns from `pruned`.
+kept_records: the rows that a part has of a pruned job, as jsonb, if the pruned job is kept elsewhere. The job's id is
+`pruned.id`.
 """
+
+SHARED_PLACES = {"after_prune"}
+"""The places that several parts may fill: their pieces follow each other, in the order of the parts."""
 
 
 def fill(pieces: dict[str, str], parts: Iterable[PartColumns]) -> None:
@@ -82,8 +90,9 @@ def fill(pieces: dict[str, str], parts: Iterable[PartColumns]) -> None:
     for part in parts:
         if wrong := part.pieces.keys() - (pieces.keys() - filled):
             raise ValueError(f"No statement has these placeholders, or another part fills them: {sorted(wrong)}.")
-        pieces |= part.pieces
-        filled |= part.pieces.keys()
+        shared = {name: pieces[name] + piece for name, piece in part.pieces.items() if name in SHARED_PLACES}
+        pieces |= {**part.pieces, **shared}
+        filled |= part.pieces.keys() - SHARED_PLACES
 
 
 fill(PIECES, COLUMNS_OF_PARTS)

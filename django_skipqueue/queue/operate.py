@@ -18,6 +18,7 @@ from ..exceptions import UniqueKeyDeadlock
 from ..values.bounds import check_columns, check_run_after
 from ..values.codec import shorten
 from ..values.outcomes import Delay, checked_seconds
+from ..values.part import installed_parts
 from .fragments import CALL_COLUMNS, DUE_AT, PIECES, entering, joined, recording
 from .notify import GATES_PAYLOAD, notify_supervisors, wake, wake_supervisors
 from .parameters import noted
@@ -190,8 +191,8 @@ def retry(store: "Store", ids: Iterable[int], *, over: Delay = 0.0, by: str = ""
     values: dict[str, Any] = {"ids": list(ids), "over": checked_seconds("over", over), **noted(by, reason)}
     for _ in range(10):
         try:
-            with explained_deadlock(), transaction.atomic(using=store.alias):
-                rows = store.rows(RETRY, values)
+            with explained_deadlock():
+                rows = _changed(store, "retry", RETRY, values)
         except UniqueKeyDeadlock:
             if store.connection.in_atomic_block:  # the caller must roll back, because its transaction may hold a key
                 raise
@@ -281,10 +282,20 @@ def _change(
     operator = noted(by, reason)
     if done:
         values["last_error"] = _reason_line(done, **operator)
-    rows = store.rows(statement, {"ids": list(ids), **operator, **values})
+    rows = _changed(store, verb, statement, {"ids": list(ids), **operator, **values})
     if rows:
         wake_supervisors(store, [values.get("delay", 0.0)])
     return _operated(store, verb, rows, by, reason)
+
+
+def _changed(store: "Store", verb: str, statement: str, values: dict[str, Any]) -> list[tuple[Any, ...]]:
+    """Change jobs, and the rows that parts keep of these jobs, in one transaction. Returns the statement's rows."""
+    with transaction.atomic(using=store.alias):
+        rows = store.rows(statement, values)
+        for part in installed_parts() if rows else ():
+            if part.on_operate:
+                part.on_operate(store, verb, [id for id, *_ in rows])
+    return rows
 
 
 def _operated(store: "Store", verb: str, rows: list[tuple[Any, ...]], by: str, reason: str) -> dict[int, str]:

@@ -25,7 +25,7 @@ _RETENTIONS = ", ".join(f"('{status}', %({status})s::interval)" for status in FI
 # once for each status, and prune_own.
 EXPIRED = joined(
     """
-SELECT job.id
+SELECT kept_job.id
 FROM
     (
         VALUES
@@ -33,27 +33,27 @@ FROM
     ) AS kept (status, retention),
     LATERAL (
         SELECT id
-        FROM skipqueue_job
+        FROM skipqueue_job AS job
         WHERE
             status IN ({finished})
             AND status = kept.status
             AND finished_at <= statement_timestamp() - kept.retention - make_interval(secs => %(grace)s)
-            AND id <> ALL (%(skipped)s::bigint[])
+            AND id <> ALL (%(skipped)s::bigint[]){unless_needed}
         ORDER BY finished_at
         LIMIT %(limit)s
         FOR UPDATE SKIP LOCKED
-    ) AS job
+    ) AS kept_job
 UNION ALL
 SELECT id
 FROM (
     SELECT id
-    FROM skipqueue_job
+    FROM skipqueue_job AS job
     WHERE
         status IN ({finished})
         AND retention IS NOT NULL
         AND (finished_at AT TIME ZONE 'UTC') + make_interval(secs => (retention ->> status)::float8)
             <= (statement_timestamp() - make_interval(secs => %(grace)s)) AT TIME ZONE 'UTC'
-        AND id <> ALL (%(skipped)s::bigint[])
+        AND id <> ALL (%(skipped)s::bigint[]){unless_needed}
     ORDER BY (finished_at AT TIME ZONE 'UTC') + make_interval(secs => (retention ->> status)::float8)
     LIMIT %(limit)s
     FOR UPDATE SKIP LOCKED
@@ -62,6 +62,7 @@ LIMIT %(limit)s
 """,
     retentions=_RETENTIONS,
     finished=FINISHED_LIST,
+    unless_needed=PIECES["unless_needed"],
 )
 
 # Sent after EXPIRED, in its transaction. Deletes these jobs, and returns how many it deleted, by status. Index: the

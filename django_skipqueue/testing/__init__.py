@@ -6,6 +6,7 @@ connection and in the test's transaction. The helpers only leave out processes, 
 
 from .assertions import aassert_deferred, aassert_not_deferred, assert_deferred, assert_not_deferred
 from .capture import CapturedJobs, capture_deferred
+from .crash import crash_after
 from .inline import InlineJobs, run_inline
 from .run import arun_jobs, run_jobs
 
@@ -18,6 +19,7 @@ __all__ = [
     "assert_deferred",
     "assert_not_deferred",
     "capture_deferred",
+    "crash_after",
     "run_inline",
     "run_jobs",
 ]

@@ -23,7 +23,7 @@ from psycopg.pq import TransactionStatus
 
 from ..conf import chosen_or_all
 from ..events.sinks import SignalSink
-from ..exceptions import JobInterrupted, UnknownTask
+from ..exceptions import CrashedByTest, JobInterrupted, UnknownTask
 from ..jobs.task import Task
 from ..models import Job, Queue
 from ..queue.gates import sweep_gates
@@ -181,7 +181,7 @@ class Forced:
             return False
         for clock in self._clocks:
             clock.put_to_the_end()
-        return sweep_gates(self._store)
+        return self._admits()
 
     def _jobs_due(self) -> Iterator[tuple[datetime, Act]]:
         """For each scheduled job, when it is due, and what to do then."""
@@ -214,7 +214,10 @@ class Forced:
 
     def _admit(self, due: datetime) -> bool:
         self._put_clocks_forward(due)
-        return sweep_gates(self._store)
+        return self._admits()
+
+    def _admits(self) -> bool:
+        return sweep_gates(self._store) or self._store.admit().goes_on
 
     def _put_clocks_forward(self, due: datetime) -> None:
         """Put the clock of the jobs, and the clocks of the gates, forward to this time."""
@@ -273,6 +276,9 @@ class Run:
             self._executor.transactions = transactions
             attempt = run_attempt(self._executor, job)
             transactions.run_hooks()
+        if isinstance(attempt.outcome.exception, CrashedByTest):
+            self._store.recover(worker_ids=[TEST_WORKER_ID], job_ids=[job.id], reason=str(attempt.outcome.exception))
+            return
         if not attempt.is_written and not self._store.settle([attempt.settlement]):
             kind, attempt = ended_otherwise(attempt, self._store.lost_leases([job.ref]).get(job.ref))
         else:

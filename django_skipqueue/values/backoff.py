@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..exceptions import InvalidOption, RowMissing
+from ..exceptions import InvalidOption, RowMissing, StepFailed
 from .codec import shorten
 from .outcomes import Discard, Outcome, Retry, Snooze, first_line, seconds, summary
 
@@ -99,7 +99,7 @@ class RetryPolicy:
     backoff: Callable[[int], float] = field(default_factory=exponential)
     """Takes the number of the failed attempt (1, 2, …), and returns the seconds before the next attempt."""
     retry_on: tuple[type[BaseException], ...] | None = None
-    """Only these exceptions are retried; `None`: all exceptions but `RowMissing`."""
+    """Only these exceptions are retried; `None`: all exceptions but `RowMissing` and `StepFailed`."""
     discard_on: tuple[type[BaseException], ...] = ()
     """These exceptions discard the job at once. They take precedence over `retry_on`."""
 
@@ -118,7 +118,7 @@ class RetryPolicy:
 
     def _retries(self, error: BaseException) -> bool:
         if self.retry_on is None:
-            return not isinstance(error, RowMissing)  # a missing row does not come back
+            return not isinstance(error, RowMissing | StepFailed)  # neither changes with the next attempt
         return isinstance(error, (Retry, *self.retry_on))
 
     def _delay(self, error: BaseException, attempt: int) -> float:

@@ -98,6 +98,10 @@ class Outcome:
     """The entry for the job's column `errors`, made by `error_entry`."""
     is_unknown: bool = False
     """Whether the task is not registered in this worker."""
+    is_held: bool = False
+    """Whether a part holds the job: it is blocked until the part lets it go on."""
+    is_release: bool = False
+    """Whether the worker, which stops, releases the job in place of a settle."""
     notes: str | None = None
     """A JSON object with the attempt's progress and log; `None` if the attempt noted nothing."""
     exception: BaseException | None = field(default=None, compare=False, repr=False)
@@ -106,10 +110,23 @@ class Outcome:
     @property
     def next_status(self) -> str:
         """The job's status after the outcome is written: `queued` instead of `scheduled` if the job is due at once."""
+        if self.is_held:
+            return "blocked"
         return "queued" if self.status == "scheduled" and self.delay <= 0 else self.status
 
 
 COMPLETED = Outcome("completed")
+
+
+class EndAttempt(BaseException):
+    """Raised in the code of a task by a part that ends the attempt with this outcome.
+
+    Not an Exception: a task's own `except Exception` must not keep it running.
+    """
+
+    def __init__(self, outcome: Outcome) -> None:
+        super().__init__("the attempt ends here, and the job goes on later")
+        self.outcome = outcome
 
 
 class Settlement(NamedTuple):

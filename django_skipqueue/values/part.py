@@ -13,6 +13,7 @@ from importlib import import_module
 from inspect import Signature
 from typing import Any, Literal, Protocol, Self
 
+from .outcomes import Outcome
 from .records import Dependant, EncodedCall, JobSpec
 
 
@@ -67,6 +68,11 @@ class Part:
     """Called with the store when a worker with `--drain` finds no more jobs. Returns a true value if it may have made
     new jobs, so that the worker looks for jobs again."""
 
+    # When an operator changes jobs
+
+    on_operate: Callable[[Any, str, Sequence[int]], None] | None = None
+    """Called with the `Store`, a verb, and the ids of the jobs that the verb has changed, in the verb's transaction."""
+
     # In a supervisor
 
     services: tuple[Callable[[Any], Any], ...] = ()
@@ -104,12 +110,28 @@ class Part:
     planned: Callable[[bool | Sequence[Any]], Sequence[Any]] | None = None
     """Returns the events to come, as `testing.run.Planned`, for tests that move the clock forward. Its argument is a
     list of tasks, or `True` for the events of all tasks."""
+    after_step: Callable[[str, Callable[[], None]], Any] | None = None
+    """Makes a context manager. In it a function is called, in the attempt, once a step of this name is recorded: tests
+    end the attempt there."""
     clock: Callable[[str], Any] | None = None
     """Takes the alias of a database, and returns the `testing.run.Clock` of the part's gate, for tests that move the
     clock forward."""
     console: Callable[[], Any] | None = None
     """Imports and returns the part's `PartConsole`, which holds its admin pages and subcommands. Workers never call
     it."""
+
+
+class PartOfAttempt(Protocol):
+    """What a part keeps of one attempt: see `AttemptHandle.parts`. It raises nothing."""
+
+    def raised(self) -> None:
+        """The task's code has raised; the outcome is decided after this. Called in its thread."""
+
+    def ended(self, outcome: Outcome) -> Outcome:
+        """The task's code has ended with this outcome. Returns the outcome of the attempt. Called in its thread."""
+
+    def released(self, store: Any) -> None:
+        """The worker is about to release the job, whose code runs on. Called in the thread of the control loop."""
 
 
 def console_of(package: str) -> Callable[[], Any]:

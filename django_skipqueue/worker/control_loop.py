@@ -25,6 +25,7 @@ from ..events import liveness_logs
 from ..events.events import WorkerStarted, WorkerStopped
 from ..queue.store import Store
 from ..values.records import NEVER, RESTART_REASON, session_name
+from ..values.version import VERSION
 from .control_connection import ControlConnection
 from .dispatcher import EventDispatcher
 from .loop import Loop, Service, Wakeup
@@ -191,6 +192,7 @@ def worker_row(options: WorkerOptions, *, id: str, name: str, pid: int, **figure
         "queues": list(options.queue_names),
         "concurrency": options.concurrency,
         "deployment": settings.deployment or "",
+        "version": VERSION,
         **figures,
     }
 

@@ -83,6 +83,7 @@ class InFlightJobs:
         self.suspects = Suspects(shared, self._put_back)
         self._claimed_without_room: list[ClaimedJob] = []  # their runner was full, so they will be released
         self._next_surplus_check = 0.0
+        self._is_stopping = False
         control.on_broken = self._handle_broken_connection
 
     def room(self, now: float) -> int:
@@ -125,7 +126,14 @@ class InFlightJobs:
         return bool(self._pool.finished)
 
     def take_finished(self) -> list[Attempt]:
-        return self._pool.take_finished()
+        """Return the attempts to settle. Jobs whose attempts have ended because the worker stops are released here."""
+        finished = self._pool.take_finished()
+        if self._is_stopping and (released := [attempt for attempt in finished if attempt.outcome.is_release]):
+            with self._control.handling_errors():
+                self.exchanges.write_notes.write_last(released)
+            self._release_if_unlocked([attempt.job for attempt in released], interrupted=True)
+            finished = [attempt for attempt in finished if not attempt.outcome.is_release]
+        return finished
 
     def settled(self, attempts: list[Attempt]) -> None:
         """Forget these jobs, because their outcomes are written."""
@@ -201,8 +209,10 @@ class InFlightJobs:
             self.exchanges.apply()
             self._release_withdrawn(delayed_jobs + self._pool.withdraw_last(surplus))
 
-    def release_unstarted(self) -> None:
-        """Release all jobs that have not started, because the worker stops."""
+    def begin_to_stop(self) -> None:
+        """Release all jobs that have not started, and make the attempts end at their next boundary."""
+        self._is_stopping = True
+        self._pool.stop_at_boundaries()
         self.exchanges.apply()
         self._release_withdrawn(self._pool.withdraw() + self.suspects.withdraw())
 
@@ -216,13 +226,13 @@ class InFlightJobs:
         self.exchanges.apply()
         self._release_if_unlocked(suspects, later=True)
 
-    def _release_if_unlocked(self, jobs: list[ClaimedJob], *, later: bool = False) -> None:
+    def _release_if_unlocked(self, jobs: list[ClaimedJob], *, interrupted: bool = False, later: bool = False) -> None:
         """Release the jobs whose rows are not locked. The orphan check releases the jobs with locked rows."""
         if jobs:
             if locked := self._locked(jobs):
                 self.orphan_check.expect(time.monotonic())
             self._forget([job for job in jobs if job.id in locked])
-            self._release([job for job in jobs if job.id not in locked], later=later)
+            self._release([job for job in jobs if job.id not in locked], interrupted=interrupted, later=later)
 
     def settle_last(self) -> None:
         """Write the remaining outcomes before the worker ends, unless this fails twice or takes too long."""
@@ -249,6 +259,10 @@ class InFlightJobs:
         self.settle_last()
         with self._control.handling_errors():
             self.exchanges.write_notes.write_all()
+        for attempt in list(self._pool.attempts):
+            for part in attempt.parts:
+                with self._control.handling_errors():
+                    part.released(self.store)
         running = list(self.jobs.values())
         locked = self._locked(running)
         running_released = 0

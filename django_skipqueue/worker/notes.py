@@ -250,6 +250,16 @@ class WriteNotes(Service):
         """Write the notes of the running attempts, before their jobs are released."""
         self._write(time.monotonic(), [notes for notes in self._noted() if notes.has_changed])
 
+    def write_last(self, attempts: Sequence[Attempt]) -> None:
+        """Write the last notes of attempts that have ended, before their jobs are released."""
+        last = [
+            Noted(*attempt.job.ref, attempt.started, attempt.outcome.notes)
+            for attempt in attempts
+            if attempt.outcome.notes is not None
+        ]
+        if last:
+            self._store.note_attempts(last)
+
     def refused(self, error: BaseException) -> None:
         self.next_check = time.monotonic() + NOTES_REFUSED_SECONDS
 

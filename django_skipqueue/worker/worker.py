@@ -210,7 +210,7 @@ class WorkerLoop(ControlLoop):
         end.
         """
         in_flight = self.in_flight
-        in_flight.release_unstarted()
+        in_flight.begin_to_stop()
         while in_flight.has_open_jobs and (seconds_left := self._shutdown_deadline - time.monotonic()) > 0:
             self._sleep(seconds_left)
             self._turn()

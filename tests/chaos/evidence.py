@@ -101,6 +101,8 @@ class Change(NamedTuple):
     def _end_of_lease(self) -> str:
         error = self.error or ""
         if self.after == "running":
+            if (self.holder, self.lease) == (self.holder_before, self.lease_before):
+                return "reset_attempts" if self.attempts == 1 else "illegal"
             if self.holder == self.holder_before or self.attempts != self.attempts_before:
                 return "illegal"
             return "hand_over" if self.lease == self.lease_before else "take_over"
@@ -237,6 +239,16 @@ class Evidence:
     batches: list[BatchChange] = field(default_factory=list)
     """Changes of batches in their order."""
     needs: list[Need] = field(default_factory=list)
+    with_steps: set[int] = field(default_factory=set)
+    """The jobs of `jobs.go_on`."""
+    children: set[int] = field(default_factory=set)
+    """The jobs that steps have deferred."""
+    recorded: dict[int, tuple[str, ...]] = field(default_factory=dict)
+    """The names of the recorded steps of each job, in their order."""
+    signals: dict[int, list[str]] = field(default_factory=dict)
+    """The payloads of the signals that the load has committed, by job."""
+    taken: dict[int, str] = field(default_factory=dict)
+    """The payload that each completed job took, as the job's result says."""
     statuses: dict[int, str] = field(default_factory=dict)
     """The status of each job at the end, or when it was pruned."""
     atomic: set[int] = field(default_factory=set)
@@ -276,7 +288,7 @@ class Evidence:
         """All leases, each with the change that ended it."""
         ends, begins = {}, []
         for change in self.changes:
-            if change.verb == "hand_over":
+            if change.verb in ("hand_over", "reset_attempts"):
                 continue
             if change.before == "running":
                 ends[change.job, change.lease_before] = change
@@ -360,17 +372,24 @@ SELECT seq, extract(epoch FROM at)::float8, job_id, unique_key, before, after, l
     had_begun, has_begun, is_ahead
 FROM chaos_change ORDER BY seq
 """
-ENTRIES = "SELECT job_id, lease, what, extract(epoch FROM at)::float8 FROM chaos_ledger ORDER BY at"
+ENTRIES = "SELECT job_id, lease, what, extract(epoch FROM at)::float8 FROM chaos_ledger ORDER BY seq"
 PROMISES = "SELECT token, job_id, created, task, priority FROM chaos_promise ORDER BY token"
 BATCHES = "SELECT seq, batch_id, parent_id, what, calls FROM chaos_batch ORDER BY seq"
 NEEDS = "SELECT job_id, needs_job_id, after_failure FROM chaos_need ORDER BY job_id, needs_job_id"
 STATUSES = "SELECT id, status FROM skipqueue_job"
 PROCESSES = "SELECT worker_id, pid, name FROM chaos_process"
+CHILDREN = "SELECT job_id FROM chaos_child"
+RECORDED = """
+SELECT job_id, array_agg(name ORDER BY number) FROM skipqueue_step WHERE recorded_at IS NOT NULL GROUP BY job_id
+"""
+SIGNALS = "SELECT job_id, array_agg(payload) FROM chaos_signal GROUP BY job_id"
+TAKEN = "SELECT id, result ->> 'signal' FROM skipqueue_job WHERE result ? 'signal'"
 ROWS = """
 SELECT 'chaos_tenant', job_id FROM chaos_tenant.chaos_row UNION SELECT 'public', job_id FROM public.chaos_row
 """
 
 ATOMIC_TASKS = ("tests.chaos.jobs.work_atomic", "tests.chaos.jobs.work_completing")
+TASKS_WITH_STEPS = ("tests.chaos.jobs.go_on",)
 TASKS_THAT_WRITE_ROWS = ("tests.chaos.jobs.write_row", "tests.chaos.jobs.write_row_again")
 
 
@@ -391,6 +410,11 @@ def gather(connection: psycopg.Connection[Any], **known: Any) -> Evidence:
             BatchChange(seq, batch, parent, what, frozenset(calls))
             for seq, batch, parent, what, calls in connection.execute(BATCHES)
         ],
+        with_steps={promise.job for promise in promises if promise.task in TASKS_WITH_STEPS},
+        children={job for (job,) in connection.execute(CHILDREN)},
+        recorded={job: tuple(names) for job, names in connection.execute(RECORDED)},
+        signals=dict(connection.execute(SIGNALS).fetchall()),
+        taken=dict(connection.execute(TAKEN).fetchall()),
         needs=[Need(*row) for row in connection.execute(NEEDS)],
         statuses=pruned | dict(connection.execute(STATUSES).fetchall()),
         atomic={promise.job for promise in promises if promise.task in ATOMIC_TASKS},

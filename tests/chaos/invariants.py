@@ -1,4 +1,4 @@
-"""The twenty-one invariants: each is a function that yields the violations in the evidence, as sentences.
+"""The twenty-four invariants: each is a function that yields the violations in the evidence, as sentences.
 
 Invariant: each function is pure, and exact except `speed_is_back`, which depends on the load of the computer.
 """
@@ -18,6 +18,7 @@ from .policies import (
     sequences_are_in_order,
 )
 from .reasons import RECONNECT, Reason, excuse, hindrance, reason_of_repeat, was_silenced
+from .step_invariants import signals_arrive, steps_are_in_order, steps_happen_once
 
 Invariant = Callable[[Evidence], Iterator[str]]
 
@@ -36,7 +37,7 @@ SPEED_LIMIT = 10.0
 WAIT_LIMIT = 5.0
 """Seconds at most from the enqueue of an urgent job, or from the claim of any job, to its start."""
 
-KEEP_THE_LEASE = ("enqueue", "admit", "put_back", "prune", "hand_over")
+KEEP_THE_LEASE = ("enqueue", "admit", "put_back", "prune", "hand_over", "reset_attempts")
 """The kinds of changes that do not increase the lease."""
 
 LAST_BREATH = 0.2
@@ -46,7 +47,7 @@ LAST_BREATH = 0.2
 def nothing_is_lost(evidence: Evidence) -> Iterator[str]:
     """(1) Every committed job is finished in the end, and a job is there if and only if its transaction committed."""
     called_back = {change.job for change in evidence.changes if change.calls_back is not None}
-    promised = {promise.job for promise in evidence.promises} | called_back
+    promised = {promise.job for promise in evidence.promises} | called_back | evidence.children
     for job in sorted(promised - evidence.statuses.keys()):
         yield f"job {job} was committed, and has no row"
     for job in sorted(evidence.statuses.keys() - promised):
@@ -247,6 +248,9 @@ INVARIANTS: tuple[Invariant, ...] = (
     fairness_holds,
     batches_call_back_once,
     chains_are_in_order,
+    steps_happen_once,
+    steps_are_in_order,
+    signals_arrive,
 )
 
 

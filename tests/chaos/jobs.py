@@ -18,6 +18,7 @@ from django_skipqueue.values.backoff import constant
 
 from .models import Row
 from .promises import promise_all
+from .step_invariants import ITEMS
 from .witness import Ledger
 
 ledger = Ledger()
@@ -230,6 +231,24 @@ def overrun(context: JobContext, times: int) -> Result:
     return _write(context, "end")
 
 
+@job(takes_context=True, max_attempts=20, backoff=soon, timeout=20)
+def go_on(context: JobContext) -> Result:
+    """Go through steps of all kinds. `step_invariants` says which, and what each writes."""
+
+    def note(what: str) -> str:
+        return _note(context, f"step {what}")
+
+    account = context.step("account", note, "account", atomic=True)
+    context.sleep("nap", 0.2)
+    context.run_all("children", [work.s(0.0), work.s(0.02)])
+    signal = context.wait("go")
+    context.each("items", range(ITEMS), lambda number: note(f"item {number}"), atomic=True)
+    for _ in context.each("rest", range(ITEMS)):
+        _pause(0.02)
+    context.step("last", note, "last", atomic=True)
+    return {"lease": context.lease, "account": account, "signal": signal}
+
+
 @job(takes_context=True, max_attempts=3, backoff=soon)
 def fail(context: JobContext) -> None:
     """Fail each time."""
@@ -260,6 +279,14 @@ def _effect(context: JobContext, seconds: float) -> Result:
         cursor.execute("INSERT INTO chaos_ledger (job_id, lease, what) VALUES (%s, %s, 'effect')", row)
     _pause(seconds)
     return {"lease": context.lease}
+
+
+def _note(context: JobContext, what: str) -> str:
+    """Write what a step does, in the transaction that records the step."""
+    with connection.cursor() as cursor:
+        row: tuple[int, int, str] = (context.job_id, context.lease, what)
+        cursor.execute("INSERT INTO chaos_ledger (job_id, lease, what) VALUES (%s, %s, %s)", row)
+    return what
 
 
 def _lease_text(context: JobContext) -> str:

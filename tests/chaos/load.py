@@ -19,11 +19,12 @@ from django_skipqueue import Batch, Task, chain
 from django_skipqueue.jobs.task_call import TaskCall
 from django_skipqueue.models import Job, Queue
 from django_skipqueue.parts.batches.options import AfterFailure
+from django_skipqueue.parts.steps.signals import send_signal
 from django_skipqueue.queue.store import Store
 
 from . import jobs
 from .evidence import CANCELLED, URGENT
-from .promises import promise, promise_all, promise_order
+from .promises import promise, promise_all, promise_order, promise_signal
 
 store = Store("default")
 
@@ -48,8 +49,10 @@ class Rollback(Exception):
 class Load:
     """Defers `rate` jobs a second in a thread; after an outage it catches up."""
 
-    def __init__(self, choose: random.Random, *, rate: float, has_timeouts: bool = False) -> None:
-        """has_timeouts: whether some jobs exceed their timeout."""
+    def __init__(
+        self, choose: random.Random, *, rate: float, has_timeouts: bool = False, has_steps: bool = False
+    ) -> None:
+        """has_timeouts: whether some jobs exceed their timeout. has_steps: whether some jobs have steps."""
         self._choose = choose
         self._rate = rate
         self._over = threading.Event()
@@ -57,6 +60,7 @@ class Load:
         self._running: Future[None] | None = None
         self._deferred = 0
         self._ids: list[int] = []
+        self._with_steps: list[int] = []
         self._ordered_ids: list[int] = []
         """Jobs of batches and chains. The load does not retry these jobs, because retries would change their order."""
         # Each method that defers or changes jobs, and its weight in the random choice.
@@ -89,7 +93,9 @@ class Load:
             self._cancel_recent: 4,
             self._retry_recent: 1,
             self._pause_queue: 1,
-        } | ({self._defer_overrun: 1} if has_timeouts else {})
+        }
+        kinds |= {self._defer_overrun: 1} if has_timeouts else {}
+        kinds |= {self._defer_go_on: 8, self._signal: 10} if has_steps else {}
         self._kinds, self._weights = list(kinds), list(kinds.values())
 
     def start(self) -> None:
@@ -179,10 +185,14 @@ class Load:
         self._defer(jobs.in_strict_order, self._choose.randrange(4), self._choose.choice((0,) * 9 + (1,)))
 
     def mend(self) -> None:
-        """Retry or discard the jobs at which sequences have halted, as an operator does."""
+        """Do what an operator does: retry or discard the failures that halt a sequence; at the end send the signals."""
         for id in Job.objects.filter(status="failed", limit_kind="halting").values_list("pk", flat=True):
             retry_or_discard = self._choose.choice((store.retry, store.discard))
             retry_or_discard([id])
+        if self._running is None or self._running.done():  # the load is over: nobody else sends the signals
+            for id in Job.objects.unfinished().filter(task=jobs.go_on.name).values_list("pk", flat=True):
+                with transaction.atomic():
+                    self._send(id, "at the end")
 
     def _defer_rated(self) -> None:
         """Defer more jobs with a rate than may start at once."""
@@ -237,6 +247,23 @@ class Load:
             jobs.give_up.s(),
         ]
         return self._choose.choices(kinds, [8, 4, 4, 4, 3, 1, 1], k=count)
+
+    def _defer_go_on(self) -> None:
+        self._defer(jobs.go_on)
+        self._with_steps = [*self._with_steps[-40:], self._ids[-1]]
+
+    def _signal(self) -> None:
+        """Send a signal to a job that waits for it, has not come to the wait, has got the signal, or is finished."""
+        if self._with_steps:
+            id = self._choose.choice(self._with_steps)
+            with contextlib.suppress(Rollback), transaction.atomic():
+                self._send(id, f"signal {self._choose.random()}")
+                if self._choose.random() < 0.3:
+                    raise Rollback
+
+    def _send(self, id: int, payload: str) -> None:
+        if send_signal(store, [id], "go", payload):
+            promise_signal(id, payload)
 
     def _defer_fail(self) -> None:
         self._defer(jobs.fail)

@@ -28,6 +28,12 @@ def promise_all(jobs: Iterable[Job]) -> list[int]:
     return [job.pk for job in listed]
 
 
+def promise_signal(job_id: int, payload: str) -> None:
+    """Write down that a signal was sent, in the transaction that sends it."""
+    with connection.cursor() as cursor:
+        cursor.execute("INSERT INTO chaos_signal VALUES (%s, %s)", [job_id, payload])
+
+
 def promise_order(steps: list[list[Job]], after_failure: str) -> None:
     """Record that each job of a step needs each job of the step before."""
     needs = [

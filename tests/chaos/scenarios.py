@@ -53,6 +53,8 @@ class Scenario:
     """Whether every commit waits for a second PostgreSQL, to which the cluster can fail over."""
     has_three: bool = False
     """Whether one `runworker` serves three databases: then `one_of_three` runs it."""
+    has_steps: bool = False
+    """Whether some of its jobs go on where they stopped, and get signals."""
     has_carrier: bool = False
     """Whether Celery runs the jobs: then `run_with_carrier` runs it."""
 
@@ -131,6 +133,18 @@ SCENARIOS = {
     "database-clock-off": Scenario(strokes=DATABASE_CLOCK),
     "large-rows": Scenario(strokes=[faults.send_large]),
     "short-then-long": Scenario(strokes=[faults.short_then_long]),
+    "steps": Scenario(
+        strokes=[
+            faults.kill_worker,
+            faults.stop_machine,
+            faults.cut_network,
+            faults.pause_postgres,
+            faults.terminate_backends,
+            faults.kill_machine,
+        ],
+        pause=(0.3, 1.0),
+        has_steps=True,
+    ),
     "relay": Scenario(
         strokes=[],
         has_carrier=True,
@@ -139,6 +153,7 @@ SCENARIOS = {
         strokes=[],
         pause=(0.5, 4.0),
         lengths=3,
+        has_steps=True,
         lanes=[POSTGRES, (*PROCESSES, *NETWORK, *CLOCKS), (*PROCESSES, *NETWORK, *CLOCKS)],
     ),
 }
@@ -158,7 +173,7 @@ class Run:
         folder.mkdir(parents=True)
         self._choose = random.Random(f"{seed} {name}")
         self._stage = Stage(cluster, self._machines(cluster, folder))
-        self._load = Load(random.Random(self._choose.random()), rate=rate)
+        self._load = Load(random.Random(self._choose.random()), rate=rate, has_steps=self.scenario.has_steps)
 
     def _machines(self, cluster: Cluster, folder: Path) -> list[Machine]:
         options = {"own_clock": self.scenario.has_clocks, "knows_standby": self.scenario.has_standby}

@@ -8,6 +8,8 @@
   change.
 - `chaos_batch`: a trigger writes a row when a batch is made, finished or deleted, numbered like the changes of jobs.
 - `chaos_process`: a trigger writes a row for each worker process that registers.
+- `chaos_child`: by a trigger, the jobs that steps of other jobs have deferred.
+- `chaos_signal`: by the load, in the transaction that sends a signal.
 - `chaos_row`: a task writes a row through Django. The table exists in two schemas: in `chaos_tenant`, which each new
   connection must choose, and in `public`, into which a connection writes that was not set up.
 
@@ -33,11 +35,15 @@ CREATE TABLE chaos_promise (
 
 CREATE TABLE chaos_need (job_id bigint NOT NULL, needs_job_id bigint NOT NULL, after_failure text NOT NULL);
 
+CREATE TABLE chaos_child (job_id bigint PRIMARY KEY);
+CREATE TABLE chaos_signal (job_id bigint NOT NULL, payload text NOT NULL);
+
 CREATE SCHEMA chaos_tenant;
 CREATE TABLE public.chaos_row (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, job_id bigint NOT NULL);
 CREATE TABLE chaos_tenant.chaos_row (LIKE public.chaos_row INCLUDING ALL);
 
 CREATE TABLE chaos_ledger (
+    seq bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     job_id bigint NOT NULL, lease bigint NOT NULL, what text NOT NULL, at timestamptz NOT NULL DEFAULT chaos_now()
 );
 CREATE INDEX ON chaos_ledger (job_id);
@@ -120,6 +126,15 @@ $$;
 
 CREATE TRIGGER chaos_note AFTER INSERT ON skipqueue_worker FOR EACH ROW EXECUTE FUNCTION chaos_note_worker();
 
+CREATE FUNCTION chaos_note_child() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    INSERT INTO chaos_child VALUES (NEW.job_id) ON CONFLICT DO NOTHING;
+    RETURN NULL;
+END
+$$;
+
+CREATE TRIGGER chaos_note AFTER INSERT ON skipqueue_child FOR EACH ROW EXECUTE FUNCTION chaos_note_child();
+
 CREATE FUNCTION chaos_note_batch() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     IF TG_OP = 'DELETE' THEN
@@ -143,8 +158,9 @@ FOR EACH ROW EXECUTE FUNCTION chaos_note_batch();
 
 EMPTY_TABLES = """
 TRUNCATE skipqueue_job, skipqueue_worker, skipqueue_rate, skipqueue_batch, skipqueue_batch_pruned, skipqueue_dependency,
-    chaos_promise, chaos_need, chaos_ledger, chaos_change, chaos_batch, chaos_process, public.chaos_row,
-    chaos_tenant.chaos_row RESTART IDENTITY
+    skipqueue_step, skipqueue_signal, skipqueue_child,
+    chaos_promise, chaos_need, chaos_child, chaos_signal, chaos_ledger, chaos_change, chaos_batch, chaos_process,
+    public.chaos_row, chaos_tenant.chaos_row RESTART IDENTITY
 """
 
 REAL_TIME = """

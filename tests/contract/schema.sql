@@ -10,6 +10,9 @@ ALTER TABLE ONLY public.skipqueue_batch_pruned
 ALTER TABLE ONLY public.skipqueue_celery_worker
     ADD CONSTRAINT skipqueue_celery_worker_pkey PRIMARY KEY (worker_id);
 
+ALTER TABLE ONLY public.skipqueue_child
+    ADD CONSTRAINT skipqueue_child_pkey PRIMARY KEY (parent_id, name, "position");
+
 ALTER TABLE ONLY public.skipqueue_dependency
     ADD CONSTRAINT skipqueue_dependency_pkey PRIMARY KEY (job_id, "position");
 
@@ -42,6 +45,12 @@ ALTER TABLE ONLY public.skipqueue_schedule
 
 ALTER TABLE ONLY public.skipqueue_schedule
     ADD CONSTRAINT skipqueue_schedule_pkey PRIMARY KEY (id);
+
+ALTER TABLE ONLY public.skipqueue_signal
+    ADD CONSTRAINT skipqueue_signal_pkey PRIMARY KEY (job_id, name);
+
+ALTER TABLE ONLY public.skipqueue_step
+    ADD CONSTRAINT skipqueue_step_pkey PRIMARY KEY (job_id, name);
 
 ALTER TABLE ONLY public.skipqueue_worker
     ADD CONSTRAINT skipqueue_worker_pkey PRIMARY KEY (id);
@@ -103,6 +112,8 @@ CREATE INDEX skipqueue_batch_pruned_of ON public.skipqueue_batch_pruned USING bt
 
 CREATE INDEX skipqueue_celery_worker_worker_id_56347ea6_like ON public.skipqueue_celery_worker USING btree (worker_id text_pattern_ops);
 
+CREATE INDEX skipqueue_child_job ON public.skipqueue_child USING btree (job_id);
+
 CREATE INDEX skipqueue_dependency_unmet ON public.skipqueue_dependency USING btree (needs_job_id, after_failure, job_id) WHERE (NOT is_met);
 
 CREATE INDEX skipqueue_deployment_name_000f213f_like ON public.skipqueue_deployment USING btree (name text_pattern_ops);
@@ -123,7 +134,7 @@ CREATE INDEX skipqueue_job_failed ON public.skipqueue_job USING btree (queue_nam
 
 CREATE INDEX skipqueue_job_halted ON public.skipqueue_job USING btree (finished_at, id) WHERE ((limit_kind = 'halting'::text) AND (status = 'failed'::text));
 
-CREATE INDEX skipqueue_job_limit_held ON public.skipqueue_job USING btree (limit_key) WHERE ((limit_key IS NOT NULL) AND ((status = ANY (ARRAY['queued'::text, 'running'::text])) OR (gate = 'rate'::text) OR (((started_at IS NOT NULL) OR (attempts > 0)) AND (limit_kind = ANY (ARRAY['sequence'::text, 'halting'::text])) AND (status = 'scheduled'::text)) OR ((limit_kind = 'halting'::text) AND (status = 'failed'::text))));
+CREATE INDEX skipqueue_job_limit_held ON public.skipqueue_job USING btree (limit_key) WHERE ((limit_key IS NOT NULL) AND ((status = ANY (ARRAY['queued'::text, 'running'::text])) OR (gate = 'rate'::text) OR (((started_at IS NOT NULL) OR (attempts > 0)) AND (limit_kind = ANY (ARRAY['sequence'::text, 'halting'::text])) AND ((status = 'scheduled'::text) OR (gate = 'held'::text))) OR ((limit_kind = 'halting'::text) AND (status = 'failed'::text))));
 
 CREATE INDEX skipqueue_job_limit_waiting ON public.skipqueue_job USING btree (limit_key, (
 CASE
@@ -154,6 +165,16 @@ CREATE INDEX skipqueue_schedule_fire ON public.skipqueue_schedule USING btree (f
 
 CREATE INDEX skipqueue_schedule_name_26ea8b6f_like ON public.skipqueue_schedule USING btree (name text_pattern_ops);
 
+CREATE INDEX skipqueue_signal_oldest ON public.skipqueue_signal USING btree (sent_at) WHERE (taken_at IS NULL);
+
+CREATE INDEX skipqueue_signal_untaken ON public.skipqueue_signal USING btree (job_id, name) WHERE (taken_at IS NULL);
+
+CREATE INDEX skipqueue_step_due ON public.skipqueue_step USING btree (wakes_at) WHERE is_waiting;
+
+CREATE INDEX skipqueue_step_sleeping ON public.skipqueue_step USING btree (wakes_at) WHERE (kind = 'sleep'::text);
+
+CREATE INDEX skipqueue_step_waiting ON public.skipqueue_step USING btree (started_at) WHERE is_waiting;
+
 CREATE INDEX skipqueue_worker_id_43c5465b_like ON public.skipqueue_worker USING btree (id text_pattern_ops);
 
 CREATE INDEX skipqueue_worker_request_worker_id_17f724ed_like ON public.skipqueue_worker_request USING btree (worker_id text_pattern_ops);
@@ -181,6 +202,7 @@ CREATE TABLE public.skipqueue_archivedjob (
     rate_burst smallint,
     rate_interval double precision,
     rate_key text,
+    records jsonb,
     result jsonb,
     retention jsonb,
     run_after timestamp with time zone NOT NULL,
@@ -220,6 +242,13 @@ CREATE TABLE public.skipqueue_celery_worker (
     refused bigint DEFAULT 0 NOT NULL,
     relay_of text DEFAULT ''::text NOT NULL,
     worker_id text NOT NULL,
+);
+
+CREATE TABLE public.skipqueue_child (
+    "position" integer NOT NULL,
+    job_id bigint NOT NULL,
+    name text NOT NULL,
+    parent_id bigint NOT NULL,
 );
 
 CREATE TABLE public.skipqueue_dependency (
@@ -417,6 +446,30 @@ CREATE TABLE public.skipqueue_schedule (
     timezone text DEFAULT 'UTC'::text NOT NULL,
 );
 
+CREATE TABLE public.skipqueue_signal (
+    by text DEFAULT ''::text NOT NULL,
+    job_id bigint NOT NULL,
+    name text NOT NULL,
+    payload jsonb NOT NULL,
+    reason text DEFAULT ''::text NOT NULL,
+    sent_at timestamp with time zone NOT NULL,
+    taken_at timestamp with time zone,
+);
+
+CREATE TABLE public.skipqueue_step (
+    attempt integer NOT NULL,
+    error jsonb,
+    is_waiting boolean,
+    job_id bigint NOT NULL,
+    kind text NOT NULL,
+    name text NOT NULL,
+    number integer NOT NULL,
+    recorded_at timestamp with time zone,
+    result jsonb,
+    started_at timestamp with time zone NOT NULL,
+    wakes_at timestamp with time zone,
+);
+
 CREATE TABLE public.skipqueue_worker (
     CONSTRAINT skipqueue_worker_queues CHECK ((jsonb_typeof(queues) = 'array'::text)),
     CONSTRAINT skipqueue_worker_times CHECK ((((started_at IS NULL) OR ((started_at >= '0001-01-02 00:00:00+00'::timestamp with time zone) AND (started_at < '9999-01-01 00:00:00+00'::timestamp with time zone))) AND ((heartbeat_at IS NULL) OR ((heartbeat_at >= '0001-01-02 00:00:00+00'::timestamp with time zone) AND (heartbeat_at < '9999-01-01 00:00:00+00'::timestamp with time zone))))),
@@ -432,6 +485,7 @@ CREATE TABLE public.skipqueue_worker (
     pid integer NOT NULL,
     queues jsonb NOT NULL,
     started_at timestamp with time zone DEFAULT statement_timestamp() NOT NULL,
+    version text DEFAULT ''::text NOT NULL,
 )
 WITH (fillfactor='50', autovacuum_vacuum_scale_factor='0', autovacuum_vacuum_threshold='500');
 

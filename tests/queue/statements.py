@@ -25,6 +25,12 @@ from django_skipqueue.parts.rates import admit as admit_rates
 from django_skipqueue.parts.rates import queues as rated_queues
 from django_skipqueue.parts.rates import services as rate_services
 from django_skipqueue.parts.rates import states as rates_now
+from django_skipqueue.parts.steps import children as of_children
+from django_skipqueue.parts.steps import console as steps_now
+from django_skipqueue.parts.steps import operate as operate_steps
+from django_skipqueue.parts.steps import record as record_steps
+from django_skipqueue.parts.steps import signals as send_signals
+from django_skipqueue.parts.steps import wake as wake_waiting
 from django_skipqueue.parts.unique import enqueue as enqueue_unique
 from django_skipqueue.queue import fragments
 
@@ -62,6 +68,12 @@ MODULES: tuple[ModuleType, ...] = (
     rates_now,
     rated_queues,
     rate_services,
+    of_children,
+    steps_now,
+    operate_steps,
+    record_steps,
+    send_signals,
+    wake_waiting,
 )
 
 FIRST_WORD = r"\s*(BEGIN|DELETE|DISCARD|EXPLAIN|INSERT|LISTEN|LOCK|NOTIFY|RESET|SELECT|SET|UNLISTEN|UPDATE|WITH)\b"

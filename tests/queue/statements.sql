@@ -644,7 +644,7 @@ WHERE id = ANY (%(ids)s::bigint[])
 RETURNING id
 
 -- EXPIRED (queue.prune)
-SELECT job.id
+SELECT kept_job.id
 FROM
     (
         VALUES
@@ -652,27 +652,45 @@ FROM
     ) AS kept (status, retention),
     LATERAL (
         SELECT id
-        FROM skipqueue_job
+        FROM skipqueue_job AS job
         WHERE
             status IN ('completed', 'failed', 'discarded')
             AND status = kept.status
             AND finished_at <= statement_timestamp() - kept.retention - make_interval(secs => %(grace)s)
             AND id <> ALL (%(skipped)s::bigint[])
+            AND (
+                SELECT true
+                FROM
+                    skipqueue_child AS child
+                    JOIN skipqueue_step AS step ON step.job_id = child.parent_id AND step.name = child.name
+                    JOIN skipqueue_job AS parent ON parent.id = child.parent_id
+                WHERE child.job_id = job.id AND step.recorded_at IS NULL AND parent.finished_at IS NULL
+                LIMIT 1
+            ) IS NULL
         ORDER BY finished_at
         LIMIT %(limit)s
         FOR UPDATE SKIP LOCKED
-    ) AS job
+    ) AS kept_job
 UNION ALL
 SELECT id
 FROM (
     SELECT id
-    FROM skipqueue_job
+    FROM skipqueue_job AS job
     WHERE
         status IN ('completed', 'failed', 'discarded')
         AND retention IS NOT NULL
         AND (finished_at AT TIME ZONE 'UTC') + make_interval(secs => (retention ->> status)::float8)
             <= (statement_timestamp() - make_interval(secs => %(grace)s)) AT TIME ZONE 'UTC'
         AND id <> ALL (%(skipped)s::bigint[])
+            AND (
+                SELECT true
+                FROM
+                    skipqueue_child AS child
+                    JOIN skipqueue_step AS step ON step.job_id = child.parent_id AND step.name = child.name
+                    JOIN skipqueue_job AS parent ON parent.id = child.parent_id
+                WHERE child.job_id = job.id AND step.recorded_at IS NULL AND parent.finished_at IS NULL
+                LIMIT 1
+            ) IS NULL
     ORDER BY (finished_at AT TIME ZONE 'UTC') + make_interval(secs => (retention ->> status)::float8)
     LIMIT %(limit)s
     FOR UPDATE SKIP LOCKED
@@ -684,6 +702,15 @@ WITH pruned AS (
     DELETE FROM skipqueue_job
     WHERE id = ANY (ARRAY (SELECT unnest(%(ids)s::bigint[])))
     RETURNING id, status, batch_id
+),
+steps AS (
+    DELETE FROM skipqueue_step AS step USING pruned WHERE step.job_id = pruned.id
+),
+signals AS (
+    DELETE FROM skipqueue_signal AS signal USING pruned WHERE signal.job_id = pruned.id
+),
+children AS (
+    DELETE FROM skipqueue_child AS child USING pruned WHERE child.parent_id = pruned.id
 ),
 noted AS (
     INSERT INTO skipqueue_batch_pruned (batch_id, status, jobs)
@@ -1214,16 +1241,17 @@ RETURNING job.id
 
 -- HEARTBEAT_WORKERS (queue.workers)
 INSERT INTO skipqueue_worker AS written (
-    id, name, hostname, pid, queues, concurrency, memory_mb, jobs_done, deployment, is_external, started_at,
+    id, name, hostname, pid, queues, concurrency, memory_mb, jobs_done, deployment, version, is_external, started_at,
     heartbeat_at
 )
 SELECT
     worker.id, worker.name, worker.hostname, worker.pid, worker.queues, worker.concurrency, worker.memory_mb,
-    COALESCE(worker.jobs_done, 0), COALESCE(worker.deployment, ''), COALESCE(worker.is_external, false),
+    COALESCE(worker.jobs_done, 0), COALESCE(worker.deployment, ''), COALESCE(worker.version, ''),
+    COALESCE(worker.is_external, false),
     statement_timestamp(), statement_timestamp()
 FROM json_to_recordset(%(workers)s::json) AS worker (
     id text, name text, hostname text, pid integer, queues jsonb, concurrency integer, memory_mb integer,
-    jobs_done bigint, deployment text, is_external boolean
+    jobs_done bigint, deployment text, version text, is_external boolean
 )
 ORDER BY worker.id
 ON CONFLICT (id) DO UPDATE SET
@@ -1394,10 +1422,37 @@ WITH pruned AS (
     WHERE id = ANY (ARRAY (SELECT unnest(%(ids)s::bigint[])))
     RETURNING *
 ), archived AS (
-    INSERT INTO skipqueue_archivedjob (limit_key, limit_kind, capacity, rate_key, rate_interval, rate_burst, unique_key, unique_seconds, queue_name, task, args, kwargs, status, priority, attempts, max_attempts, run_after, enqueued_at, locked_by, started_at, result, last_error, errors, progress, logs, timeout, retention, metadata, operations, id, finished_at)
-    SELECT limit_key, limit_kind, capacity, rate_key, rate_interval, rate_burst, unique_key, unique_seconds, queue_name, task, args, kwargs, status, priority, attempts, max_attempts, run_after, enqueued_at, locked_by, started_at, result, last_error, errors, progress, logs, timeout, retention, metadata, operations, id, finished_at
+    INSERT INTO skipqueue_archivedjob (limit_key, limit_kind, capacity, rate_key, rate_interval, rate_burst, unique_key, unique_seconds, queue_name, task, args, kwargs, status, priority, attempts, max_attempts, run_after, enqueued_at, locked_by, started_at, result, last_error, errors, progress, logs, timeout, retention, metadata, operations, id, finished_at, records)
+    SELECT limit_key, limit_kind, capacity, rate_key, rate_interval, rate_burst, unique_key, unique_seconds, queue_name, task, args, kwargs, status, priority, attempts, max_attempts, run_after, enqueued_at, locked_by, started_at, result, last_error, errors, progress, logs, timeout, retention, metadata, operations, id, finished_at, (
+        SELECT jsonb_build_object(
+            'steps', jsonb_agg(to_jsonb(step) ORDER BY step.number),
+            'signals', (
+                SELECT jsonb_agg(to_jsonb(signal) ORDER BY signal.sent_at)
+                FROM skipqueue_signal AS signal
+                WHERE signal.job_id = pruned.id
+            ),
+            'children', (
+                SELECT jsonb_agg(to_jsonb(child) ORDER BY child.name, child.position)
+                FROM (
+                    SELECT * FROM skipqueue_child WHERE parent_id = pruned.id ORDER BY name, position LIMIT 1000
+                ) AS child
+            )
+        )
+        FROM skipqueue_step AS step
+        WHERE step.job_id = pruned.id
+        HAVING count(*) > 0
+    )
     FROM pruned
     WHERE %(kept)s::interval IS NULL OR finished_at > statement_timestamp() - %(kept)s::interval
+),
+steps AS (
+    DELETE FROM skipqueue_step AS step USING pruned WHERE step.job_id = pruned.id
+),
+signals AS (
+    DELETE FROM skipqueue_signal AS signal USING pruned WHERE signal.job_id = pruned.id
+),
+children AS (
+    DELETE FROM skipqueue_child AS child USING pruned WHERE child.parent_id = pruned.id
 ),
 noted AS (
     INSERT INTO skipqueue_batch_pruned (batch_id, status, jobs)
@@ -3514,7 +3569,7 @@ chosen AS MATERIALIZED (
                         OR (
                             (started_at IS NOT NULL OR attempts > 0)
                             AND limit_kind IN ('sequence', 'halting')
-                            AND status = 'scheduled'
+                            AND (status = 'scheduled' OR gate = 'held')
                         )
                         OR (limit_kind = 'halting' AND status = 'failed')
                     )
@@ -3624,7 +3679,7 @@ chosen AS MATERIALIZED (
                         OR (
                             (started_at IS NOT NULL OR attempts > 0)
                             AND limit_kind IN ('sequence', 'halting')
-                            AND status = 'scheduled'
+                            AND (status = 'scheduled' OR gate = 'held')
                         )
                         OR (limit_kind = 'halting' AND status = 'failed')
                     )
@@ -3729,7 +3784,7 @@ SELECT
                 OR (
                     (started_at IS NOT NULL OR attempts > 0)
                     AND limit_kind IN ('sequence', 'halting')
-                    AND status = 'scheduled'
+                    AND (status = 'scheduled' OR gate = 'held')
                 )
                 OR (limit_kind = 'halting' AND status = 'failed')
             )
@@ -3824,7 +3879,7 @@ WITH chosen AS MATERIALIZED (
                                 OR (
                                     (started_at IS NOT NULL OR attempts > 0)
                                     AND limit_kind IN ('sequence', 'halting')
-                                    AND status = 'scheduled'
+                                    AND (status = 'scheduled' OR gate = 'held')
                                 )
                                 OR (limit_kind = 'halting' AND status = 'failed')
                             )
@@ -3919,7 +3974,7 @@ WITH chosen AS MATERIALIZED (
                                 OR (
                                     (started_at IS NOT NULL OR attempts > 0)
                                     AND limit_kind IN ('sequence', 'halting')
-                                    AND status = 'scheduled'
+                                    AND (status = 'scheduled' OR gate = 'held')
                                 )
                                 OR (limit_kind = 'halting' AND status = 'failed')
                             )
@@ -4276,7 +4331,7 @@ FROM
                     OR (
                         (started_at IS NOT NULL OR attempts > 0)
                         AND limit_kind IN ('sequence', 'halting')
-                        AND status = 'scheduled'
+                        AND (status = 'scheduled' OR gate = 'held')
                     )
                     OR (limit_kind = 'halting' AND status = 'failed')
                 )
@@ -4318,7 +4373,7 @@ WITH surplus AS MATERIALIZED (
                         OR (
                             (started_at IS NOT NULL OR attempts > 0)
                             AND limit_kind IN ('sequence', 'halting')
-                            AND status = 'scheduled'
+                            AND (status = 'scheduled' OR gate = 'held')
                         )
                         OR (limit_kind = 'halting' AND status = 'failed')
                     )
@@ -5140,6 +5195,421 @@ admitted AS (
     RETURNING job.queue_name, job.status, NULL::text AS later_key
 )
 SELECT queue_name, count(*), (SELECT array_agg(id) FROM put_back) FROM admitted GROUP BY queue_name
+
+-- ADD_CHILDREN (parts.steps.children)
+WITH added AS (
+    INSERT INTO skipqueue_child (parent_id, name, position, job_id)
+    SELECT %(job_id)s, %(name)s, child.position, child.id
+    FROM unnest(%(ids)s::bigint[]) WITH ORDINALITY AS child (id, position)
+),
+needed AS (
+    INSERT INTO skipqueue_dependency (job_id, position, needs_job_id, after_failure)
+    SELECT
+        %(job_id)s,
+        COALESCE((SELECT max(position) FROM skipqueue_dependency WHERE job_id = %(job_id)s), 0) + child.position,
+        child.id,
+        'run'
+    FROM (
+        SELECT id, min(position) AS position
+        FROM unnest(%(ids)s::bigint[]) WITH ORDINALITY AS child (id, position)
+        GROUP BY id
+    ) AS child
+)
+UPDATE skipqueue_job SET held = true WHERE id = %(job_id)s RETURNING id
+
+-- CHILDREN (parts.steps.children)
+SELECT child.job_id, job.task, job.status, job.result::text, job.last_error
+FROM
+    skipqueue_child AS child
+    LEFT JOIN skipqueue_job AS job ON job.id = child.job_id
+WHERE child.parent_id = %(job_id)s AND child.name = %(name)s
+ORDER BY child.position
+
+-- HOLD_AGAIN (parts.steps.children)
+WITH held AS MATERIALIZED (
+    SELECT id
+    FROM skipqueue_job
+    WHERE id = %(job_id)s AND lease = %(lease)s
+    FOR NO KEY UPDATE
+),
+needed AS (
+    UPDATE skipqueue_dependency AS needs
+    SET is_met = false
+    FROM held
+    WHERE needs.job_id = held.id AND needs.needs_job_id = ANY (%(ids)s::bigint[])
+)
+UPDATE skipqueue_job AS job SET held = true FROM held WHERE job.id = held.id RETURNING job.id
+
+-- FORGET_CHILDREN (parts.steps.children)
+DELETE FROM skipqueue_dependency WHERE job_id = %(job_id)s AND needs_job_id = ANY (%(ids)s::bigint[])
+
+-- END_WAITS (parts.steps.children)
+WITH ended AS (
+    UPDATE skipqueue_step
+    SET is_waiting = NULL
+    WHERE job_id = ANY ((SELECT %(ids)s::bigint[])::bigint[]) AND COALESCE(is_waiting, false)
+    RETURNING job_id
+),
+let_go AS (
+    UPDATE skipqueue_job SET held = NULL WHERE id = ANY (ARRAY (SELECT job_id FROM ended))
+)
+SELECT child.job_id
+FROM
+    skipqueue_step AS step
+    JOIN skipqueue_child AS child ON child.parent_id = step.job_id AND child.name = step.name
+    JOIN skipqueue_job AS job ON job.id = child.job_id
+WHERE
+    step.job_id = ANY ((SELECT %(ids)s::bigint[])::bigint[])
+    AND step.kind = 'run'
+    AND step.recorded_at IS NULL
+    AND job.started_at IS NULL
+    AND job.finished_at IS NULL
+
+-- END_SLEEPS (parts.steps.children)
+WITH asleep AS MATERIALIZED (
+    SELECT ctid AS place
+    FROM skipqueue_step
+    WHERE
+        job_id = ANY ((SELECT %(ids)s::bigint[])::bigint[])
+        AND COALESCE(kind, '') = 'sleep'
+        AND wakes_at > statement_timestamp()
+)
+UPDATE skipqueue_step AS step
+SET wakes_at = statement_timestamp()
+WHERE step.ctid = ANY (ARRAY (SELECT place FROM asleep))
+RETURNING step.job_id
+
+-- MOVE_SLEEPS (parts.steps.children)
+WITH asleep AS MATERIALIZED (
+    SELECT ctid AS place
+    FROM skipqueue_step
+    WHERE
+        job_id = ANY ((SELECT %(ids)s::bigint[])::bigint[])
+        AND COALESCE(kind, '') = 'sleep'
+        AND wakes_at > statement_timestamp()
+)
+UPDATE skipqueue_step AS step
+SET wakes_at = (SELECT run_after FROM skipqueue_job AS job WHERE job.id = step.job_id)
+WHERE step.ctid = ANY (ARRAY (SELECT place FROM asleep))
+RETURNING step.job_id
+
+-- REOPEN_FAILED (parts.steps.children)
+UPDATE skipqueue_step AS step
+SET recorded_at = NULL, error = NULL
+FROM (
+    SELECT job_id, max(number) AS number
+    FROM skipqueue_step
+    WHERE job_id = ANY ((SELECT %(ids)s::bigint[])::bigint[])
+    GROUP BY job_id
+) AS last
+WHERE step.job_id = last.job_id AND step.number = last.number AND step.error IS NOT NULL
+RETURNING step.job_id
+
+-- STEP_COUNTS (parts.steps.console)
+SELECT waiting.number, waiting.seconds, untaken.number, untaken.seconds, sleeping.number
+FROM
+    (
+        SELECT
+            count(*) AS number,
+            COALESCE(extract(epoch FROM statement_timestamp() - min(started_at)), 0)::float8 AS seconds
+        FROM (SELECT started_at FROM skipqueue_step WHERE is_waiting ORDER BY started_at LIMIT 10000) AS step
+    ) AS waiting,
+    (
+        SELECT
+            count(*) AS number,
+            COALESCE(extract(epoch FROM statement_timestamp() - min(sent_at)), 0)::float8 AS seconds
+        FROM (SELECT sent_at FROM skipqueue_signal WHERE taken_at IS NULL ORDER BY sent_at LIMIT 10000) AS signal
+    ) AS untaken,
+    (
+        SELECT count(*) AS number
+        FROM (
+            SELECT job_id
+            FROM skipqueue_step
+            WHERE kind = 'sleep' AND wakes_at > statement_timestamp()
+            ORDER BY wakes_at
+            LIMIT 10000
+        ) AS step
+        WHERE EXISTS (SELECT FROM skipqueue_job AS job WHERE job.id = step.job_id AND job.status = 'scheduled')
+    ) AS sleeping
+LIMIT 1
+
+-- UNTAKEN (parts.steps.console)
+SELECT signal.job_id, job.task, signal.name, signal.sent_at
+FROM
+    (
+        SELECT job_id, name, sent_at
+        FROM skipqueue_signal
+        WHERE taken_at IS NULL AND sent_at < statement_timestamp() - make_interval(secs => %(seconds)s)
+        ORDER BY sent_at
+        LIMIT 1000
+    ) AS signal
+    JOIN skipqueue_job AS job ON job.id = signal.job_id
+WHERE job.finished_at IS NULL
+ORDER BY signal.sent_at
+LIMIT 100
+
+-- FORGET (parts.steps.console)
+WITH steps AS (
+    DELETE FROM skipqueue_step WHERE job_id = ANY ((SELECT %(ids)s::bigint[])::bigint[])
+),
+signals AS (
+    DELETE FROM skipqueue_signal WHERE job_id = ANY ((SELECT %(ids)s::bigint[])::bigint[])
+)
+DELETE FROM skipqueue_child WHERE parent_id = ANY ((SELECT %(ids)s::bigint[])::bigint[])
+
+-- WITH_STEP (parts.steps.operate)
+SELECT job_id FROM skipqueue_step WHERE job_id = ANY ((SELECT %(ids)s::bigint[])::bigint[]) AND name = %(step)s
+
+-- FORGET_STEPS (parts.steps.operate)
+WITH first AS MATERIALIZED (
+    SELECT step.job_id AS id, step.number
+    FROM
+        skipqueue_step AS step
+        JOIN skipqueue_job AS job ON job.id = step.job_id
+    WHERE
+        step.job_id = ANY ((SELECT %(ids)s::bigint[])::bigint[])
+        AND step.name = %(step)s
+        AND job.status IN ('failed', 'discarded')
+    ORDER BY step.job_id
+    FOR NO KEY UPDATE OF job SKIP LOCKED
+),
+forgotten AS MATERIALIZED (
+    DELETE FROM skipqueue_step AS step
+    USING first
+    WHERE step.job_id = first.id AND step.number >= first.number
+    RETURNING step.job_id, step.name, step.kind
+),
+signals AS (
+    DELETE FROM skipqueue_signal AS signal
+    USING forgotten
+    WHERE
+        signal.job_id = forgotten.job_id
+        AND signal.name = forgotten.name
+        AND forgotten.kind = 'wait'
+        AND signal.taken_at IS NOT NULL
+),
+children AS (
+    DELETE FROM skipqueue_child AS child
+    USING forgotten
+    WHERE child.parent_id = forgotten.job_id AND child.name = forgotten.name
+    RETURNING child.parent_id, child.job_id
+),
+needs AS (
+    DELETE FROM skipqueue_dependency AS needs
+    USING children
+    WHERE needs.job_id = children.parent_id AND needs.needs_job_id = children.job_id
+)
+UPDATE skipqueue_job AS job SET held = NULL WHERE job.id = ANY (ARRAY (SELECT id FROM first)) RETURNING job.id
+
+-- COPY_STEPS (parts.steps.operate)
+INSERT INTO skipqueue_step
+    (job_id, name, kind, number, attempt, started_at, recorded_at, result, error, wakes_at)
+SELECT
+    made.copy_id, step.name, step.kind, step.number, 1, step.started_at, step.recorded_at, step.result, step.error,
+    step.wakes_at
+FROM
+    unnest(%(ids)s::bigint[], %(copy_ids)s::bigint[]) AS made (id, copy_id)
+    JOIN skipqueue_step AS first ON first.job_id = made.id AND first.name = %(step)s
+    JOIN skipqueue_step AS step ON step.job_id = made.id
+WHERE step.number < first.number AND step.recorded_at IS NOT NULL
+
+-- STEPS (parts.steps.record)
+SELECT
+    name, kind, number, attempt, result::text, error::text, recorded_at IS NOT NULL,
+    extract(epoch FROM wakes_at - statement_timestamp())::float8
+FROM skipqueue_step
+WHERE job_id = %(job_id)s
+ORDER BY number
+
+-- RECORD_STEP (parts.steps.record)
+WITH held AS MATERIALIZED (
+    SELECT id
+    FROM skipqueue_job
+    WHERE id = %(job_id)s AND lease = %(lease)s
+    FOR NO KEY UPDATE
+),
+reset AS (
+    UPDATE skipqueue_job AS job
+    SET attempts = CASE WHEN %(resets)s::boolean AND (job.attempts <> 1 OR job.deaths IS NOT NULL) THEN 1 ELSE job.attempts END,
+        deaths = CASE WHEN %(resets)s::boolean AND (job.attempts <> 1 OR job.deaths IS NOT NULL) THEN NULL ELSE job.deaths END,
+        operations = CASE WHEN %(resets)s::boolean AND (job.attempts <> 1 OR job.deaths IS NOT NULL) THEN COALESCE(
+        CASE WHEN jsonb_array_length(job.operations) < 50 THEN job.operations ELSE job.operations - 0 END, '[]'
+    ) || jsonb_build_object(
+        'at', statement_timestamp(), 'verb', 'reset', 'by', %(by)s::text, 'reason', %(reason)s::text,
+        'attempts', job.attempts, 'attempts_after', 1
+    ) ELSE job.operations END,
+        held = NULL
+    FROM held
+    WHERE job.id = held.id AND (%(resets)s::boolean AND (job.attempts <> 1 OR job.deaths IS NOT NULL) OR job.held)
+)
+INSERT INTO skipqueue_step AS step
+    (job_id, name, kind, number, attempt, started_at, recorded_at, result, error, wakes_at)
+SELECT
+    held.id, %(name)s, %(kind)s, %(number)s, %(attempt)s,
+    statement_timestamp() - make_interval(secs => %(seconds)s::float8),
+    CASE WHEN NOT %(is_open)s::boolean THEN statement_timestamp() END,
+    %(result)s::text::jsonb, %(error)s::text::jsonb,
+    statement_timestamp() + make_interval(secs => %(delay)s::float8)
+FROM held
+ON CONFLICT (job_id, name) DO UPDATE
+SET attempt = excluded.attempt, recorded_at = excluded.recorded_at, result = excluded.result, error = excluded.error
+RETURNING 1
+
+-- TAKE_SIGNAL (parts.steps.record)
+WITH held AS MATERIALIZED (
+    SELECT id
+    FROM skipqueue_job
+    WHERE id = %(job_id)s AND lease = %(lease)s
+    FOR NO KEY UPDATE
+),
+taken AS (
+    UPDATE skipqueue_signal AS signal
+    SET taken_at = statement_timestamp()
+    FROM held
+    WHERE signal.job_id = held.id AND signal.name = %(name)s AND signal.taken_at IS NULL
+    RETURNING signal.payload
+),
+found AS MATERIALIZED (
+    SELECT
+        held.id,
+        (SELECT payload FROM taken) AS payload,
+        EXISTS (SELECT FROM taken) AS is_taken,
+        due.wakes_at,
+        COALESCE(due.wakes_at <= statement_timestamp(), false) AS is_over
+    FROM
+        held,
+        LATERAL (
+            SELECT COALESCE(
+                (SELECT wakes_at FROM skipqueue_step WHERE job_id = held.id AND name = %(name)s),
+                statement_timestamp() + make_interval(secs => %(delay)s::float8)
+            )
+        ) AS due (wakes_at)
+),
+reset AS (
+    UPDATE skipqueue_job AS job
+    SET attempts = CASE WHEN %(resets)s::boolean AND (job.attempts <> 1 OR job.deaths IS NOT NULL) THEN 1 ELSE job.attempts END,
+        deaths = CASE WHEN %(resets)s::boolean AND (job.attempts <> 1 OR job.deaths IS NOT NULL) THEN NULL ELSE job.deaths END,
+        operations = CASE WHEN %(resets)s::boolean AND (job.attempts <> 1 OR job.deaths IS NOT NULL) THEN COALESCE(
+        CASE WHEN jsonb_array_length(job.operations) < 50 THEN job.operations ELSE job.operations - 0 END, '[]'
+    ) || jsonb_build_object(
+        'at', statement_timestamp(), 'verb', 'reset', 'by', %(by)s::text, 'reason', %(reason)s::text,
+        'attempts', job.attempts, 'attempts_after', 1
+    ) ELSE job.operations END,
+        held = CASE WHEN NOT (found.is_taken OR found.is_over) THEN true END
+    FROM found
+    WHERE job.id = found.id AND (%(resets)s::boolean AND (job.attempts <> 1 OR job.deaths IS NOT NULL) OR job.held OR NOT (found.is_taken OR found.is_over))
+)
+INSERT INTO skipqueue_step AS step
+    (job_id, name, kind, number, attempt, started_at, recorded_at, result, error, wakes_at, is_waiting)
+SELECT
+    id, %(name)s, 'wait', %(number)s, %(attempt)s, statement_timestamp(),
+    CASE WHEN is_taken OR is_over THEN statement_timestamp() END,
+    payload,
+    CASE WHEN is_over AND NOT is_taken THEN '{}'::jsonb END,
+    wakes_at,
+    CASE WHEN NOT (is_taken OR is_over) THEN true END
+FROM found
+ON CONFLICT (job_id, name) DO UPDATE
+SET attempt = excluded.attempt, recorded_at = excluded.recorded_at, result = excluded.result, error = excluded.error,
+    wakes_at = excluded.wakes_at, is_waiting = excluded.is_waiting
+RETURNING step.recorded_at IS NOT NULL, step.result::text, step.error::text
+
+-- SEND_SIGNAL (parts.steps.signals)
+INSERT INTO skipqueue_signal (job_id, name, payload, sent_at, by, reason)
+SELECT id, %(name)s, %(payload)s::text::jsonb, statement_timestamp(), %(by)s, %(reason)s
+FROM skipqueue_job
+WHERE id = ANY ((SELECT %(ids)s::bigint[])::bigint[]) AND finished_at IS NULL
+ORDER BY id
+ON CONFLICT (job_id, name) DO NOTHING
+RETURNING job_id
+
+-- WAKE (parts.steps.wake)
+WITH ready AS MATERIALIZED (
+    SELECT step.name, job.id
+    FROM
+        skipqueue_step AS step
+        JOIN skipqueue_job AS job ON job.id = step.job_id
+    WHERE
+        step.job_id = ANY ((SELECT %(ids)s::bigint[])::bigint[])
+        AND COALESCE(step.is_waiting, false)
+        AND job.status <> 'running'
+        AND (
+            step.wakes_at <= statement_timestamp()
+            OR EXISTS (
+                SELECT
+                FROM skipqueue_signal AS signal
+                WHERE signal.job_id = step.job_id AND signal.name = step.name AND signal.taken_at IS NULL
+            )
+        )
+    ORDER BY job.id
+    LIMIT %(limit)s
+    FOR NO KEY UPDATE OF job SKIP LOCKED
+),
+gone AS (
+    DELETE FROM skipqueue_step AS step
+    WHERE
+        step.job_id = ANY ((SELECT %(ids)s::bigint[])::bigint[])
+        AND COALESCE(step.is_waiting, false)
+        AND NOT EXISTS (SELECT FROM skipqueue_job AS job WHERE job.id = step.job_id)
+),
+woken AS (
+    UPDATE skipqueue_step AS step
+    SET is_waiting = NULL
+    FROM ready
+    WHERE step.job_id = ready.id AND step.name = ready.name
+)
+UPDATE skipqueue_job AS job
+SET held = NULL,
+    status = CASE WHEN job.status = 'blocked' AND job.gate = 'held' THEN CASE WHEN job.limit_key::text IS NOT NULL THEN 'blocked' WHEN job.rate_key::text IS NOT NULL THEN 'blocked' ELSE 'queued' END ELSE job.status END,
+    gate = CASE WHEN job.status = 'blocked' AND job.gate = 'held' THEN CASE WHEN job.limit_key::text IS NOT NULL THEN 'limit' WHEN job.rate_key::text IS NOT NULL THEN 'rate' END ELSE job.gate END
+WHERE job.id = ANY (ARRAY (SELECT id FROM ready))
+RETURNING job.queue_name, job.status
+
+-- READY (parts.steps.wake)
+WITH untaken AS MATERIALIZED (
+    SELECT job_id, name
+    FROM skipqueue_signal
+    WHERE taken_at IS NULL AND (job_id, name) > (%(after_id)s, %(after_name)s)
+    ORDER BY job_id, name
+    LIMIT %(limit)s
+),
+gone AS (
+    DELETE FROM skipqueue_signal AS signal
+    USING untaken
+    WHERE
+        signal.job_id = untaken.job_id
+        AND signal.name = untaken.name
+        AND NOT EXISTS (SELECT FROM skipqueue_job AS job WHERE job.id = untaken.job_id)
+)
+SELECT job_id, NULL, false
+FROM (
+    SELECT job_id
+    FROM skipqueue_step
+    WHERE is_waiting AND wakes_at <= statement_timestamp()
+    ORDER BY wakes_at
+    LIMIT %(limit)s
+) AS over
+UNION ALL
+SELECT
+    untaken.job_id,
+    untaken.name,
+    (
+        SELECT COALESCE(step.is_waiting, false)
+        FROM skipqueue_step AS step
+        WHERE step.job_id = untaken.job_id AND step.name = untaken.name
+    ) IS TRUE
+FROM untaken
+
+-- NEXT_READY (parts.steps.wake)
+SELECT
+    (
+        SELECT extract(epoch FROM wakes_at - statement_timestamp())::float8
+        FROM skipqueue_step
+        WHERE is_waiting AND wakes_at IS NOT NULL
+        ORDER BY wakes_at
+        LIMIT 1
+    ),
+    (SELECT true FROM skipqueue_signal WHERE taken_at IS NULL ORDER BY job_id, name LIMIT 1) IS TRUE
 
 -- CARRIERS_NOW (contrib.celery.console)
 WITH held AS MATERIALIZED (

@@ -369,7 +369,7 @@ class TestPruneLag:
         assert store.prune_lag() == 0.0
 
 
-@pytest.mark.parametrize(("verb", "most"), [("admit", 5), ("recover", 1), ("prune", 2), ("next_due", 6)])
+@pytest.mark.parametrize(("verb", "most"), [("admit", 6), ("recover", 1), ("prune", 2), ("next_due", 7)])
 def test_admit_recover_and_prune_are_a_few_statements_each(verb: str, most: int, settings: Any) -> None:
     """An admission sends one statement for each gate, or two if it checks all keys. A prune locks, then deletes."""
     settings.SKIPQUEUE = {"RETENTION": {"completed": 0}}

@@ -15,6 +15,7 @@ from django_skipqueue.models import Job
 from django_skipqueue.queue.operate import RETRY
 from django_skipqueue.queue.store import Store
 from django_skipqueue.values.outcomes import COMPLETED, Outcome, Settlement
+from django_skipqueue.values.part import installed_parts
 
 from ..app.rows import STATUSES, UNFINISHED, WAITING, make_job, multiply, state
 from ..app.sessions import Session
@@ -46,6 +47,12 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "change_queue": {"queue_name": "mail"},
     "change_priority": {"priority": 7},
 }
+
+
+def number_of_statements(queries: CaptureQueriesContext) -> int:
+    """The number of statements that change jobs. Each part may change its own rows by one statement more."""
+    statements = [query for query in queries if "SAVEPOINT" not in query["sql"]]
+    return len(statements) - sum(part.on_operate is not None for part in installed_parts())
 
 
 def apply_verb(verb: str, ids: Iterable[int], **operator: str) -> dict[int, str]:
@@ -122,7 +129,7 @@ class TestRetry:
         created_jobs = [make_job("failed", unique_key=str(number)) for number in range(50)]
         with CaptureQueriesContext(connection) as queries:
             assert len(store.retry([job.pk for job in created_jobs])) == 50
-        assert len([query for query in queries if "SAVEPOINT" not in query["sql"]]) == 1
+        assert number_of_statements(queries) == 1
 
     def test_a_retry_of_many_jobs_reads_each_job_once(self) -> None:
         multiply(make_job("failed"), 2_999)
@@ -180,7 +187,7 @@ class TestDiscard:
         created_jobs = [make_job() for _ in range(50)]
         with CaptureQueriesContext(connection) as queries:
             assert len(store.discard([job.pk for job in created_jobs])) == 50
-        assert len(queries) == 1
+        assert number_of_statements(queries) == 1
 
     def test_a_reason_that_no_text_column_takes_is_written_as_far_as_possible(self) -> None:
         job = make_job()

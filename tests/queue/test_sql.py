@@ -60,8 +60,10 @@ CARRIED = {"carrier": "celery", "carrier_id": CARRIER}
 QUEUE = "skipqueue_queue_pkey"
 REQUESTS = "skipqueue_worker_request_pkey"
 NEEDS, UNMET = "skipqueue_dependency_pkey", "skipqueue_dependency_unmet"
+OF_STEPS = STEP, SIGNAL, CHILD = "skipqueue_step_pkey", "skipqueue_signal_pkey", "skipqueue_child_pkey"
 BUCKETS, RATE_DUE = "skipqueue_rate_pkey", "skipqueue_rate_due"
 BATCH, OPEN = "skipqueue_batch_pkey", "skipqueue_batch_open"
+UNTAKEN, DUE = "skipqueue_signal_untaken", "skipqueue_step_due"
 SOME_BATCHES = as_array([5, 700, 19_950, 19_999, 20_000])
 INDEX_TWINS = {"skipqueue_queue_name_8ef7ef6d_like": QUEUE, "skipqueue_rate_key_f767a521_like": BUCKETS}
 """By the name of Django's second index of a unique text: the first index. PostgreSQL may use either of them."""
@@ -130,6 +132,19 @@ CLAIM_AHEAD_VALUES = ahead_as_values(
 SERVED_QUEUES_VALUES = {"timeout": 60.0, "idle": False, "external": ["carried"]}
 IDLE_QUEUES_VALUES = SERVED_QUEUES_VALUES | {"idle": True}
 PLAIN = {name: ENQUEUED[name] for name in re.findall(r"%\((\w+)\)s", STATEMENTS["ENQUEUE_PLAIN"])}
+WAITING = as_array(range(70_001, 70_101))
+WAIT: dict[str, Any] = {
+    "job_id": 99_001,
+    "lease": 1,
+    "name": "go",
+    "number": 1,
+    "attempt": 1,
+    "resets": True,
+    "by": "w",
+    "reason": "go",
+    "delay": 60.0,
+}
+ENTRY = WAIT | {"kind": "step", "seconds": 0.5, "is_open": False, "result": "1", "error": None}
 CASES = [
     Case("ENQUEUE_PLAIN", PLAIN, set()),
     Case("ENQUEUE", ENQUEUED | {"unique_key": "key-84000"}, {"unique"}),
@@ -313,26 +328,26 @@ CASES = [
         {"completed": timedelta(days=1), "failed": timedelta(days=2), "limit": 100},
         {"skipqueue_batch_prune", BATCH, "batch", "pkey", "skipqueue_batch_pruned_of"},
     ),
-    Case("EXPIRED", EXPIRED_VALUES, {"prune", "prune_own"}),
+    Case("EXPIRED", EXPIRED_VALUES, {"prune", "prune_own", "pkey", STEP, "skipqueue_child_job"}),
     Case(
         "EXPIRED",
         EXPIRED_VALUES | {"completed": None, "discarded": timedelta(0)},
-        {"prune", "prune_own"},
+        {"prune", "prune_own", "pkey", STEP, "skipqueue_child_job"},
         "keeping some for ever",
     ),
     Case("PRUNE_LAG", RETENTION, {"prune", "prune_own"}),
-    Case("ARCHIVE", {"ids": as_array(range(58_000, 59_000)), "kept": None}, {"pkey", NEEDS, UNMET, BATCH}),
+    Case("ARCHIVE", {"ids": as_array(range(58_000, 59_000)), "kept": None}, {"pkey", NEEDS, UNMET, BATCH, *OF_STEPS}),
     Case(
         "ARCHIVE",
         {"ids": as_array(range(58_000, 59_000)), "kept": timedelta(days=1)},
-        {"pkey", NEEDS, UNMET, BATCH},
+        {"pkey", NEEDS, UNMET, BATCH, *OF_STEPS},
         "those past it",
     ),
     Case("LOCK_ARCHIVE", {}, set()),
     Case("MISSING_PARTITIONS", {"ahead": 2, "kept": None}, {"prune"}),
     Case("MISSING_PARTITIONS", {"ahead": 0, "kept": timedelta(days=20)}, {"prune"}, "with a retention"),
     Case("EXPIRED_PARTITION", {"kept": timedelta(days=365)}, set()),
-    Case("PRUNE", {"ids": as_array(range(60_000, 61_000))}, {"pkey", NEEDS, UNMET, BATCH}),
+    Case("PRUNE", {"ids": as_array(range(60_000, 61_000))}, {"pkey", NEEDS, UNMET, BATCH, *OF_STEPS}),
     Case("RETRY", BY_ANNA | {"ids": SOME_IDS, "over": 0.0}, {"pkey", "unique"}),
     Case("RETRY", BY_ANNA | {"ids": list(range(60_000, 61_000)), "over": 60.0}, {"pkey", "unique"}, "a thousand"),
     Case("CANCEL", BY_ANNA_WITH_ERROR | {"ids": SOME_IDS}, {"pkey"}),
@@ -434,6 +449,27 @@ CASES = [
     Case("CARRIER_SINCE", {"carrier_id": WORKER}, set()),
     Case("CANCELLED_JOBS", {"carrier_id": WORKER, "seconds": 2.0, "limit": 1000}, {"prune"}),
     Case("PRUNE_WORKERS", {"worker_ids": [DEAD_WORKER], "age": 60.0}, {"recover"}),
+    Case("STEPS", {"job_id": 70_100}, {STEP}),
+    Case("RECORD_STEP", ENTRY, {"pkey", STEP}),
+    Case("TAKE_SIGNAL", WAIT, {"pkey", STEP, UNTAKEN}),
+    Case("SEND_SIGNAL", BY_ANNA | {"ids": WAITING, "name": "go", "payload": "1"}, {"pkey", SIGNAL}),
+    Case("WAKE", {"ids": WAITING, "limit": 1000}, {"pkey", STEP, UNTAKEN}),
+    Case("READY", {"after_id": 70_100, "after_name": "go", "limit": 1000}, {"pkey", STEP, SIGNAL, UNTAKEN, DUE}),
+    Case("NEXT_READY", {}, {DUE, UNTAKEN}),
+    Case("ADD_CHILDREN", {"job_id": 99_001, "name": "kids", "ids": as_array(range(40_001, 40_011))}, {"pkey", NEEDS}),
+    Case("CHILDREN", {"job_id": 74_100, "name": "kids"}, {"pkey", CHILD}),
+    Case("HOLD_AGAIN", {"job_id": 80_100, "lease": 1, "ids": as_array([70_100])}, {"pkey", NEEDS}),
+    Case("FORGET_CHILDREN", {"job_id": 80_100, "ids": as_array([70_100])}, {NEEDS}),
+    Case("END_WAITS", {"ids": as_array([70_100, 74_100])}, {"pkey", STEP, CHILD}),
+    Case("END_SLEEPS", {"ids": as_array([72_100])}, {STEP}),
+    Case("MOVE_SLEEPS", {"ids": as_array([72_100])}, {"pkey", STEP}),
+    Case("REOPEN_FAILED", {"ids": as_array([72_100])}, {STEP}),
+    Case("WITH_STEP", {"ids": as_array([72_100]), "step": "nap"}, {STEP}),
+    Case("FORGET_STEPS", {"ids": as_array([50_000]), "step": "book"}, {"pkey", STEP, SIGNAL, CHILD, NEEDS}),
+    Case("COPY_STEPS", {"ids": as_array([50_000]), "copy_ids": as_array([99_001]), "step": "book"}, {STEP}),
+    Case("STEP_COUNTS", {}, {"pkey", "skipqueue_step_waiting", "skipqueue_step_sleeping", "skipqueue_signal_oldest"}),
+    Case("UNTAKEN", {"seconds": 3600.0}, {"pkey", "skipqueue_signal_oldest"}),
+    Case("FORGET", {"ids": as_array([50_000, 74_100])}, {STEP, SIGNAL, CHILD}),
 ]
 
 # 60,000 jobs are finished, 24,000 are not due yet, 8,000 are queued in another queue, 7,000 can be claimed,
@@ -566,6 +602,29 @@ FROM generate_series(60001, 80000) AS number;
 """
 
 
+# Each finished job has a step; 2,000 jobs wait for a signal, which half of them have got; 2,000 jobs sleep; 500 jobs
+# wait for forty children each.
+INSERT_STEPS = """
+INSERT INTO skipqueue_step (job_id, name, kind, number, attempt, started_at, recorded_at, wakes_at, is_waiting)
+SELECT number, 'book', 'step', 1, 1, now(), now(), NULL, NULL FROM generate_series(1, 60000) AS number
+UNION ALL
+SELECT
+    number, 'go', 'wait', 1, 1, now() - number * interval '1 second', NULL,
+    CASE WHEN number % 2 = 0 THEN now() + number * interval '1 second' END, true
+FROM generate_series(70001, 72000) AS number
+UNION ALL
+SELECT number, 'nap', 'sleep', 1, 1, now(), now(), now() + number * interval '1 second', NULL
+FROM generate_series(72001, 74000) AS number
+UNION ALL
+SELECT number, 'kids', 'run', 1, 1, now(), NULL, NULL, NULL FROM generate_series(74001, 74500) AS number;
+INSERT INTO skipqueue_signal (job_id, name, payload, sent_at, taken_at)
+SELECT number, 'go', '1', now() - number * interval '1 second', CASE WHEN number <= 60000 THEN now() END
+FROM generate_series(50001, 71000) AS number;
+INSERT INTO skipqueue_child (parent_id, name, position, job_id)
+SELECT 74001 + number / 40, 'kids', number % 40, 40001 + number FROM generate_series(0, 19999) AS number
+"""
+
+
 @pytest.fixture(scope="module")
 def busy_table(django_db_setup: None, django_db_blocker: Any) -> Iterator[psycopg.Connection[Any]]:
     """A connection that sees, in a schema of its own, the tables as the migrations make them, with 100,000 jobs."""
@@ -588,6 +647,7 @@ def fill_tables(connection: psycopg.Connection[Any]) -> None:
     connection.execute(INSERT_QUEUES)
     connection.execute(INSERT_ROLLUPS)
     connection.execute(INSERT_BATCHES)
+    connection.execute(INSERT_STEPS)
     connection.execute("VACUUM ANALYZE")
 
 

@@ -37,7 +37,7 @@ from ..counts import expected
 from ..durations import moment_of
 from ..queues_and_workers import Workforce
 from ..search import SearchWindow, size_of
-from ..verbs.table import BY_ACTION
+from ..verbs.table import verbs_by_action
 from ..verbs.verb import Instruction, Verb
 from .verbs import log, many_jobs
 from .verbs.many_jobs import ChangeTally, Selection, newest_id
@@ -65,7 +65,7 @@ def _searched_models() -> set[str | None]:
 @dataclass(frozen=True, kw_only=True)
 class BulkAction:
     action: str
-    """A key of `BY_ACTION`, or `SEARCH`."""
+    """A key of `verbs_by_action`, or `SEARCH`."""
     query: str
     """The query string of the list's URL."""
     site: str
@@ -94,7 +94,7 @@ class BulkAction:
         except TypeError:
             return None
         is_sound = all(types[name] is Any or type(value) is types[name] for name, value in kwargs.items())
-        is_known = action.action in (*BY_ACTION, SEARCH) and action.model in _searched_models()
+        is_known = action.action in (*verbs_by_action(), SEARCH) and action.model in _searched_models()
         return action if is_sound and is_known else None
 
     @property
@@ -120,7 +120,7 @@ class BulkAction:
     @property
     def verb(self) -> Verb:
         """The verb to apply. Raises `KeyError` for a search."""
-        return BY_ACTION[self.action]
+        return verbs_by_action()[self.action]
 
     def instruction(self) -> Instruction:
         """Return what the verb needs to know. Raise `Discard` if the form no longer accepts the user's answers."""

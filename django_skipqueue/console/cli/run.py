@@ -16,7 +16,7 @@ from typing import Any
 from django.conf import settings as django_settings
 from django.core.management.base import CommandError, CommandParser
 
-from ... import __version__, conf
+from ... import conf
 from ...events import liveness_logs, logs
 from ...events.log_format import LineFormatter, counted, printable, wants_colour
 from ...events.logging import JobContextFilter, JsonFormatter
@@ -25,6 +25,7 @@ from ...supervisor.health import open_port
 from ...supervisor.supervisor import Supervisor
 from ...values.bounds import NUMBER_RANGES
 from ...values.part import installed_parts
+from ...values.version import VERSION
 from ...worker.options import WorkerOptions
 from ...worker.preflight import QueueUnreachable, check_database, check_databases
 
@@ -258,7 +259,7 @@ def introduce(workers: Sequence[WorkerOptions], *, does: str, at_once: str, what
     reload_text = "restarts when code changes; " if reloads else ""
     logs.starting(
         [
-            f"django_skipqueue {__version__}: {printable(name)} {does}",
+            f"django_skipqueue {VERSION}: {printable(name)} {does}",
             f"{processes}, {at_once}, {databases}",
             what,
             f"{waking_text}; {reload_text}stop with Ctrl-C or SIGTERM",

@@ -16,7 +16,7 @@ from ...values.redaction import Redacted
 from ..arguments import masked
 from ..durations import moment_of
 from ..job_states import state_of
-from ..operations import number_of_attempt, number_of_attempts, was_cancelled
+from ..operations import number_of_attempt, number_of_attempts, operations_of, was_cancelled
 from ..parts import consoles
 from ..queues_and_workers import Workforce
 from ..waiting import why_it_waits
@@ -37,6 +37,7 @@ def details_as_json(job: Any, workforce: Workforce) -> dict[str, Any]:
         "why_it_waits": why_it_waits(job, job.now, workforce) or None,
         **{name: getattr(job, name) for part in consoles() for name in part.job_columns},
         **{name: key and call.text(key) for name, key in _keys(job).items()},
+        **{name: value for part in consoles() if part.export for name, value in part.export(job).items()},
         "result": masked(job.task, job.result),
         "metadata": masked(job.task, job.metadata),
         "progress": progress and {"value": progress.value, "text": call.text(progress.text), "at": progress.at},
@@ -61,6 +62,8 @@ def lines_about(job: Any, workforce: Workforce) -> Iterator[str]:
     for label, values in _facts(job, call, workforce).items():
         for number, value in enumerate(values):
             yield f"{label if number == 0 else '':<{LABEL_WIDTH}}{printable(value)}"
+    for part in consoles():
+        yield from map(printable, part.lines_about(job) if part.lines_about else ())
     yield from _history_lines(job, call)
 
 
@@ -96,7 +99,8 @@ def _history_lines(job: Job, call: Redacted) -> Iterator[str]:
 def _attempts(job: Job) -> str:
     """Format the attempts and their maximum: `2 of 10`. Attempts before a manual retry are added separately."""
     earlier = number_of_attempts(job) - job.attempts
-    return f"{job.attempts} of {job.max_attempts}" + (f", {earlier} before the manual retry" if earlier else "")
+    before = "before the manual retry" if any(each.verb == "retry" for each in operations_of(job)) else "before"
+    return f"{job.attempts} of {job.max_attempts}" + (f", {earlier} {before}" if earlier else "")
 
 
 def _attempt(entry: dict[str, Any], call: Redacted, job: Job) -> list[str]:

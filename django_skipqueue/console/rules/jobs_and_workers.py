@@ -9,8 +9,9 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from django.db.models.functions import Now
 from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 from psycopg.sql import Identifier
@@ -18,6 +19,7 @@ from psycopg.sql import Identifier
 from ...conf import settings
 from ...events.log_format import job_name, printable
 from ...jobs.registry import registry
+from ...models import Worker
 from ...queue import queues as queue_verbs
 from ...queue.fragments import KEY_COLUMNS, joined
 from ...queue.observe import QueueNow, queues_now
@@ -321,6 +323,40 @@ def late_workers(store: Store) -> Iterator[Finding]:
             link=_page_of(late_workers),
         )
 
+
+DEPLOY_SECONDS = 600.0
+"""Seconds that a deploy may take: so long after its last start, workers of two versions are no warning."""
+
+
+def worker_versions(store: Store) -> Iterator[Finding]:
+    """Live workers of several versions of the package. Workers of an older version may not know a new feature."""
+    workers: list[Any] = list(Worker.objects.using(store.alias).live().order_by("name").annotate(now=Now()))
+    by_version: defaultdict[str, list[Worker]] = defaultdict(list)
+    for worker in workers:
+        by_version[worker.version].append(worker)
+    if len(by_version) < 2:
+        return
+    newest = max(worker.started_at for worker in workers)
+    age = (workers[0].now - newest).total_seconds()
+    yield Finding.of(
+        Severity.WARNING if age > DEPLOY_SECONDS else Severity.INFO,
+        gettext("Workers of several versions of django_skipqueue run"),
+        " ".join(
+            gettext("%(version)s: %(workers)s.")
+            % {"version": version or gettext("unknown"), "workers": printable(", ".join(_first_names(of_version)))}
+            for version, of_version in sorted(by_version.items())
+        ),
+        gettext("Restart the workers of the older versions. During a deploy this is expected."),
+    )
+
+
+def _first_names(workers: Sequence[Worker]) -> list[str]:
+    names = [worker.name for worker in workers[:NAMED_WORKERS]]
+    return names if len(names) == len(workers) else [*names, "…"]
+
+
+NAMED_WORKERS = 5
+"""Workers of one version that the finding names."""
 
 # unendable-session → the roles of supervisors, each with a role of worker processes whose sessions it may not end.
 UNENDABLE_SESSIONS = """
@@ -771,6 +807,7 @@ JOB_AND_WORKER_RULES = (
     ),
     Rule("paused-queue", paused_queues, _("No job waits in a paused queue"), is_watched=True, threshold=LONGEST_PAUSE),
     Rule("late-worker", late_workers, _("No worker is late"), is_watched=True),
+    Rule("worker-versions", worker_versions, _("All workers have one version")),
     Rule("dead-worker", dead_workers, _("No worker is dead"), is_watched=True),
     Rule("unendable-session", unendable_sessions, _("Every supervisor may end the sessions of dead workers")),
     Rule("orphaned-job", orphaned_jobs, _("Every running job has a worker"), is_watched=True),

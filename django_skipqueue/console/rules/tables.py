@@ -160,7 +160,7 @@ FROM
     JOIN pg_class AS class ON class.oid = index.indexrelid
 WHERE index.indisvalid AND class.reltuples >= 0 AND pg_relation_size(class.oid) > %(bytes)s
 ORDER BY pg_relation_size(class.oid) DESC
-LIMIT 50
+LIMIT 100
 """
 
 

@@ -12,7 +12,7 @@ from django.utils.functional import lazy
 from django.utils.timezone import get_current_timezone_name
 from django.utils.translation import gettext_lazy as _
 
-from ...exceptions import InvalidOption
+from ...exceptions import InvalidArguments, InvalidOption
 from ...values.bounds import NUMBER_RANGES, check_columns, check_run_after
 from ..durations import duration, moment
 
@@ -42,13 +42,13 @@ class _MinutesField(forms.IntegerField):
         return None if minutes is None else timedelta(minutes=minutes)
 
 
-def _validator_from(check: Callable[[Any], object], message: Any) -> Callable[[Any], None]:
-    """Make a form validator from a check that raises `InvalidOption`."""
+def validator_from(check: Callable[[Any], object], message: Any) -> Callable[[Any], None]:
+    """Make a form validator from a check that raises `InvalidOption` or `InvalidArguments`."""
 
     def validate(value: Any) -> None:
         try:
             check(value)
-        except InvalidOption:
+        except (InvalidArguments, InvalidOption):
             raise forms.ValidationError(message) from None
 
     return validate
@@ -111,7 +111,7 @@ RUN_AFTER = VerbOption(
     name="run_after",
     field=lambda: forms.DateTimeField(
         label=_("Due at"),
-        validators=[_validator_from(check_run_after, _("A job cannot be due at this time."))],
+        validators=[validator_from(check_run_after, _("A job cannot be due at this time."))],
         help_text=lazy(lambda: IN_THIS_ZONE % {"zone": get_current_timezone_name()}, str)(),
         widget=forms.DateTimeInput(
             {"type": "datetime-local", "step": "1", "class": "vTextField"}, format="%Y-%m-%dT%H:%M:%S"
@@ -128,7 +128,7 @@ QUEUE_NAME = VerbOption(
     field=lambda: forms.CharField(
         label=_("Queue"),
         validators=[
-            _validator_from(lambda name: check_columns({"queue_name": name}), _("No queue can have this name."))
+            validator_from(lambda name: check_columns({"queue_name": name}), _("No queue can have this name."))
         ],
         widget=forms.TextInput({"class": "vTextField"}),
     ),

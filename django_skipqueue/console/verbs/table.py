@@ -8,6 +8,7 @@ from Django.
 from collections.abc import Callable, Collection
 
 from django.db import transaction
+from django.db.models import QuerySet
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext_lazy
 
@@ -41,9 +42,14 @@ def run_again(store: Store, ids: Collection[int], *, by: str = "", reason: str =
 
     Returns the id of each copied job with the id of its copy.
     """
+    return copy_jobs(copyable(store, ids), by=by, reason=reason)
+
+
+def copyable(store: Store, ids: Collection[int]) -> QuerySet[Job]:
+    """The jobs among these whose unique key no job of another database holds."""
     jobs = Job.objects.using(store.alias).filter(pk__in=ids)
     held_ids = [job.pk for job in jobs if why_held_elsewhere(job)] if settings.serves_several else []
-    return copy_jobs(jobs.exclude(pk__in=held_ids), by=by, reason=reason)
+    return jobs.exclude(pk__in=held_ids)
 
 
 RETRY = Verb(
@@ -333,10 +339,18 @@ CHANGE_PRIORITY = Verb(
 )
 
 
-VERBS = (RETRY, RUN_NOW, POSTPONE, RESCHEDULE, CHANGE_QUEUE, CHANGE_PRIORITY, DISCARD, CANCEL, DELETE, RUN_AGAIN)
-"""All verbs, in the order of the buttons and actions."""
+CORE_VERBS = (RETRY, RUN_NOW, POSTPONE, RESCHEDULE, CHANGE_QUEUE, CHANGE_PRIORITY, DISCARD, CANCEL, DELETE, RUN_AGAIN)
 
-BUTTONS = tuple((verb, verb.button) for verb in VERBS if verb.button)
 
-BY_ACTION = {verb.action_name: verb for verb in VERBS}
-"""The verbs by the name of their action in the admin."""
+def verbs() -> tuple[Verb, ...]:
+    """All verbs, in the order of the buttons and actions. The verbs of parts come last."""
+    return (*CORE_VERBS, *(verb for part in consoles() for verb in part.verbs))
+
+
+def buttons() -> list[tuple[Verb, Button]]:
+    return [(verb, verb.button) for verb in verbs() if verb.button]
+
+
+def verbs_by_action() -> dict[str, Verb]:
+    """The verbs by the name of their action in the admin."""
+    return {verb.action_name: verb for verb in verbs()}

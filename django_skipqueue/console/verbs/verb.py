@@ -99,6 +99,8 @@ class Verb:
     """Whether the verb can also change failed jobs for which other jobs wait."""
     offered_for: Collection[str] | None = None
     """Pages show the verb for jobs in these statuses; `None` means all `statuses`."""
+    is_for: Callable[[Job], bool] | None = None
+    """Whether the page of this job shows the verb, if the job's status allows it; `None`: for all jobs."""
     looked_for_in: tuple[str, ...] | None = None
     """If a command's options name no status, it searches for jobs in these statuses. `None` means all `statuses`; if
     empty, the options must name a status."""
@@ -144,9 +146,10 @@ class Verb:
     def fits(self, job: Job) -> bool:
         """Whether pages show the verb for this job."""
         is_failed = self.fits_what_holds_up and job.status == Status.FAILED
-        return self.is_offered_for(job.status) or (
+        is_offered = self.is_offered_for(job.status) or (
             is_failed and any(part.holds_up(job) for part in consoles() if part.holds_up)
         )
+        return is_offered and (self.is_for is None or self.is_for(job))
 
     def is_offered_for(self, status: str) -> bool:
         return status in (self.statuses if self.offered_for is None else self.offered_for)

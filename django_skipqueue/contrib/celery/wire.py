@@ -27,7 +27,7 @@ WIRE_FORMAT = 1
 """The version of the message format."""
 
 _JOB_FIELDS = tuple(name for name in ClaimedJob._fields if name not in ("is_suspect", "permit_key", "claimed_at"))
-_OUTCOME_FIELDS = ("status", "delay", "refund", "result", "last_error", "error", "is_unknown", "notes")
+_OUTCOME_FIELDS = ("status", "delay", "refund", "result", "last_error", "error", "is_unknown", "is_held", "notes")
 
 
 class _Kind(NamedTuple):
@@ -92,7 +92,7 @@ _JOB = _Form(
 )
 _OUTCOME = _Form(
     *(_TEXT, _Kind(_REAL, 0, LONGEST_DELAY.total_seconds()), _Kind(_INT, 0, 1), _or_none(_TEXT), _or_none(_TEXT)),
-    *(_or_none(_Kind((dict,))), _FLAG, _or_none(_TEXT)),
+    *(_or_none(_Kind((dict,))), _FLAG, _FLAG, _or_none(_TEXT)),
 )
 _HOME, _FORMAT = _Form(_NAME), _Form(_COUNT)
 _ATTEMPT_REST = _Form(_NAME, _NAME, _Kind(_REAL, 0, MOST_SECONDS_IN_MESSAGE), _FLAG)

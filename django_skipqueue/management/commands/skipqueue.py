@@ -14,7 +14,7 @@ from ...console.cli.subcommand import Alias, Dispatcher, Subcommand
 from ...console.cli.verdict import ShowVerdict
 from ...console.cli.workers import Workers
 from ...console.parts import consoles
-from ...console.verbs.table import VERBS
+from ...console.verbs.table import verbs
 from .importtasks import Command as ImportTasks
 from .runworker import Command as RunWorker
 
@@ -28,7 +28,7 @@ CORE = (
 def subcommands() -> tuple[Subcommand, ...]:
     """The subcommands of the core and of the installed parts, without the aliases of other commands."""
     from_parts = (subcommand for console in consoles() for subcommand in console.subcommands)
-    return (*map(ChangeJobs, VERBS), *(subcommand() for subcommand in CORE), *from_parts)
+    return (*map(ChangeJobs, verbs()), *(subcommand() for subcommand in CORE), *from_parts)
 
 
 class Command(Dispatcher):

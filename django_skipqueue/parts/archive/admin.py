@@ -33,11 +33,11 @@ from ...console.admin.ui.views import READ, ReadOnlyViews, guarded
 from ...console.admin.verbs import log
 from ...console.admin.verbs.one_job import log_entries
 from ...console.job_states import LAST_FINISHED, Indexed, Order
-from ...console.parts import why_held_elsewhere
+from ...console.parts import sections_of, why_held_elsewhere
 from ...console.periods import Period
 from ...console.queues_and_workers import MAX_LINKED_NAME_LENGTH
 from ...console.search import Search, is_id
-from ...console.verbs.table import BUTTONS, RUN_AGAIN
+from ...console.verbs.table import RUN_AGAIN, buttons
 from ...models import FINISHED, ArchivedJob, Job, Status
 from ...models.copies import ARGUMENT_TEXTS, call_of, copy_refusal, spec_of
 
@@ -139,7 +139,7 @@ def _job(job_id: str) -> Any:
     return ArchivedJob.objects.annotate(now=Now()).filter(pk=job_id).first() if is_id(job_id) else None
 
 
-RUN_AGAIN_BUTTON = next(button for verb, button in BUTTONS if verb is RUN_AGAIN)
+RUN_AGAIN_BUTTON = next(button for verb, button in buttons() if verb is RUN_AGAIN)
 
 
 @admin.register(ArchivedJob)
@@ -203,6 +203,7 @@ class ArchivedJobAdmin(ReadOnlyViews):
         content = {
             "page": JobPage(job, job.now),
             "note": gettext("This job was moved from the job table to the archive after its retention."),
+            "sections": sections_of(job),
             "buttons": [(RUN_AGAIN_BUTTON, self.address("run_again", job.pk))]
             if self._may_run_again(request, job)
             else [],

@@ -10,6 +10,7 @@ from django.utils.translation import gettext_lazy as _
 from ...conf import settings
 from ...models.job import AbstractJob
 from ...models.status import FINISHED, Status
+from ...models.stored_json import StoredJSON
 
 _NOT_COMPLETED = [status.value for status in FINISHED if status != Status.COMPLETED]
 
@@ -28,6 +29,8 @@ class ArchivedJob(AbstractJob):
     id = models.BigIntegerField(primary_key=True)
     """The job's id. In PostgreSQL the primary key is `(id, finished_at)`, because partitions are by time."""
     finished_at = models.DateTimeField(_("finished at"))
+    records = StoredJSON(null=True)
+    """The rows that parts had of the job in other tables; `None`: there were none."""
 
     objects = ArchivedJobManager()
 

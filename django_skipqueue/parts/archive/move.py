@@ -23,7 +23,7 @@ from ...queue.store import Store
 from ...worker.loop import Periodic
 from .models import ArchivedJob
 
-_COLUMNS = ", ".join(field.attname for field in ArchivedJob._meta.local_concrete_fields)
+_COLUMNS = ", ".join(field.attname for field in ArchivedJob._meta.local_concrete_fields if field.attname != "records")
 
 # supervisor, prunejobs, in the transaction of `EXPIRED` → the number of pruned jobs, by status. A single statement
 # moves the rows, so that a job is always in exactly one of the tables. A job that is also past the archive's retention
@@ -36,14 +36,15 @@ WITH pruned AS (
     WHERE id = ANY (ARRAY (SELECT unnest(%(ids)s::bigint[])))
     RETURNING *
 ), archived AS (
-    INSERT INTO skipqueue_archivedjob ({columns})
-    SELECT {columns}
+    INSERT INTO skipqueue_archivedjob ({columns}, records)
+    SELECT {columns}, {kept_records}
     FROM pruned
     WHERE %(kept)s::interval IS NULL OR finished_at > statement_timestamp() - %(kept)s::interval
 ){after_prune}
 SELECT status, count(*) FROM pruned GROUP BY status
 """,
     columns=_COLUMNS,
+    kept_records=PIECES["kept_records"],
     after_prune=PIECES["after_prune"],
 )
 

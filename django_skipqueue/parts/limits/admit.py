@@ -1,9 +1,9 @@
 """Admit the jobs that wait for a permit of their key: a concurrency limit, a sequence or a fair share.
 
 The index `limit_held` contains the jobs that hold a permit: queued and running jobs, and jobs that have their permit
-but still wait for a rate limit. In a sequence, a job that waits for its next attempt also holds the permit, and so does
-the failed job at which a sequence has halted. All other unfinished jobs with a limit wait at the gate `limit`, in the
-index `limit_waiting`.
+but still wait for a rate limit. In a sequence, a job that has begun and waits for its next attempt, or is held, also
+holds the permit, and so does the failed job at which a sequence has halted. All other unfinished jobs with a limit wait
+at the gate `limit`, in the index `limit_waiting`.
 
 A job has begun if `started_at` is set or `attempts` is above 0. A release clears `started_at`, and a manual retry sets
 `attempts` to 0, but no verb does both. The lease does not show whether a job has begun: a job that is discarded or

@@ -20,7 +20,7 @@ HOLDS = """(
     OR (
         (started_at IS NOT NULL OR attempts > 0)
         AND limit_kind IN ('sequence', 'halting')
-        AND status = 'scheduled'
+        AND (status = 'scheduled' OR gate = 'held')
     )
     OR (limit_kind = 'halting' AND status = 'failed')
 )"""

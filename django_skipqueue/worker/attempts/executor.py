@@ -40,6 +40,7 @@ from ...values.outcomes import (
     COMPLETED,
     TRACEBACK_LIMIT,
     Discard,
+    EndAttempt,
     Outcome,
     Retry,
     Settlement,
@@ -70,6 +71,8 @@ class Executor:
         self.worker = worker
         self.database = database
         self.interrupter = interrupter or Interrupter()
+        self.stop = threading.Event()
+        """Set when the worker stops."""
         self._run: Run = self._run_here
         self._run_async: AsyncRun = self._run_in_loop
         middlewares: list[Middleware] = [import_middleware(path) for path in settings.middleware]
@@ -97,18 +100,24 @@ class Executor:
         current_attempt.set(running)
         traced = tracing.attempt(running.job) if tracing.tracers else None
         running.worker, running.database, running.started = self.worker, self.database, time.monotonic()
+        running.stop = self.stop
         task: Task[Any, Any] | None = None
         try:
             task = registry.get(running.job.task)
             running.timeout = task.timeout if running.job.timeout is None else running.job.timeout
             outcome = self.interrupter.run(running, self._run, task, running)
         except BaseException as error:  # even SystemExit ends only the attempt, and never the worker
+            for part in running.parts:
+                part.raised()
             outcome = self.outcome_of_error(running, task, error)
+        for part in running.parts:
+            outcome = part.ended(outcome)
         return self._attempt(running, outcome, time.monotonic(), traced)
 
     async def _execute_async(self, running: RunningAttempt) -> Attempt:
         traced = tracing.attempt(running.job) if tracing.tracers else None
         running.worker, running.database, running.started = self.worker, self.database, time.monotonic()
+        running.stop = self.stop
         task: Task[Any, Any] | None = None
         try:
             task = registry.get(running.job.task)
@@ -118,7 +127,11 @@ class Executor:
         except BaseException as error:
             if current_attempt.get() is not running:  # the coroutine was closed from outside: it has no outcome
                 raise
+            for part in running.parts:
+                await sync_to_async(part.raised)()
             outcome = self.outcome_of_error(running, task, error)
+        for part in running.parts:
+            outcome = await sync_to_async(part.ended)(outcome)
         return self._attempt(running, outcome, time.monotonic(), traced)
 
     def stuck(self, running: RunningAttempt, stack: str) -> Attempt:
@@ -208,6 +221,8 @@ class Executor:
         )
 
     def outcome_of_error(self, running: RunningAttempt, task: Task[Any, Any] | None, error: BaseException) -> Outcome:
+        if isinstance(error, EndAttempt):
+            return error.outcome
         job = running.job
         entry = self._entry(running, error, time.monotonic())
         if task is None and isinstance(error, UnknownTask):

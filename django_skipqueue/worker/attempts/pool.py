@@ -219,6 +219,10 @@ class Pool:
         """When this process ends, count the attempts of stuck jobs only, and not those of other running jobs."""
         self.running_jobs.charge_only([running.job.id for running in self.executor.interrupter.stuck()])
 
+    def stop_at_boundaries(self) -> None:
+        """Tell the attempts that the worker stops."""
+        self.executor.stop.set()
+
     def stop(self) -> None:
         """End the runners, after all jobs have ended. Waits at most `RUNNERS_END_SECONDS`."""
         deadline = time.monotonic() + RUNNERS_END_SECONDS

@@ -33,6 +33,7 @@ from django.db import Error as DatabaseError
 
 from ...exceptions import JobCancelled, JobInterrupted, JobTimeout
 from ...values.outcomes import Outcome
+from ...values.part import PartOfAttempt
 from ...values.records import NEVER, Attempt, ClaimedJob, LeaseRef
 from ...values.tracebacks import formatted_stack
 from ..notes import AttemptNotes
@@ -81,7 +82,9 @@ class RunningAttempt:
         "is_stuck",
         "job",
         "noted",
+        "parts",
         "started",
+        "stop",
         "thread",
         "timeout",
         "worker",
@@ -114,6 +117,9 @@ class RunningAttempt:
         self.database = ""
         self.noted: AttemptNotes | None = None
         """The progress and the log lines of the attempt; `None` until the attempt notes something."""
+        self.parts: tuple[PartOfAttempt, ...] = ()
+        self.stop: threading.Event | None = None
+        """Set when the worker stops."""
 
     def take_report(self) -> bool:
         """Take the right to report the outcome of this attempt. Returns True only to the first caller."""
@@ -226,6 +232,10 @@ class RunningAttempt:
     @property
     def error(self) -> JobInterrupted | None:
         return None if self.interruption is None else self.interruption.error
+
+    @property
+    def is_stopping(self) -> bool:
+        return self.stop is not None and self.stop.is_set()
 
     @property
     def is_cancelled(self) -> bool:

@@ -13,7 +13,6 @@ from django.test import override_settings
 from django_skipqueue import Batch, job
 from django_skipqueue.console.job_states import STATES
 from django_skipqueue.console.search import cause_query
-from django_skipqueue.console.verbs.table import BY_ACTION
 from django_skipqueue.jobs.registry import Registry
 from django_skipqueue.models import Job, Queue, Schedule
 from django_skipqueue.models.copies import BULK_TASK
@@ -25,6 +24,7 @@ from django_skipqueue.values.records import Cause
 from ...app import jobs
 from ...app.limit_rows import make_halted, make_limited
 from ...app.rows import make_job
+from ...app.verbs import BY_ACTION
 from ...harness.partitions import drop_partitions
 from ...harness.parts import modules_of_parts
 from ...parts.schedules.rows import make_schedule

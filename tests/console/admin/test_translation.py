@@ -19,11 +19,12 @@ from django_skipqueue.console import counts
 from django_skipqueue.console.admin.verbs import many_jobs
 from django_skipqueue.console.admin.verbs.many_jobs import Summary
 from django_skipqueue.console.counts import Count
-from django_skipqueue.console.verbs.table import BUTTONS, BY_ACTION, DISCARD
+from django_skipqueue.console.verbs.table import DISCARD
 from django_skipqueue.jobs.registry import Registry
 from django_skipqueue.models import Job, Queue, Worker
 
 from ...app.rows import STATUSES, make_job, make_worker
+from ...app.verbs import BUTTONS, BY_ACTION
 from ...harness.languages import bracketed, outside_of_brackets, put_into_brackets, use_translations
 from .conftest import LIST, QUEUES, WORKERS, page
 

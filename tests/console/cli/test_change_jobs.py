@@ -13,13 +13,14 @@ from django.db.models.functions import Now
 from django_skipqueue.console import counts
 from django_skipqueue.console import search as window
 from django_skipqueue.console.cli import change_jobs as batches
-from django_skipqueue.console.verbs.table import RETRY, RUN_AGAIN, VERBS
+from django_skipqueue.console.verbs.table import RETRY, RUN_AGAIN
 from django_skipqueue.console.verbs.verb import Verb
 from django_skipqueue.models import Job
 
 from ...app.limit_rows import make_halted
 from ...app.rows import STATUSES, make_job, multiply, state
 from ...app.sessions import Session
+from ...app.verbs import VERBS
 from ...harness.languages import use_translations
 from .running import skipqueue
 

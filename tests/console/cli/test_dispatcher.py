@@ -140,6 +140,8 @@ def test_an_unknown_database_is_reported_in_one_sentence(subcommand: str) -> Non
     required_arguments: dict[str, list[str]] = {"defer": ["x"], "show": ["1"], "pause": ["q"], "resume": ["q"]}
     required_arguments |= {"postpone": ["1", "--for", "1h"], "reschedule": ["1", "--to", "1h"]}
     required_arguments |= {"change-queue": ["1", "--to", "q"], "change-priority": ["1", "--to", "1"]}
+    required_arguments |= {"signal": ["1", "--name", "go"], "retry-from": ["1", "--step", "book"]}
+    required_arguments |= {"run-again-from": ["1", "--step", "book"]}
     result = skipqueue(subcommand, *required_arguments.get(subcommand, ()), "--database", "nosuch")
     assert result.code == 1
     assert "DATABASES has no alias 'nosuch'" in result.err

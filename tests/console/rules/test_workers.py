@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 from django.db import connection
+from django.db.models import F
 
 from django_skipqueue.console.rules import server
-from django_skipqueue.models import Queue
+from django_skipqueue.models import Queue, Worker
 
 from ...app.rows import make_job, make_worker
 from .conftest import STORE, FindingsOf, StoreOfRows, run_sql
@@ -114,6 +115,19 @@ def test_a_dead_worker_is_a_warning_until_its_jobs_are_recovered(findings_of: Fi
     job_of_dead_worker.delete()
     (finding,) = findings_of("dead-worker")
     assert (finding.severity, finding.command) == ("info", "")
+
+
+def test_live_workers_of_several_versions_are_named(findings_of: FindingsOf) -> None:
+    make_worker(name="web-1/1", version="0.2.0")
+    make_worker(name="web-2/1", version="0.1.0", heartbeat=timedelta(hours=-1))
+    assert findings_of("worker-versions") == []
+    make_worker(name="web-3/1", version="0.1.0")
+    make_worker(name="web-4/1", version="")
+    (finding,) = findings_of("worker-versions")
+    assert finding.severity == "info", "a deploy takes its time"
+    assert finding.found == "unknown: web-4/1. 0.1.0: web-3/1. 0.2.0: web-1/1."
+    Worker.objects.update(started_at=F("started_at") - timedelta(minutes=11))
+    assert [each.severity for each in findings_of("worker-versions")] == ["warning"]
 
 
 def test_jobs_in_a_paused_queue_are_named_with_the_command_that_resumes_it(findings_of: FindingsOf) -> None:

@@ -16,7 +16,7 @@ from django.utils.translation import gettext_lazy as _
 from ....models import Job, Status
 from ... import operations
 from ...arguments import redacted
-from ...verbs.table import VERBS
+from ...verbs.table import CORE_VERBS
 from ..ui.views import logged_id
 
 RELEASE_VERB = "release"
@@ -26,7 +26,7 @@ SNOOZE_VERB = "snooze"
 """A worker records this verb when a task snoozes. Several snoozes in a row are recorded once."""
 
 VERBS_IN_HISTORY = {
-    **{verb.name: (verb.done, verb.leads_to) for verb in VERBS},
+    **{verb.name: (verb.done, verb.leads_to) for verb in CORE_VERBS},
     RELEASE_VERB: (_("released"), Status.QUEUED),
     SNOOZE_VERB: (_("snoozed"), Status.SCHEDULED),
 }

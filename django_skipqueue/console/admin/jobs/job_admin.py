@@ -23,7 +23,7 @@ from ....models import Job, Status
 from ...job_states import STATES, status_of
 from ...parts import consoles, pages
 from ...search import is_id
-from ...verbs.table import BUTTONS, BY_ACTION, VERBS
+from ...verbs.table import CORE_VERBS, buttons, verbs, verbs_by_action
 from ...verbs.verb import Instruction, Verb
 from ..bulk import queue_with_workers
 from ..ui.cells import arguments, badge_of, queue_link, shortened, task_link
@@ -75,7 +75,7 @@ class JobAdmin(VerbViews):
         "An id (#42), an argument (payment_id=42, order.id=42), or part of a task, error, value or queue. "
         "Several words must all match."
     )
-    actions: Sequence[Callable[..., Any] | str] = tuple(map(_as_admin_action, VERBS))
+    actions: Sequence[Callable[..., Any] | str] = tuple(map(_as_admin_action, CORE_VERBS))
 
     class Media:
         css = {"all": ["django_skipqueue/admin.css"]}
@@ -89,7 +89,7 @@ class JobAdmin(VerbViews):
         return [
             *(
                 self.page(f"<int:job_id>/{verb.slug}/", verb.name, partial(self.verb_view, verb=verb, button=button))
-                for verb, button in BUTTONS
+                for verb, button in buttons()
             ),
             self.page("<int:job_id>/edit/", "edit", self.edit_view),
             self.page("<int:job_id>/progress/", "progress", self.progress_view),
@@ -141,10 +141,11 @@ class JobAdmin(VerbViews):
         def is_offered(verb: Verb) -> bool:
             return (status is None or verb.is_offered_for(status)) and self.may(request, verb)
 
+        known = verbs_by_action()
         actions = super().get_actions(request, **location)
-        return {
-            name: action for name, action in actions.items() if name not in BY_ACTION or is_offered(BY_ACTION[name])
-        }
+        for verb in verbs() if actions else ():  # the verbs of parts, which may be installed after this module
+            actions.setdefault(verb.action_name, self.get_action(_as_admin_action(verb)))
+        return {name: action for name, action in actions.items() if name not in known or is_offered(known[name])}
 
     def get_changelist_instance(self, request: HttpRequest) -> Any:
         """Return the change list. Also attach it to the request, because Django passes only the jobs to actions."""

@@ -260,6 +260,9 @@ class JobPage(ShownState):
         earlier = number_of_attempts(self.job) - self.job.attempts
         if not earlier:
             return f"{self.job.attempts}/{self.job.max_attempts}"
+        if not any(each.verb == RETRY.name for each in operations_of(self.job)):
+            text = gettext("%(made)s/%(most)s · %(earlier)s before")
+            return text % {"made": self.job.attempts, "most": self.job.max_attempts, "earlier": earlier}
         return ngettext(
             "%(made)s/%(most)s · %(earlier)s before the retry",
             "%(made)s/%(most)s · %(earlier)s before the retries",

@@ -22,13 +22,13 @@ from ....models.copies import BULK_TASK, copy_refusal
 from ....queue.store import Store
 from ...durations import span
 from ...metrics.page import page as metrics_page
-from ...parts import PartPage, consoles
+from ...parts import PartPage, consoles, sections_of
 from ...queues_and_workers import MAX_LINKED_NAME_LENGTH
 from ...rules.examination import examine, examine_at_once
 from ...rules.rule import Severity
 from ...rules.verdict import Verdict
 from ...search import is_id
-from ...verbs.table import BUTTONS, DELETE, RUN_AGAIN
+from ...verbs.table import DELETE, RUN_AGAIN, buttons
 from ...verbs.verb import Button, Verb
 from ..dashboard import Dashboard
 from ..notices import ShownProblem
@@ -82,6 +82,7 @@ class JobViews(OwnViews):
             "progress": self.address("progress", job.pk) if job.task == BULK_TASK else "",
             "buttons": self._buttons_for(request, job),
             "others": jobs_of_task if len(job.task) <= MAX_LINKED_NAME_LENGTH else "",
+            "sections": sections_of(job),
             "notes": [note for part in consoles() if part.about_job and (note := part.about_job(job))],
             "history": self.address("history", job.pk),
             "delete": self.address("delete", job.pk) if self.has_delete_permission(request, job) else "",
@@ -101,10 +102,10 @@ class JobViews(OwnViews):
         content = {"job": job, "entries": history_of(job)} | (extra_context or {})
         return self.show(request, "job/object_history.html", job, content, title=title)
 
-    def part_page_view(self, request: HttpRequest, *, page: PartPage) -> HttpResponse:
+    def part_page_view(self, request: HttpRequest, *, page: PartPage, **named: Any) -> HttpResponse:
         @guarded(*page.methods, may=lambda _, request: not page.permission or request.user.has_perm(page.permission))
         def view(self: "JobViews", request: HttpRequest) -> HttpResponse:
-            return page.view(self, request)
+            return page.view(self, request, **named)
 
         return view(self, request)
 
@@ -145,15 +146,15 @@ class JobViews(OwnViews):
 
     def _buttons_for(self, request: HttpRequest, job: Job) -> list[tuple[Button, str]]:
         """Return the buttons that the job's status and the user's permissions allow, each with the URL to post to."""
-        buttons = [
+        offered = [
             (button.for_job(job), self.address(verb.name, job.pk))
-            for verb, button in BUTTONS
+            for verb, button in buttons()
             if verb.fits(job) and self.may(request, verb)
         ]
         if RUN_AGAIN.is_offered_for(job.status) and self.may(request, RUN_AGAIN):
-            buttons.append((EDIT, self.address("edit", job.pk)))
+            offered.append((EDIT, self.address("edit", job.pk)))
         copy_buttons = (EDIT, RUN_AGAIN.button) if copy_refusal(job) else ()
-        return [(button, address) for button, address in buttons if button not in copy_buttons]
+        return [(button, address) for button, address in offered if button not in copy_buttons]
 
 
 SEVERITY_LABELS: dict[Severity, str | Promise] = {

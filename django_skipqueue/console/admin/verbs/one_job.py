@@ -40,10 +40,16 @@ class VerbForm(forms.Form):
         widget=forms.TextInput(TEXT_FIELD_ATTRIBUTES),
     )
 
-    def __init__(self, verb: Verb, posted: Any = None, *, number: int = 0, job: Job | None = None) -> None:
-        """`number`: the number of jobs to change, if it is above `MOST_UNTYPED`. `job`: the only job to change."""
+    def __init__(
+        self, verb: Verb, posted: Any = None, *, number: int = 0, job: Job | None = None, given: Any = None
+    ) -> None:
+        """`number`: the number of jobs to change, if it is above `MOST_UNTYPED`. `job`: the only job to change.
+
+        `given`: values to show first, by the names of the options; a link may have them in its address.
+        """
         names = [option.name for option in verb.options]
         values = {name: getattr(job, name) for name in names if hasattr(job, name)}
+        values |= {name: given[name] for name in names if given and name in given}
         super().__init__(posted if posted and CONFIRMED in posted else None, initial=values)
         self.number, self._names = number, names
         for option in verb.options:

@@ -22,7 +22,8 @@ from django_skipqueue.console import search as window
 from django_skipqueue.console.admin.bulk import BulkAction, BulkProgress, queue_with_workers
 from django_skipqueue.console.admin.jobs import job_admin
 from django_skipqueue.console.admin.verbs import many_jobs
-from django_skipqueue.console.verbs.table import BY_ACTION, RETRY
+from django_skipqueue.console.verbs import table
+from django_skipqueue.console.verbs.table import RETRY
 from django_skipqueue.exceptions import InvalidTask
 from django_skipqueue.jobs.registry import registry
 from django_skipqueue.models import Job, Queue
@@ -447,7 +448,8 @@ def fail_in_batch(number: int, monkeypatch: pytest.MonkeyPatch) -> list[list[int
 
 def replace_retry(change: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """Replace the function that retries a batch of jobs."""
-    monkeypatch.setitem(BY_ACTION, "retry_selected", replace(RETRY, change=change))
+    others = (verb for verb in table.CORE_VERBS if verb is not RETRY)
+    monkeypatch.setattr(table, "CORE_VERBS", (replace(RETRY, change=change), *others))
 
 
 class TestThePage:

@@ -395,4 +395,4 @@ def test_a_subclass_may_add_an_action(rf: RequestFactory) -> None:
 
     request = rf.get(LIST, {"status": "running"})
     request.user = User.objects.create_superuser("ann")
-    assert set(OwnJobAdmin(Job, admin.site).get_actions(request)) == {"cancel_selected", "archive"}
+    assert {"cancel_selected", "archive"} <= set(OwnJobAdmin(Job, admin.site).get_actions(request))

@@ -7,13 +7,14 @@ from datetime import timedelta
 import pytest
 
 from django_skipqueue.console.admin.verbs.one_job import apply_to_one
-from django_skipqueue.console.verbs.table import BUTTONS, RETRY
+from django_skipqueue.console.verbs.table import RETRY
 from django_skipqueue.console.verbs.verb import Button, Instruction, Verb
 from django_skipqueue.models import Job
 from django_skipqueue.queue.store import Store
 
 from ....app.rows import make_job
 from ....app.sessions import Session
+from ....app.verbs import BUTTONS
 
 pytestmark = pytest.mark.django_db
 

@@ -53,6 +53,7 @@ OUTCOMES = st.builds(
     last_error=st.none() | TEXTS,
     error=st.none() | ERRORS,
     is_unknown=st.booleans(),
+    is_held=st.booleans(),
     notes=st.none() | TEXTS,
     exception=st.none() | st.just(ValueError("stays here")),
 )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import django
 from asgiref.sync import sync_to_async
 
-from django_skipqueue import Batch, limit, unique_by, with_options
+from django_skipqueue import Batch, JobContext, limit, unique_by, with_options
 from tests.app.models import Ledger
 
 if TYPE_CHECKING or django.VERSION >= (6, 0):
@@ -57,6 +57,15 @@ RETURNED["endless"].append(RETURNED["endless"])
 def give(kind: str) -> Any:
     """Return a value that could not be an argument."""
     return RETURNED[kind]
+
+
+@task
+def approve(number: int) -> Any:
+    """Go on where the job has stopped, by the steps of the package."""
+    context = JobContext.current()
+    assert context is not None
+    first = context.step("first", lambda: number + 1)
+    return [first, context.wait("approved")]
 
 
 @task

@@ -8,12 +8,12 @@ from django.test import Client
 
 from django_skipqueue.conf import using_database
 from django_skipqueue.console.admin.jobs import job_admin
-from django_skipqueue.console.verbs.table import BUTTONS, BY_ACTION
 from django_skipqueue.models import Job, Queue, Schedule, Worker, WorkerRequest
 from django_skipqueue.models.copies import BULK_TASK
 from django_skipqueue.testing import run_jobs
 
 from ....app.rows import make_job, make_worker
+from ....app.verbs import BUTTONS, BY_ACTION
 from ....console.admin.conftest import LIST, QUEUES, WORKERS, page
 from ...schedules.rows import make_schedule
 from .parsed import Page, database_of, with_database

@@ -1,0 +1,282 @@
+"""The steps of one attempt: each runs its function unless the job has its result already.
+
+Used by the thread of the attempt; by several if the task starts threads, or is an `async def`. Invariant: a name is
+used once in an attempt, so that it stands for one step of the job.
+"""
+
+import inspect
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from asgiref.sync import sync_to_async
+from django.db import connections, transaction
+
+from ...conf import settings
+from ...events.log_format import job_name
+from ...exceptions import InvalidOption, LeaseLost, SignalTimeout
+from ...queue.store import Store
+from ...values.codec import decode
+from ...values.outcomes import Delay, EndAttempt, Outcome, checked_seconds
+from .record import Entry, RecordedStep, record_step, steps_of, take_signal
+from .signals import as_stored_json, check_name
+
+if TYPE_CHECKING:
+    from ...jobs.codecs import Codec
+    from ...jobs.context import AttemptHandle
+    from .each import Cursor
+
+_after_records: list[Callable[[str], None]] = []
+"""Called with the name of each step once its record is committed."""
+
+
+@contextmanager
+def calling_after(step: str, call: Callable[[], None]) -> Iterator[None]:
+    """See `Part.after_step`."""
+
+    def called(name: str) -> None:
+        if name == step:
+            call()
+
+    _after_records.append(called)
+    try:
+        yield
+    finally:
+        _after_records.remove(called)
+
+
+METHODS = {"step": "step", "sleep": "sleep", "wait": "wait", "run": "run or run_all", "each": "each"}
+"""The methods of `JobContext`, by the kind of the step."""
+
+
+class AttemptSteps:
+    """See `PartOfAttempt`."""
+
+    def __init__(self, running: "AttemptHandle") -> None:
+        self.store = Store(running.database)
+        self.ref = running.job.ref
+        self._running = running
+        self._ended: EndAttempt | None = None
+        self._used: set[str] = set()
+        self._cursors: list[Cursor] = []
+        recorded = steps_of(self.store, running.job.id)
+        self._recorded = {step.name: step for step in recorded}
+        self._loaded_at = time.monotonic()
+        self._numbers = {step.name: step.number for step in recorded}
+        # The last record has set the attempts of the row to 1: those since then have been charged.
+        self._earlier = max((step.attempt for step in recorded), default=1) - 1
+
+    # The methods of `JobContext`
+
+    def step(
+        self, name: str, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], *, atomic: bool
+    ) -> Any:
+        """The recorded result of the step, or that of the function, which is recorded."""
+        check_function(name, function, args, kwargs)
+        codec = result_type(function)
+        if recorded := self.begin(name, "step"):
+            return decoded(name, recorded.result, codec)
+        self.stop_here()
+        with transaction.atomic(using=self.store.alias) if atomic else nullcontext():
+            started = time.monotonic()
+            result = function(*args, **kwargs)
+            stored = encoded(name, result, codec)
+            entry = self.record(name, "step", seconds=time.monotonic() - started, result=stored)
+        self.counted(entry)
+        return as_stored(result, stored, codec)
+
+    async def astep(
+        self, name: str, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> Any:
+        """`step` for an `async def` function."""
+        check_function(name, function, args, kwargs)
+        codec = result_type(function)
+        if recorded := self.begin(name, "step"):
+            return await sync_to_async(decoded)(name, recorded.result, codec)
+        self.stop_here()
+        started = time.monotonic()
+        result = await function(*args, **kwargs)
+
+        def keep() -> Any:
+            stored = encoded(name, result, codec)
+            self.counted(self.record(name, "step", seconds=time.monotonic() - started, result=stored))
+            return as_stored(result, stored, codec)
+
+        return await sync_to_async(keep)()
+
+    def sleep(self, name: str, delay: Delay) -> None:
+        """Return if the sleep is over; otherwise end the attempt until it is."""
+        seconds = checked_seconds("delay", delay)
+        self.require_no_transaction("sleep", name)
+        recorded = self.begin(name, "sleep")
+        left = seconds
+        if recorded is None:
+            self.counted(self.record(name, "sleep", delay=seconds))
+        else:
+            left = (recorded.left or 0.0) - (time.monotonic() - self._loaded_at)
+        if left > 0:
+            self.end_attempt(Outcome("scheduled", delay=left, refund=1))
+
+    def wait(self, name: str, timeout: Delay | None) -> Any:
+        """The payload of the signal. Ends the attempt until the signal is there. Raises `SignalTimeout`."""
+        seconds = None if timeout is None else checked_seconds("timeout", timeout)
+        self.require_no_transaction("wait", name)
+        found = self.begin(name, "wait")
+        if found is None or not found.is_over:
+            self.stop_here()
+            entry = self.entry(name, "wait", delay=seconds)
+            found = take_signal(self.store, self.ref, entry)
+            self.require_lease(found)
+            self.counted(entry)
+        assert found is not None  # noqa: S101 (for the type checker)
+        if not found.is_over:
+            self.hold_job()
+        if found.error is not None:
+            raise SignalTimeout(f"The signal {name!r} did not come in time.")
+        return None if found.result is None else decode(found.result)
+
+    # For these, and for loops and children
+
+    def begin(self, name: str, kind: str) -> RecordedStep | None:
+        """Use this name. Returns what is recorded of the step. Raises `InvalidOption` if the name cannot be used."""
+        if self._ended is not None:  # the task has caught it
+            raise self._ended
+        check_name(name)
+        if name in self._used:
+            raise InvalidOption(
+                f"Two steps of one attempt are called {name!r}: a name stands for one step. In a loop, put what "
+                'differs into it, as in f"mail {customer.pk}".'
+            )
+        recorded = self._recorded.get(name)
+        if recorded is not None and recorded.kind != kind:
+            raise InvalidOption(
+                f"{name!r} is recorded for this job by {METHODS.get(recorded.kind, recorded.kind)}, and the task now "
+                f"uses it for {METHODS[kind]}. Give the new step another name."
+            )
+        self._used.add(name)
+        return recorded
+
+    def stop_here(self) -> None:
+        """End the attempt, and have the worker release its job, if the worker stops."""
+        if self._running.is_stopping and not self._is_in_transaction():
+            self.end_attempt(Outcome("scheduled", refund=1, is_release=True))
+
+    def end_attempt(self, outcome: Outcome) -> NoReturn:
+        self._ended = EndAttempt(outcome)
+        raise self._ended
+
+    def hold_job(self) -> NoReturn:
+        """End the attempt; its settle blocks the job, whose row says that it is held."""
+        self.end_attempt(Outcome("scheduled", refund=1, is_held=True))
+
+    def entry(self, name: str, kind: str, **values: Any) -> Entry:
+        """What is written of a step. A step that is written again keeps its number."""
+        number = self._numbers.setdefault(name, max(self._numbers.values(), default=0) + 1)
+        total = self._earlier + self._running.job.attempt
+        return Entry(
+            name=name,
+            kind=kind,
+            number=number,
+            attempt=total,
+            resets=total + self._running.job.max_attempts - 1 <= settings.max_attempts_in_all,
+            by=self._running.worker,
+            **values,
+        )
+
+    def record(self, name: str, kind: str, **values: Any) -> Entry:
+        """Record a step in the open transaction, or at once. Raises `LeaseLost`."""
+        entry = self.entry(name, kind, **values)
+        self.require_lease(record_step(self.store, self.ref, entry))
+        return entry
+
+    def counted(self, entry: Entry | None) -> None:
+        """Call this once the record is committed, which may have reset the number of attempts."""
+        if entry is None:
+            return
+        job = self._running.job
+        if entry.resets and job.attempt != 1:
+            self._earlier += job.attempt - 1
+            self._running.job = job._replace(attempt=1)
+        for call in _after_records:
+            call(entry.name)
+
+    def require_lease(self, held: object) -> None:
+        if not held:
+            id, lease = self.ref
+            raise LeaseLost(f"Job {job_name(self.store.alias, id)} is no longer held by lease {lease}.")
+
+    def add_cursor(self, cursor: "Cursor") -> None:
+        self._cursors.append(cursor)
+
+    # See `PartOfAttempt`
+
+    def raised(self) -> None:
+        """Write the cursors: the write of a cursor that has moved resets the number of attempts."""
+        self._write_cursors(self.store)
+
+    def ended(self, outcome: Outcome) -> Outcome:
+        """If the task has caught the end of its attempt, and gone on, the attempt ends so anyway."""
+        if self._ended is None or self._running.completed is not None:
+            return outcome
+        return self._ended.outcome
+
+    def released(self, store: Store) -> None:
+        """Write the cursors."""
+        self._write_cursors(store)
+
+    def _write_cursors(self, store: Store) -> None:
+        for cursor in self._cursors:
+            with suppress(Exception):  # the items since the last write are run again
+                self.counted(cursor.write(store))
+
+    def _is_in_transaction(self) -> bool:
+        """Whether the task has opened a transaction; that of a `TestCase` does not count."""
+        return any(not getattr(block, "_from_testcase", False) for block in connections[self.store.alias].atomic_blocks)
+
+    def require_no_transaction(self, method: str, name: str) -> None:
+        if self._is_in_transaction():
+            raise InvalidOption(
+                f"{method}({name!r}) ends the attempt, and would roll back the transaction that is open. Call it "
+                "outside of transaction.atomic()."
+            )
+
+
+def check_function(name: str, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    """Raise `InvalidOption` for what a step cannot call with these arguments."""
+    if not callable(function):
+        raise InvalidOption(f"The step {name!r} needs a function and its arguments, not {function!r}.")
+    try:
+        inspect.signature(function).bind(*args, **kwargs)
+    except ValueError:  # written in C, without a signature
+        return
+    except TypeError as error:
+        raise InvalidOption(f"The step {name!r} cannot call {function!r}: {error}.") from None
+
+
+def result_type(function: Callable[..., Any]) -> "Codec | None":
+    """The type of what the function returns, by its annotation; `None`: plain JSON."""
+    from ...jobs.annotations import annotations_of, codec_of  # loads Django's models: this is imported before them
+
+    return codec_of(annotations_of(function).get("return"))
+
+
+def encoded(name: str, result: Any, codec: "Codec | None") -> str | None:
+    """The result of a step as JSON. Raises `InvalidArguments` for one that cannot be stored."""
+    if result is None:
+        return None
+    what = f"The result of the step {name!r}"
+    return as_stored_json(what, result if codec is None else codec.encode(what, result))
+
+
+def as_stored(result: Any, stored: str | None, codec: "Codec | None") -> Any:
+    """The result as the next attempt gets it: of a plain one what JSON keeps, such as a list in place of a tuple."""
+    return result if stored is None or codec is not None else decode(stored)
+
+
+def decoded(name: str, stored: str | None, codec: "Codec | None") -> Any:
+    """A recorded result in the type of the annotation. Raises `UndecodableArguments` if it has another form."""
+    if stored is None:
+        return None
+    result = decode(stored)
+    return result if codec is None else codec.decode(f"The result of the step {name!r}", result)

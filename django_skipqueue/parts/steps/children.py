@@ -1,0 +1,275 @@
+"""`context.run` and `context.run_all`: jobs whose results a step returns.
+
+Invariant: the children of a step are deferred once, in the transaction that records the step; the job waits for them by
+its dependencies, and its result is recorded before a child may be pruned.
+"""
+
+import json
+from collections.abc import Collection, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from django.db import transaction
+
+from ...events.log_format import job_name
+from ...exceptions import BatchFinished, ChildFailed, InvalidArguments, UndecodableArguments, UnknownTask
+from ...jobs.registry import registry
+from ...jobs.task_call import TaskCall
+from ...queue.fragments import joined
+from ...queue.parameters import as_array
+from ...queue.store import Store
+from ...values.bounds import LARGEST_JSON
+from ...values.codec import decode, size_of
+from ..batches.batch import Batch, as_call, defer_all, in_batch
+from .record import HELD
+
+if TYPE_CHECKING:
+    from .attempt import AttemptSteps
+
+# attempt, in the transaction of the step → nothing. The job is held until the children are finished: the settle of its
+# attempt blocks it. Its other dependencies are met. Indexes: the primary keys.
+ADD_CHILDREN = """
+WITH added AS (
+    INSERT INTO skipqueue_child (parent_id, name, position, job_id)
+    SELECT %(job_id)s, %(name)s, child.position, child.id
+    FROM unnest(%(ids)s::bigint[]) WITH ORDINALITY AS child (id, position)
+),
+needed AS (
+    INSERT INTO skipqueue_dependency (job_id, position, needs_job_id, after_failure)
+    SELECT
+        %(job_id)s,
+        COALESCE((SELECT max(position) FROM skipqueue_dependency WHERE job_id = %(job_id)s), 0) + child.position,
+        child.id,
+        'run'
+    FROM (
+        SELECT id, min(position) AS position
+        FROM unnest(%(ids)s::bigint[]) WITH ORDINALITY AS child (id, position)
+        GROUP BY id
+    ) AS child
+)
+UPDATE skipqueue_job SET held = true WHERE id = %(job_id)s RETURNING id
+"""
+
+# attempt that runs again → the children of a step, in their order. `status` is NULL if the row is not there any more.
+# Indexes: the primary keys.
+CHILDREN = """
+SELECT child.job_id, job.task, job.status, job.result::text, job.last_error
+FROM
+    skipqueue_child AS child
+    LEFT JOIN skipqueue_job AS job ON job.id = child.job_id
+WHERE child.parent_id = %(job_id)s AND child.name = %(name)s
+ORDER BY child.position
+"""
+
+# attempt that finds children which are not finished → a row if the lease is valid: the job is held for them again. A
+# child may have been retried by hand. Indexes: the primary keys.
+HOLD_AGAIN = joined(
+    """
+WITH {held},
+needed AS (
+    UPDATE skipqueue_dependency AS needs
+    SET is_met = false
+    FROM held
+    WHERE needs.job_id = held.id AND needs.needs_job_id = ANY (%(ids)s::bigint[])
+)
+UPDATE skipqueue_job AS job SET held = true FROM held WHERE job.id = held.id RETURNING job.id
+""",
+    held=HELD,
+)
+
+# attempt, in the transaction that records the results of children: the job needs them no more. Index: the primary key.
+FORGET_CHILDREN = """
+DELETE FROM skipqueue_dependency WHERE job_id = %(job_id)s AND needs_job_id = ANY (%(ids)s::bigint[])
+"""
+
+# operators, after the cancel or discard of jobs → the children of these that have not begun. The jobs no longer wait
+# for signals: after a retry, their tasks come to the wait again. Indexes: the primary keys.
+END_WAITS = """
+WITH ended AS (
+    UPDATE skipqueue_step
+    SET is_waiting = NULL
+    WHERE job_id = ANY ((SELECT %(ids)s::bigint[])::bigint[]) AND COALESCE(is_waiting, false)
+    RETURNING job_id
+),
+let_go AS (
+    UPDATE skipqueue_job SET held = NULL WHERE id = ANY (ARRAY (SELECT job_id FROM ended))
+)
+SELECT child.job_id
+FROM
+    skipqueue_step AS step
+    JOIN skipqueue_child AS child ON child.parent_id = step.job_id AND child.name = step.name
+    JOIN skipqueue_job AS job ON job.id = child.job_id
+WHERE
+    step.job_id = ANY ((SELECT %(ids)s::bigint[])::bigint[])
+    AND step.kind = 'run'
+    AND step.recorded_at IS NULL
+    AND job.started_at IS NULL
+    AND job.finished_at IS NULL
+"""
+
+# The sleeps of these jobs that are not over. COALESCE keeps the planner from reading the index of all sleeps.
+ASLEEP = """asleep AS MATERIALIZED (
+    SELECT ctid AS place
+    FROM skipqueue_step
+    WHERE
+        job_id = ANY ((SELECT %(ids)s::bigint[])::bigint[])
+        AND COALESCE(kind, '') = 'sleep'
+        AND wakes_at > statement_timestamp()
+)"""
+
+# operators, after `run now`: the sleep of these jobs is over. Index: the primary key.
+END_SLEEPS = joined(
+    """
+WITH {asleep}
+UPDATE skipqueue_step AS step
+SET wakes_at = statement_timestamp()
+WHERE step.ctid = ANY (ARRAY (SELECT place FROM asleep))
+RETURNING step.job_id
+""",
+    asleep=ASLEEP,
+)
+
+# operators, after another due time was given to jobs: a sleep ends when its job is due. Indexes: the primary keys.
+MOVE_SLEEPS = joined(
+    """
+WITH {asleep}
+UPDATE skipqueue_step AS step
+SET wakes_at = (SELECT run_after FROM skipqueue_job AS job WHERE job.id = step.job_id)
+WHERE step.ctid = ANY (ARRAY (SELECT place FROM asleep))
+RETURNING step.job_id
+""",
+    asleep=ASLEEP,
+)
+
+# operators, after a retry: what the job has failed at last is tried again. Index: the primary key.
+REOPEN_FAILED = """
+UPDATE skipqueue_step AS step
+SET recorded_at = NULL, error = NULL
+FROM (
+    SELECT job_id, max(number) AS number
+    FROM skipqueue_step
+    WHERE job_id = ANY ((SELECT %(ids)s::bigint[])::bigint[])
+    GROUP BY job_id
+) AS last
+WHERE step.job_id = last.job_id AND step.number = last.number AND step.error IS NOT NULL
+RETURNING step.job_id
+"""
+
+AFTER_VERBS = {
+    "run_now": END_SLEEPS,
+    "postpone": MOVE_SLEEPS,
+    "reschedule": MOVE_SLEEPS,
+    "retry": REOPEN_FAILED,
+}
+"""What a verb changes in the steps of the jobs that it has changed."""
+
+
+class Child(NamedTuple):
+    job_id: int
+    task: str | None
+    status: str | None
+    """`None`: it was deleted."""
+    result: str | None
+    last_error: str | None
+
+    @property
+    def is_finished(self) -> bool:
+        return self.status in (None, "completed", "failed", "discarded")
+
+
+def on_operate(store: Store, verb: str, ids: Sequence[int]) -> None:
+    """See `Part.on_operate`."""
+    if verb in AFTER_VERBS:
+        store.rows(AFTER_VERBS[verb], {"ids": as_array(ids)})
+    elif verb in ("cancel", "discard"):
+        unbegun = [id for (id,) in store.rows(END_WAITS, {"ids": as_array(ids)})]
+        if unbegun:
+            parents = ", ".join(job_name(store.alias, id) for id in ids[:3])
+            store.discard(unbegun, reason=f"The job that waits for it has ended: {parents}.")
+
+
+def run_children(steps: "AttemptSteps", name: str, calls: Sequence[Any]) -> list[Any]:
+    """The results of these calls, which run as jobs. Ends the attempt until they are finished. Raises `ChildFailed`."""
+    made = [in_batch(f"{name!r}", as_call(f"{name!r}", call), steps.store.alias) for call in calls]
+    recorded = steps.begin(name, "run")
+    if recorded is not None and recorded.is_over:
+        return _outcome(recorded.result, recorded.error)
+    if recorded is None:
+        steps.stop_here()
+        _defer(steps, name, made)
+    children = [Child._make(row) for row in steps.store.rows(CHILDREN, {"job_id": steps.ref[0], "name": name})]
+    if unfinished := [child.job_id for child in children if not child.is_finished]:
+        if recorded is not None:
+            _hold_again(steps, unfinished)
+        steps.hold_job()
+    result, error = _collected(steps.store.alias, children)
+    if (size := size_of(result)) > LARGEST_JSON:
+        raise InvalidArguments(
+            f"The results of the children of {name!r} are {size:,} bytes long, and PostgreSQL stores at most "
+            f"{LARGEST_JSON:,}. Store what is large elsewhere, and return its key."
+        )
+    with transaction.atomic(using=steps.store.alias):
+        entry = steps.record(name, "run", result=result, error=error)
+        ids = as_array(child.job_id for child in children)
+        steps.store.execute(FORGET_CHILDREN, {"job_id": steps.ref[0], "ids": ids})
+    steps.counted(entry)
+    return _outcome(result, error)
+
+
+def _defer(steps: "AttemptSteps", name: str, calls: Sequence[TaskCall]) -> None:
+    """Defer the children in the batch of the job, or in one of their own: a worker looks who waits for its jobs."""
+    id, _ = steps.ref
+    with transaction.atomic(using=steps.store.alias):
+        entry = steps.record(name, "run", is_open=True)
+        if calls:
+            deferred = _in_batch_of(steps, name, calls)
+            values = {"job_id": id, "name": name, "ids": as_array(job.pk for job in deferred)}
+            steps.store.rows(ADD_CHILDREN, values)
+    steps.counted(entry)
+
+
+def _in_batch_of(steps: "AttemptSteps", name: str, calls: Sequence[TaskCall]) -> list[Any]:
+    alias = steps.store.alias
+    batch = Batch.of(steps.ref[0], database=alias)
+    if batch is not None:
+        with suppress(BatchFinished):  # the job is its callback
+            return batch.add(*calls)
+    with Batch(name=name, database=alias):
+        return defer_all(calls)
+
+
+def _hold_again(steps: "AttemptSteps", ids: Collection[int]) -> None:
+    job_id, lease = steps.ref
+    steps.require_lease(steps.store.rows(HOLD_AGAIN, {"job_id": job_id, "lease": lease, "ids": as_array(ids)}))
+
+
+def _collected(alias: str, children: Sequence[Child]) -> tuple[str, str | None]:
+    """The results as JSON, each with its task; and the error, if a child did not complete."""
+    results = [[child.task, None if child.result is None else decode(child.result)] for child in children]
+    failed = [child for child in children if child.status != "completed"]
+    if not failed:
+        return json.dumps(results), None
+    first = failed[0]
+    reason = first.last_error if first.status else "it was deleted"
+    error = {
+        "message": f"Job {job_name(alias, first.job_id)} did not complete: {reason}",
+        "job_id": first.job_id,
+        "error": reason or "",
+        "job_ids": [child.job_id for child in failed],
+    }
+    return "null", json.dumps(error)
+
+
+def _outcome(result: str | None, error: str | None) -> list[Any]:
+    """The results by the annotations of their tasks. Raises `ChildFailed`."""
+    if error is not None:
+        found = decode(error)
+        raise ChildFailed(
+            found["message"], job_id=found["job_id"], error=found["error"], job_ids=tuple(found["job_ids"])
+        )
+    results = []
+    for task, value in decode(result or "[]"):
+        with suppress(UnknownTask, UndecodableArguments):
+            value = registry.get(task).typed_result(value)  # noqa: PLW2901 (as JSON has it where that fails)
+        results.append(value)
+    return results

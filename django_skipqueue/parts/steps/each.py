@@ -1,0 +1,189 @@
+"""`context.each`: a loop that goes on after the last item that it has finished.
+
+Invariant: the cursor never passes an item that is not finished. Without `atomic`, it is written at most once a second
+and at the end of the attempt, so that the items since then are run again after a death of the worker.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from django.core.exceptions import FieldDoesNotExist
+from django.db import transaction
+from django.db.models import CompositePrimaryKey, QuerySet
+from django.db.models.query import ModelIterable
+
+from ...exceptions import InvalidOption
+from ...queue.store import Store
+from ...values.codec import decode, encode
+from .record import Entry, record_step
+
+if TYPE_CHECKING:
+    from .attempt import AttemptSteps
+
+WRITE_SECONDS = 1.0
+"""Seconds between two writes of a cursor, at least."""
+
+CHUNK = 500
+"""Rows that are read at once."""
+
+
+class Place(NamedTuple):
+    """How far a loop is. One value, for any thread to read."""
+
+    done: int
+    """The number of finished items."""
+    last: Any
+    """The key of the last one; `None`: there is none."""
+
+
+class Cursor:
+    """The place of a loop. `write` is called by the control loop's thread as well, before a release."""
+
+    def __init__(self, steps: "AttemptSteps", name: str, place: Place) -> None:
+        self._steps, self._name = steps, name
+        self.place = self.written = place
+        self._written_at = self._started_at = time.monotonic()
+
+    def is_due(self) -> bool:
+        return self.written != self.place and time.monotonic() - self._written_at >= WRITE_SECONDS
+
+    def write(self, store: Store) -> Entry | None:
+        """Write the place if it has changed. Raises `LeaseLost`."""
+        return None if self.place == self.written else self._write(store, is_open=True)
+
+    def end(self, store: Store) -> Entry:
+        """Record that the loop is over. Raises `LeaseLost`."""
+        return self._write(store, is_open=False)
+
+    def _write(self, store: Store, *, is_open: bool) -> Entry:
+        place = self.place
+        entry = self.record(store, place, is_open=is_open)
+        self.written, self._written_at = place, time.monotonic()
+        return entry
+
+    def record(self, store: Store, place: Place, *, is_open: bool = True) -> Entry:
+        """Record this place in the open transaction, or at once. Raises `LeaseLost`."""
+        entry = self._steps.entry(
+            self._name,
+            "each",
+            seconds=time.monotonic() - self._started_at,
+            result=encode("The cursor", place._asdict()),
+            is_open=is_open,
+        )
+        self._steps.require_lease(record_step(store, self._steps.ref, entry))
+        return entry
+
+
+def loop(steps: "AttemptSteps", name: str, items: Any, by: str) -> Iterator[Any]:
+    """The items that are not finished. An item is finished when the next one is asked for."""
+    source = source_of(name, items, by)
+    cursor = _begin(steps, name)
+    if cursor is not None:
+        steps.add_cursor(cursor)
+    return iter(()) if cursor is None else _items(steps, cursor, source)
+
+
+def _items(steps: "AttemptSteps", cursor: Cursor, source: "Source") -> Iterator[Any]:
+    for key, item in source(cursor.place.last):
+        _pause(steps, cursor)
+        yield item
+        cursor.place = Place(cursor.place.done + 1, key)
+    _end(steps, cursor)
+
+
+def call_each(
+    steps: "AttemptSteps", name: str, items: Any, function: Callable[[Any], object], by: str, *, atomic: bool
+) -> None:
+    """Call the function with each item that is not finished; with `atomic`, in one commit with the cursor."""
+    source = source_of(name, items, by)
+    cursor = _begin(steps, name)
+    if cursor is None:
+        return
+    if not atomic:  # the place of an atomic loop is committed with each item, and nobody else may write it
+        steps.add_cursor(cursor)
+    for key, item in source(cursor.place.last):
+        _pause(steps, cursor)
+        after = Place(cursor.place.done + 1, key)
+        if atomic:
+            with transaction.atomic(using=steps.store.alias):
+                function(item)
+                entry = cursor.record(steps.store, after)
+            cursor.place = cursor.written = after
+            steps.counted(entry)
+        else:
+            function(item)
+            cursor.place = after
+    _end(steps, cursor)
+
+
+def _begin(steps: "AttemptSteps", name: str) -> Cursor | None:
+    """The cursor of this loop; `None`: the loop is over."""
+    recorded = steps.begin(name, "each")
+    if recorded is not None and recorded.is_over:
+        return None
+    place = Place(0, None) if recorded is None or recorded.result is None else Place(**decode(recorded.result))
+    return Cursor(steps, name, place)
+
+
+def _pause(steps: "AttemptSteps", cursor: Cursor) -> None:
+    """Between two items: write the cursor if it is due, and end the attempt if the worker stops."""
+    if cursor.is_due():
+        steps.counted(cursor.write(steps.store))
+    steps.stop_here()
+
+
+def _end(steps: "AttemptSteps", cursor: Cursor) -> None:
+    steps.counted(cursor.end(steps.store))
+
+
+Source = Callable[[Any], Iterator[tuple[Any, Any]]]
+"""Takes the key of the last finished item. Returns the items after it, each with its key."""
+
+
+def source_of(name: str, items: Any, by: str) -> Source:
+    """The items in an order that every attempt finds again. Raises `InvalidOption` for items that have none."""
+    if isinstance(items, QuerySet):
+        return _rows_of(name, items, by)
+    if not isinstance(items, Sequence) or isinstance(items, str | bytes):
+        raise InvalidOption(
+            f"each({name!r}) needs a query set, or a sequence such as a list, not {type(items).__name__}: the next "
+            "attempt goes on in the middle of it."
+        )
+    return lambda last: ((place + 1, items[place]) for place in range(last or 0, len(items)))
+
+
+def _rows_of(name: str, items: "QuerySet[Any]", by: str) -> Source:
+    def refuse(reason: str) -> InvalidOption:
+        return InvalidOption(f"each({name!r}) goes through a query set by its {by!r}, and {reason}.")
+
+    query = items.query
+    for is_wrong, reason in (
+        (query.is_sliced, "this one is sliced"),
+        (query.combinator, f"this one is a {query.combinator}"),
+        (query.distinct or query.distinct_fields, "this one has distinct()"),
+        (query.order_by or query.extra_order_by, "this one has an order of its own: leave out order_by()"),
+        (not query.standard_ordering, "this one is reversed: leave out reverse()"),
+        (items._iterable_class is not ModelIterable, "this one has values in place of model instances"),
+    ):
+        if is_wrong:
+            raise refuse(reason)
+    try:
+        field = items.model._meta.pk if by == "pk" else items.model._meta.get_field(by)
+    except FieldDoesNotExist:
+        raise refuse(f"{items.model.__name__} has no such field") from None
+    if isinstance(field, CompositePrimaryKey) or not getattr(field, "unique", False) or field.null:
+        raise refuse("this field is not unique, or may be NULL: give by= a field that is unique and not null")
+
+    def rows(last: Any) -> Iterator[tuple[Any, Any]]:
+        ordered = items.order_by(by)
+        while True:
+            after = ordered if last is None else ordered.filter(**{f"{by}__gt": field.to_python(last)})
+            chunk = list(after[:CHUNK])
+            for row in chunk:
+                last = field.value_to_string(row)
+                yield last, row
+            if len(chunk) < CHUNK:
+                return
+
+    return rows

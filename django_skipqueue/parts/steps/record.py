@@ -1,0 +1,190 @@
+"""Record the steps of jobs, and read them.
+
+Invariant: only the holder of the job's lease records. Each statement that records locks the row of the job, and writes
+nothing if the lease is no longer valid; until its commit, nobody can take the job from the worker.
+
+A record sets the number of attempts to 1, so that `max_attempts` counts the attempts at one step.
+"""
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ...queue.fragments import joined, recording
+from ...values.records import LeaseRef
+
+if TYPE_CHECKING:
+    from ...queue.store import Store
+
+# attempt, at its first step → the steps of the job, in their order; of a sleep the seconds that are left. Index: the
+# primary key of steps.
+STEPS = """
+SELECT
+    name, kind, number, attempt, result::text, error::text, recorded_at IS NOT NULL,
+    extract(epoch FROM wakes_at - statement_timestamp())::float8
+FROM skipqueue_step
+WHERE job_id = %(job_id)s
+ORDER BY number
+"""
+
+# The row of the job, locked until the commit, if the lease is valid.
+HELD = """held AS MATERIALIZED (
+    SELECT id
+    FROM skipqueue_job
+    WHERE id = %(job_id)s AND lease = %(lease)s
+    FOR NO KEY UPDATE
+)"""
+
+_IS_RESET = "%(resets)s::boolean AND (job.attempts <> 1 OR job.deaths IS NOT NULL)"
+"""Whether the record changes the number of attempts in the row of the job, or its deaths."""
+
+# The columns of the job that a record sets.
+_RESET = joined(
+    """attempts = CASE WHEN {is_reset} THEN 1 ELSE job.attempts END,
+        deaths = CASE WHEN {is_reset} THEN NULL ELSE job.deaths END,
+        operations = CASE WHEN {is_reset} THEN {operations} ELSE job.operations END""",
+    is_reset=_IS_RESET,
+    operations=recording("reset", more={"attempts_after": "1"}),
+)
+
+# attempt, after a step → a row if the step was recorded; none if the lease is no longer valid. A step that was open,
+# such as a cursor, is written again. Index: the primary keys.
+RECORD_STEP = joined(
+    """
+WITH {held},
+reset AS (
+    UPDATE skipqueue_job AS job
+    SET {reset},
+        held = NULL
+    FROM held
+    WHERE job.id = held.id AND ({is_reset} OR job.held)
+)
+INSERT INTO skipqueue_step AS step
+    (job_id, name, kind, number, attempt, started_at, recorded_at, result, error, wakes_at)
+SELECT
+    held.id, %(name)s, %(kind)s, %(number)s, %(attempt)s,
+    statement_timestamp() - make_interval(secs => %(seconds)s::float8),
+    CASE WHEN NOT %(is_open)s::boolean THEN statement_timestamp() END,
+    %(result)s::text::jsonb, %(error)s::text::jsonb,
+    statement_timestamp() + make_interval(secs => %(delay)s::float8)
+FROM held
+ON CONFLICT (job_id, name) DO UPDATE
+SET attempt = excluded.attempt, recorded_at = excluded.recorded_at, result = excluded.result, error = excluded.error
+RETURNING 1
+""",
+    held=HELD,
+    reset=_RESET,
+    is_reset=_IS_RESET,
+)
+
+# attempt, at a wait → what it has come to: a signal that it has taken, or the end of its time; else the job is held, so
+# that the settle of the attempt blocks it. No row if the lease is no longer valid. The time counts from the first wait.
+# Index: the primary keys.
+TAKE_SIGNAL = joined(
+    """
+WITH {held},
+taken AS (
+    UPDATE skipqueue_signal AS signal
+    SET taken_at = statement_timestamp()
+    FROM held
+    WHERE signal.job_id = held.id AND signal.name = %(name)s AND signal.taken_at IS NULL
+    RETURNING signal.payload
+),
+found AS MATERIALIZED (
+    SELECT
+        held.id,
+        (SELECT payload FROM taken) AS payload,
+        EXISTS (SELECT FROM taken) AS is_taken,
+        due.wakes_at,
+        COALESCE(due.wakes_at <= statement_timestamp(), false) AS is_over
+    FROM
+        held,
+        LATERAL (
+            SELECT COALESCE(
+                (SELECT wakes_at FROM skipqueue_step WHERE job_id = held.id AND name = %(name)s),
+                statement_timestamp() + make_interval(secs => %(delay)s::float8)
+            )
+        ) AS due (wakes_at)
+),
+reset AS (
+    UPDATE skipqueue_job AS job
+    SET {reset},
+        held = CASE WHEN NOT (found.is_taken OR found.is_over) THEN true END
+    FROM found
+    WHERE job.id = found.id AND ({is_reset} OR job.held OR NOT (found.is_taken OR found.is_over))
+)
+INSERT INTO skipqueue_step AS step
+    (job_id, name, kind, number, attempt, started_at, recorded_at, result, error, wakes_at, is_waiting)
+SELECT
+    id, %(name)s, 'wait', %(number)s, %(attempt)s, statement_timestamp(),
+    CASE WHEN is_taken OR is_over THEN statement_timestamp() END,
+    payload,
+    CASE WHEN is_over AND NOT is_taken THEN '{}'::jsonb END,
+    wakes_at,
+    CASE WHEN NOT (is_taken OR is_over) THEN true END
+FROM found
+ON CONFLICT (job_id, name) DO UPDATE
+SET attempt = excluded.attempt, recorded_at = excluded.recorded_at, result = excluded.result, error = excluded.error,
+    wakes_at = excluded.wakes_at, is_waiting = excluded.is_waiting
+RETURNING step.recorded_at IS NOT NULL, step.result::text, step.error::text
+""",
+    held=HELD,
+    reset=_RESET,
+    is_reset=_IS_RESET,
+)
+
+
+class RecordedStep(NamedTuple):
+    name: str
+    kind: str
+    number: int
+    attempt: int
+    """The number of the attempt that has recorded it, over the whole life of the job."""
+    result: str | None
+    """JSON, not yet decoded."""
+    error: str | None
+    """A JSON object if the step has failed for good."""
+    is_over: bool
+    """False while the job is at this step."""
+    left: float | None
+    """Seconds until a sleep, or the time for a signal, is over; `None`: it has no end."""
+
+
+class Entry(NamedTuple):
+    """What is written of a step."""
+
+    name: str
+    kind: str
+    number: int
+    attempt: int
+    resets: bool
+    """Whether the record resets the number of attempts."""
+    by: str
+    """The name of the worker."""
+    seconds: float = 0.0
+    """How long the step has taken."""
+    result: str | None = None
+    error: str | None = None
+    delay: float | None = None
+    """Seconds until a sleep, or the time for a signal, is over."""
+    is_open: bool = False
+
+
+def steps_of(store: "Store", job_id: int) -> list[RecordedStep]:
+    """The steps of the job, in their order."""
+    return [RecordedStep._make(row) for row in store.rows(STEPS, {"job_id": job_id})]
+
+
+def record_step(store: "Store", ref: LeaseRef, entry: Entry) -> bool:
+    """Record a step in the open transaction, or at once. Returns False if the lease is no longer valid."""
+    return bool(store.rows(RECORD_STEP, _values(ref, entry)))
+
+
+def take_signal(store: "Store", ref: LeaseRef, entry: Entry) -> RecordedStep | None:
+    """Take the signal of this name, or have the job wait for it. `None`: the lease is no longer valid."""
+    for is_over, result, error in store.rows(TAKE_SIGNAL, _values(ref, entry)):
+        return RecordedStep(entry.name, entry.kind, entry.number, entry.attempt, result, error, is_over, None)
+    return None
+
+
+def _values(ref: LeaseRef, entry: Entry) -> dict[str, Any]:
+    job_id, lease = ref
+    return {**entry._asdict(), "job_id": job_id, "lease": lease, "reason": entry.name}

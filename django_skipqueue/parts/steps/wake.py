@@ -1,0 +1,214 @@
+"""Let jobs go on that wait for a signal, once it is there or its time is over.
+
+Invariant: no wake-up is lost. WAKE may be sent at any time, by anybody: the sender of a signal after its commit, a
+worker after the settle of a job that waits, and the gate of supervisors at intervals, on which nothing but the others'
+speed depends. It passes over a job that runs, whose attempt takes the signal or is settled first.
+"""
+
+from collections.abc import Collection, Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from django.db import transaction
+
+from ...events.events import AttemptsEnded, AttemptsRetrying, Event, JobsAdmitted
+from ...queue.fragments import entering, joined
+from ...queue.notify import GATES_PAYLOAD, notify_supervisors, wake
+from ...queue.parameters import BATCH_ROWS, as_array
+from ...values.records import NEVER, Attempt, ClaimedJob, GateResult
+from ...worker.loop import Periodic
+
+if TYPE_CHECKING:
+    from ...queue.store import Store
+
+# the sender of a signal, after its commit; worker, after a settle; gate → queue and status of the jobs that go on. A
+# job that somebody has finished while it waited only waits no more. COALESCE keeps the planner from reading the index
+# of all waiting jobs. Index: the primary keys, and untaken of signals.
+WAKE = joined(
+    """
+WITH ready AS MATERIALIZED (
+    SELECT step.name, job.id
+    FROM
+        skipqueue_step AS step
+        JOIN skipqueue_job AS job ON job.id = step.job_id
+    WHERE
+        step.job_id = ANY ((SELECT %(ids)s::bigint[])::bigint[])
+        AND COALESCE(step.is_waiting, false)
+        AND job.status <> 'running'
+        AND (
+            step.wakes_at <= statement_timestamp()
+            OR EXISTS (
+                SELECT
+                FROM skipqueue_signal AS signal
+                WHERE signal.job_id = step.job_id AND signal.name = step.name AND signal.taken_at IS NULL
+            )
+        )
+    ORDER BY job.id
+    LIMIT %(limit)s
+    FOR NO KEY UPDATE OF job SKIP LOCKED
+),
+gone AS (
+    DELETE FROM skipqueue_step AS step
+    WHERE
+        step.job_id = ANY ((SELECT %(ids)s::bigint[])::bigint[])
+        AND COALESCE(step.is_waiting, false)
+        AND NOT EXISTS (SELECT FROM skipqueue_job AS job WHERE job.id = step.job_id)
+),
+woken AS (
+    UPDATE skipqueue_step AS step
+    SET is_waiting = NULL
+    FROM ready
+    WHERE step.job_id = ready.id AND step.name = ready.name
+)
+UPDATE skipqueue_job AS job
+SET held = NULL,
+    status = CASE WHEN job.status = 'blocked' AND job.gate = 'held' THEN {status} ELSE job.status END,
+    gate = CASE WHEN job.status = 'blocked' AND job.gate = 'held' THEN {gate} ELSE job.gate END
+WHERE job.id = ANY (ARRAY (SELECT id FROM ready))
+RETURNING job.queue_name, job.status
+""",
+    **entering(column="job.{}", past="held"),
+)
+
+# gate → jobs that WAKE should look at: those whose time is over, and those that wait although their signal is there.
+# Of signals that nobody has taken, the next ones after a place; those of jobs that were deleted go. Indexes: due of
+# steps, untaken of signals, the primary keys.
+READY = """
+WITH untaken AS MATERIALIZED (
+    SELECT job_id, name
+    FROM skipqueue_signal
+    WHERE taken_at IS NULL AND (job_id, name) > (%(after_id)s, %(after_name)s)
+    ORDER BY job_id, name
+    LIMIT %(limit)s
+),
+gone AS (
+    DELETE FROM skipqueue_signal AS signal
+    USING untaken
+    WHERE
+        signal.job_id = untaken.job_id
+        AND signal.name = untaken.name
+        AND NOT EXISTS (SELECT FROM skipqueue_job AS job WHERE job.id = untaken.job_id)
+)
+SELECT job_id, NULL, false
+FROM (
+    SELECT job_id
+    FROM skipqueue_step
+    WHERE is_waiting AND wakes_at <= statement_timestamp()
+    ORDER BY wakes_at
+    LIMIT %(limit)s
+) AS over
+UNION ALL
+SELECT
+    untaken.job_id,
+    untaken.name,
+    (
+        SELECT COALESCE(step.is_waiting, false)
+        FROM skipqueue_step AS step
+        WHERE step.job_id = untaken.job_id AND step.name = untaken.name
+    ) IS TRUE
+FROM untaken
+"""
+
+# gate → the seconds until the time of a signal is over, and whether there is a signal that nobody has taken. Indexes:
+# due of steps, untaken of signals.
+NEXT_READY = """
+SELECT
+    (
+        SELECT extract(epoch FROM wakes_at - statement_timestamp())::float8
+        FROM skipqueue_step
+        WHERE is_waiting AND wakes_at IS NOT NULL
+        ORDER BY wakes_at
+        LIMIT 1
+    ),
+    (SELECT true FROM skipqueue_signal WHERE taken_at IS NULL ORDER BY job_id, name LIMIT 1) IS TRUE
+"""
+
+WAKE_CHECK = 1.0
+"""Seconds between two looks of the gate at the signals that nobody has taken."""
+
+
+def wake_jobs(store: "Store", ids: Collection[int], *, limit: int = BATCH_ROWS) -> dict[str, int]:
+    """Let those of these jobs go on whose signal is there, or whose time is over. Returns their number, by queue."""
+    rows = store.rows(WAKE, {"ids": as_array(ids), "limit": limit}) if ids else []
+    counts: dict[str, int] = {}
+    for queue_name, status in rows:
+        if status == "queued":
+            counts[queue_name] = counts.get(queue_name, 0) + 1
+    if any(status == "blocked" for _, status in rows):  # they wait at the gate of limits now
+        notify_supervisors(store, GATES_PAYLOAD)
+    return counts
+
+
+def wake_and_notify(store: "Store", ids: Collection[int]) -> bool:
+    """Let the jobs go on as `wake_jobs` does, and notify the workers. Returns whether there were any."""
+    counts = wake_jobs(store, ids)
+    wake(store, counts)
+    if counts:
+        store.send(JobsAdmitted(store.alias, counts))
+    return bool(counts)
+
+
+def wake_after_commit(store: "Store", ids: Collection[int]) -> None:
+    """Let these jobs go on once the caller's transaction is committed. What fails here, the gate does."""
+    transaction.on_commit(lambda: wake_and_notify(store, ids), using=store.alias, robust=True)
+
+
+class SignalGate:
+    """Lets jobs go on that wait for signals, at intervals: what nobody else has let go on."""
+
+    name = "held"
+
+    def __init__(self) -> None:
+        self._after: dict[str, tuple[int, str]] = {}  # where the next look at signals begins, by database
+
+    def admit(self, store: "Store", *, limit: int) -> GateResult:
+        after_id, after_name = self._after.get(store.alias, (0, ""))
+        rows = store.rows(READY, {"after_id": after_id, "after_name": after_name, "limit": limit})
+        signals = [(id, name) for id, name, _ in rows if name is not None]
+        self._after[store.alias] = signals[-1] if len(signals) == limit else (0, "")
+        return GateResult(wake_jobs(store, {id for id, name, waits in rows if name is None or waits}, limit=limit))
+
+    def next_due(self, store: "Store") -> float | None:
+        ((left, has_signal),) = store.rows(NEXT_READY)
+        looks = WAKE_CHECK if has_signal else None
+        return left if looks is None else looks if left is None else min(left, looks)
+
+
+class WaitObserver:
+    """Notes the jobs that wait for a signal since their settle: the signal may have come before it."""
+
+    def __init__(self) -> None:
+        self.ids: set[int] = set()
+
+    def claimed(self, jobs: Sequence[ClaimedJob]) -> None:
+        """See `Observer`."""
+
+    def ended(self, kind: type[AttemptsEnded], attempts: Iterable[Attempt]) -> None:
+        """See `Observer`."""
+        if kind is AttemptsRetrying:
+            self.ids.update(attempt.job.id for attempt in attempts if attempt.outcome.is_held)
+
+    def sent(self, event: Event) -> None:
+        """See `Observer`."""
+
+
+class WakeSettled(Periodic):
+    """Lets jobs go on whose signal has come while they were settled. Used by the control loop's thread."""
+
+    name = "wake_settled"
+
+    def __init__(self, store: "Store", observer: WaitObserver) -> None:
+        self._store, self._observer = store, observer
+        self._retry_at = 0.0
+
+    @property
+    def due_at(self) -> float:
+        """At once after the settle of a job that waits."""
+        return self._retry_at if self._observer.ids else NEVER
+
+    @due_at.setter
+    def due_at(self, at: float) -> None:
+        self._retry_at = at
+
+    def run(self, now: float) -> None:
+        ids, self._observer.ids = self._observer.ids, set()
+        wake_and_notify(self._store, ids)

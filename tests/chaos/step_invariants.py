@@ -1,0 +1,54 @@
+"""The invariants of jobs that go on where they stopped: steps, loops and signals.
+
+Invariant: pure, and exact. `jobs.go_on` is the task, and `STEPS` and `EFFECTS` are what one of its jobs does.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+
+from .evidence import Evidence
+
+STEPS = ("account", "nap", "children", "go", "items", "rest", "last")
+"""The names of the steps of a job of `jobs.go_on`, in their order."""
+
+ITEMS = 3
+"""The items of each of the job's two loops."""
+
+EFFECTS = ("step account", *(f"step item {number}" for number in range(ITEMS)), "step last")
+"""What a job writes in the transaction of an atomic step or item, in this order."""
+
+
+def steps_happen_once(evidence: Evidence) -> Iterator[str]:
+    """(22) An atomic step and an atomic item have their effect at most once, and once if the job is completed."""
+    for job in sorted(evidence.with_steps):
+        times = Counter(entry.what for entry in evidence.entries_of.get(job, ()))
+        least = 1 if evidence.statuses.get(job) == "completed" else 0
+        for effect in EFFECTS:
+            if not least <= times[effect] <= 1:
+                yield f"job {job} is {evidence.statuses.get(job)}, and did {effect!r} {times[effect]} times"
+
+
+def steps_are_in_order(evidence: Evidence) -> Iterator[str]:
+    """(23) A completed job has one record of each step, in the order of the task, and did the steps in this order."""
+    for job in sorted(evidence.with_steps):
+        if evidence.statuses.get(job) != "completed":
+            continue
+        if (recorded := evidence.recorded.get(job, ())) != STEPS:
+            yield f"job {job} is completed, and its recorded steps are {', '.join(recorded) or 'none'}"
+        effects = [entry.what for entry in evidence.entries_of.get(job, ()) if entry.what in EFFECTS]
+        order = [EFFECTS.index(effect) for effect in effects]
+        if order != sorted(order):
+            yield f"job {job} had its effects in the order {', '.join(effects)}"
+
+
+def signals_arrive(evidence: Evidence) -> Iterator[str]:
+    """(24) A signal is sent to a job at most once, and what a completed job took is the signal that was committed."""
+    for job, payloads in sorted(evidence.signals.items()):
+        if len(payloads) > 1:
+            yield f"job {job} got {len(payloads)} signals of one name"
+    for job in sorted(evidence.with_steps):
+        if evidence.statuses.get(job) != "completed":
+            continue
+        taken = evidence.taken.get(job)
+        if [taken] != evidence.signals.get(job, []):
+            yield f"job {job} took the signal {taken!r}, and {evidence.signals.get(job, [])} was committed"

@@ -1,0 +1,313 @@
+"""`context.run` and `context.run_all`: children are deferred once, and hold no slot of their parent."""
+
+from collections import Counter
+from collections.abc import Callable
+from datetime import date
+from typing import Any
+
+import pytest
+from django.db import transaction
+
+from django_skipqueue import Batch, Discard, JobContext, job
+from django_skipqueue.exceptions import ChildFailed, InvalidOption
+from django_skipqueue.models import Dependency, Job, JobChild, JobStep
+from django_skipqueue.parts.steps import children
+from django_skipqueue.queue.store import Store
+from django_skipqueue.testing import run_jobs
+from django_skipqueue.worker.attempts.executor import Executor
+from django_skipqueue.worker.by_hand import run, run_attempt
+
+from ...app.waiting import wait_until
+from ...harness.processes import ManagePy, statuses, wait_for_statuses
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+store = Store("default")
+calls: list[Any] = []
+
+
+@pytest.fixture(autouse=True)
+def no_calls() -> None:
+    calls.clear()
+
+
+def again(made: Job) -> Job:
+    made.refresh_from_db()
+    return made
+
+
+@job(name="steps.double", max_attempts=1)
+def double(number: int) -> int:
+    calls.append(number)
+    if number < 0:
+        raise ValueError(number)
+    if number == 0:
+        raise Discard("zero")
+    return 2 * number
+
+
+@job(name="steps.dated")
+def dated(day: date) -> date:
+    return day
+
+
+@job(takes_context=True, name="steps.parent")
+def parent(context: JobContext, numbers: list[int]) -> Any:
+    calls.append("parent")
+    found = context.run_all("doubles", [double.s(number) for number in numbers])
+    if calls.count("failed") < 1:
+        calls.append("failed")
+        raise ValueError
+    return found
+
+
+def test_the_results_of_children_in_their_order() -> None:
+    made = parent.defer([3, 1, 2])
+    run_jobs(include_scheduled=True)
+    assert (again(made).status, made.result) == ("completed", [6, 2, 4])
+    assert Counter(calls) == {"parent": 3, 3: 1, 1: 1, 2: 1, "failed": 1}
+    assert list(JobChild.objects.values_list("name", "position")) == [("doubles", 1), ("doubles", 2), ("doubles", 3)]
+    assert not Dependency.objects.exists()
+
+
+def test_while_children_run_the_parent_is_blocked() -> None:
+    made = parent.defer([1])
+    [claimed] = Job.objects.claim(queue_names=["default"], worker_id="w")
+    run(claimed)
+    assert claimed.status == "blocked"
+    assert (again(made).status, made.gate, made.attempts) == ("blocked", "held", 0)
+
+
+def test_no_children_are_no_wait() -> None:
+    calls.append("failed")
+    made = parent.defer([])
+    run_jobs()
+    assert (again(made).status, made.result) == ("completed", [])
+
+
+@job(takes_context=True, name="steps.one")
+def one(context: JobContext) -> None:
+    calls.append(context.run("day", dated.s(date(2026, 5, 4))))
+
+
+def test_one_child_and_its_result_by_its_annotation() -> None:
+    one.defer()
+    run_jobs()
+    assert calls == [date(2026, 5, 4)]
+
+
+@job(takes_context=True, name="steps.catches")
+def catches(context: JobContext, numbers: list[int]) -> Any:
+    try:
+        return context.run_all("doubles", [double.s(number) for number in numbers])
+    except ChildFailed as error:
+        calls.append("caught")
+        if calls.count("caught") < 2:
+            raise ValueError("again") from error
+        return [error.job_id, error.error, len(error.job_ids)]
+
+
+@pytest.mark.parametrize(("number", "text"), [(-1, "ValueError: -1"), (0, "zero")])
+def test_a_child_that_failed_raises_in_the_parent_in_each_attempt(number: int, text: str) -> None:
+    made = catches.defer([1, number])
+    run_jobs()
+    child = Job.objects.get(task="steps.double", args=[number])
+    child.retry()  # it changes nothing: the parent has seen the failure
+    run_jobs(include_scheduled=True)
+    assert (again(made).status, made.result) == ("completed", [child.pk, text, 1])
+
+
+def test_a_parent_that_catches_nothing_fails_and_a_retry_looks_again() -> None:
+    made = parent.defer([-1])
+    run_jobs()
+    assert again(made).status == "failed"
+    assert made.attempts == 1
+    assert "ChildFailed" in made.last_error
+    assert "ValueError: -1" in made.last_error
+    child = Job.objects.get(task="steps.double")
+    Job.objects.filter(pk=child.pk).update(args=[4])
+    assert child.retry()
+    assert made.retry()
+    run_jobs(include_scheduled=True)
+    assert (again(made).status, made.result) == ("completed", [8])
+
+
+@job(takes_context=True, name="steps.in_batch")
+def in_batch(context: JobContext) -> Any:
+    return context.run_all("doubles", [double.s(1), double.s(2)])
+
+
+def test_results_that_no_row_can_hold_are_a_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(children, "LARGEST_JSON", 10)
+    made = in_batch.defer()
+    run_jobs(include_scheduled=True)
+    assert again(made).status == "failed"
+    assert "The results of the children" in made.last_error
+
+
+def test_children_join_the_batch_of_their_parent() -> None:
+    with Batch(on_success=double.s(100)) as batch:
+        made = in_batch.defer()
+    run_jobs()
+    assert again(made).result == [2, 4]
+    assert batch.progress().total == 3
+    assert calls[-1] == 100
+    assert set(Job.objects.filter(task="steps.double").values_list("batch_id", flat=True)) == {batch.id}
+
+
+def test_a_callback_of_a_batch_may_have_children() -> None:
+    with Batch(on_success=in_batch.s()):
+        double.defer(7)
+    run_jobs()
+    assert Job.objects.get(task="steps.in_batch").result == [2, 4]
+
+
+def test_discarding_the_parent_discards_the_children_that_have_not_begun() -> None:
+    made = in_batch.defer()
+    [claimed] = Job.objects.claim(queue_names=["default"], worker_id="w")
+    run(claimed)
+    [begun] = Job.objects.claim(queue_names=["default"], worker_id="w")
+    assert made.cancel()
+    assert statuses() == {"discarded": 2, "running": 1}
+    run(begun)
+    assert again(begun).status == "completed"
+
+
+def test_a_retry_of_a_cancelled_parent_finds_its_children_discarded() -> None:
+    made = in_batch.defer()
+    [claimed] = Job.objects.claim(queue_names=["default"], worker_id="w")
+    run(claimed)
+    assert made.cancel()
+    assert statuses() == {"discarded": 3}
+    assert made.retry()
+    run_jobs()
+    assert again(made).status == "failed"
+    assert "did not complete" in made.last_error
+
+
+def test_a_parent_that_is_retried_while_a_child_still_runs_waits_for_the_child() -> None:
+    made = in_batch.defer()
+    [claimed] = Job.objects.claim(queue_names=["default"], worker_id="w")
+    run(claimed)
+    [begun, other] = Job.objects.claim(queue_names=["default"], worker_id="w", limit=2)
+    assert made.cancel()
+    assert made.retry()
+    run_jobs()
+    assert again(made).status == "blocked"
+    run(begun)
+    run(other)
+    run_jobs()
+    assert (again(made).status, made.result) == ("completed", [2, 4])
+
+
+def test_a_cancel_that_is_rolled_back_leaves_the_children() -> None:
+    made = in_batch.defer()
+    [claimed] = Job.objects.claim(queue_names=["default"], worker_id="w")
+    run(claimed)
+    with transaction.atomic():
+        assert made.cancel()
+        transaction.set_rollback(True)
+    assert statuses() == {"blocked": 1, "queued": 2}
+
+
+def test_a_child_is_kept_until_its_result_is_recorded(settings: Any) -> None:
+    settings.SKIPQUEUE = {"RETENTION": {"completed": 0}}
+    made = in_batch.defer()
+    for _ in range(3):
+        [claimed] = Job.objects.claim(queue_names=["default"], worker_id="w")
+        run(claimed)
+    assert statuses() == {"queued": 1, "completed": 2}
+    assert store.prune() == {}
+    run_jobs()
+    assert again(made).result == [2, 4]
+    assert store.prune() == {"completed": 3}
+    assert not JobChild.objects.exists()
+
+
+def test_a_child_that_was_deleted_counts_as_failed() -> None:
+    made = parent.defer([1])
+    [claimed] = Job.objects.claim(queue_names=["default"], worker_id="w")
+    run(claimed)
+    Job.objects.filter(task="steps.double").delete()
+    run_jobs()
+    assert again(made).status == "failed"
+    assert "was deleted" in made.last_error
+
+
+def test_a_parent_that_lost_its_worker_waits_for_the_same_children() -> None:
+    made = in_batch.defer()
+    [claimed] = store.claim(queue_names=["default"], limit=1, worker_id="w")
+    run_attempt(Executor(worker="w", database="default"), claimed)
+    assert store.recover(worker_ids=["w"])  # before the settle
+    run_jobs()
+    assert (again(made).status, made.result) == ("completed", [2, 4])
+    assert Job.objects.filter(task="steps.double").count() == 2
+
+
+@job(takes_context=True, name="steps.no_call")
+def no_call(context: JobContext, kind: str) -> None:
+    if kind == "no call":
+        context.run("a", 5)  # type: ignore[arg-type]
+    with transaction.atomic():
+        context.run("a", double.s(1))
+
+
+@pytest.mark.parametrize("kind", ["no call", "transaction"])
+def test_misuse(kind: str) -> None:
+    no_call.defer(kind)
+    with pytest.raises(InvalidOption):
+        run_jobs(raise_errors=True)
+    assert not JobStep.objects.exists()
+
+
+@job(takes_context=True, name="steps.many")
+def many(context: JobContext, number: int) -> int:
+    return sum(context.run_all("all", [double.s(each) for each in range(1, number + 1)]))
+
+
+def test_ten_thousand_children_in_one_call() -> None:
+    made = many.defer(10_000)
+    [claimed] = Job.objects.claim(queue_names=["default"], worker_id="w")
+    run(claimed)
+    assert Job.objects.filter(task="steps.double", status="queued").count() == 10_000
+    Job.objects.filter(task="steps.double").update(status="completed", result=1, finished_at=made.enqueued_at, lease=1)
+    while store.admit().goes_on:
+        pass
+    run_jobs()
+    assert again(made).result == 10_000
+
+
+KILLED = """
+    import os, signal
+    from django_skipqueue import job
+    from tests.app.models import Ledger
+
+    def kill_once(entry):
+        if not Ledger.objects.filter(entry=f"killed {entry}").exists():
+            Ledger.objects.create(entry=f"killed {entry}")
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    @job
+    def child(number):
+        if number == 3:
+            kill_once("child")
+        Ledger.objects.create(entry=f"child {number}")
+        return number
+
+    @job(takes_context=True)
+    def parent(context):
+        kill_once("before")
+        found = context.run_all("children", [child.s(number) for number in range(6)])
+        kill_once("after")
+        return found + [context.run("last", child.s(9))]
+"""
+
+
+def test_killed_around_its_children(runworker: Callable[..., ManagePy]) -> None:
+    runworker("--processes", "2", jobs=KILLED)
+    made = Job.objects.enqueue("extra.jobs.parent")
+    wait_until(lambda: again(made).finished_at, "the parent has ended")
+    wait_for_statuses(completed=8)
+    assert made.result == [0, 1, 2, 3, 4, 5, 9]
+    assert Job.objects.filter(task="extra.jobs.child").count() == 7
+    assert JobStep.objects.filter(job_id=made.pk).count() == 2

@@ -1,0 +1,401 @@
+"""What operators see of steps, and the form by which they send a signal."""
+
+import json
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import Permission, User
+from django.core.management import CommandError, call_command
+from django.db.models import F
+from django.test import Client
+from django.urls import reverse
+
+from django_skipqueue import JobContext, job
+from django_skipqueue.models import ArchivedJob, Dependency, Job, JobChild, JobSignal, JobStep
+from django_skipqueue.parts.archive.move import make_partitions
+from django_skipqueue.parts.steps import console
+from django_skipqueue.parts.steps.console import CONSOLE, step_counts, untaken_signals
+from django_skipqueue.queue.store import Store
+from django_skipqueue.testing import run_jobs
+
+pytestmark = pytest.mark.django_db
+
+store = Store("default")
+
+
+@job(name="console.child", max_attempts=1)
+def child(number: int) -> int:
+    if number < 0:
+        raise ValueError(number)
+    return number
+
+
+@job(takes_context=True, name="console.parent")
+def parent(context: JobContext) -> Any:
+    context.step("account", lambda: {"number": 7, "password": "hunter2"})
+    for _ in context.each("mails", [1, 2, 3]):
+        pass
+    context.sleep("nap", timedelta(hours=1))
+    context.run_all("children", [child.s(1), child.s(2)])
+    return context.wait("approved", timeout=timedelta(days=3))
+
+
+def waiting() -> Job:
+    made = parent.defer()
+    run_jobs(until=timedelta(hours=2))
+    made.refresh_from_db()
+    assert made.status == "blocked", made.last_error
+    return made
+
+
+def page_of(client: Client, made: Job) -> str:
+    return client.get(reverse("admin:django_skipqueue_job_change", args=[made.pk])).content.decode()
+
+
+def test_the_page_of_a_job_shows_its_steps_and_what_it_waits_for(admin_client: Client) -> None:
+    made = waiting()
+    page = page_of(admin_client, made)
+    for text in (
+        "account",
+        "mails",
+        "nap",
+        "children",
+        "approved",
+        "waits until",
+        "It waits for the signal “approved”",
+    ):
+        assert text in page
+    assert "hunter2" not in page
+    for each in JobChild.objects.all():
+        assert reverse("admin:django_skipqueue_job_change", args=[each.job_id]) in page
+    assert "It is a child of" in page_of(admin_client, Job.objects.filter(task="console.child")[0])
+    assert 'id="skipqueue-steps"' not in page_of(admin_client, child.defer(5))
+
+
+def test_a_signal_is_sent_by_the_form(admin_client: Client) -> None:
+    made = waiting()
+    address = reverse("admin:django_skipqueue_job_signal", args=[made.pk])
+    assert f"{address}?signal_name=approved" in page_of(admin_client, made)
+    asked = admin_client.get(address, {"signal_name": "approved"}).content.decode()
+    assert 'value="approved"' in asked
+    answer = {"confirmed": "yes", "signal_name": "approved"}
+    wrong = admin_client.post(address, {**answer, "payload": "{"}).content.decode()
+    assert "Enter a valid JSON" in wrong
+    assert "cannot be stored" in admin_client.post(address, {**answer, "payload": "NaN"}).content.decode()
+    assert not JobSignal.objects.exists()
+    sent = admin_client.post(address, {**answer, "payload": '{"by": "Ada"}', "reason": "by phone"}, follow=True)
+    assert "was sent to job" in sent.content.decode()
+    signal = JobSignal.objects.get()
+    assert (signal.by, signal.reason) == ("admin", "by phone")
+    again = admin_client.post(address, {**answer, "payload": ""}, follow=True)
+    assert "has already got a signal" in again.content.decode()
+    assert "by phone" in page_of(admin_client, made)
+    run_jobs()
+    made.refresh_from_db()
+    assert made.result == {"by": "Ada"}
+    late = admin_client.post(address, {**answer, "payload": ""}, follow=True).content.decode()
+    assert f"did nothing, because job {made.pk} is now completed." in late
+    assert "approved" in page_of(admin_client, made)
+
+
+def test_a_job_without_steps_has_no_buttons_for_steps(admin_client: Client) -> None:
+    page = page_of(admin_client, child.defer(5))
+    for verb in ("signal", "retry-from", "run-again-from"):
+        assert f"/{verb}/" not in page
+
+
+def test_retry_from_a_step(admin_client: Client) -> None:
+    made = failed_at_the_end()
+    address = reverse("admin:django_skipqueue_job_retry_from", args=[made.pk])
+    assert f"{address}?step=b" in page_of(admin_client, made)
+    assert 'value="b"' in admin_client.get(address, {"step": "b"}).content.decode()
+    unknown = admin_client.post(address, {"confirmed": "yes", "step": "nothing", "over": "0"}, follow=True)
+    assert f"Job {made.pk} has no step “nothing”." in unknown.content.decode()
+    answer = {"confirmed": "yes", "step": "b", "over": "0", "reason": "mended"}
+    assert "is retried from the step “b”" in admin_client.post(address, answer, follow=True).content.decode()
+    made.refresh_from_db()
+    operation = made.operations[-1]
+    assert (made.status, operation["verb"], operation["reason"]) == ("queued", "retry", "from the step b: mended")
+    assert list(JobStep.objects.values_list("name", flat=True)) == ["a"]
+    assert [model.objects.count() for model in (JobSignal, JobChild, Dependency)] == [0, 0, 0]
+    made.signal("w", 2)
+    run_jobs()
+    made.refresh_from_db()
+    assert (made.status, made.result) == ("failed", None)
+    assert ran == ["a", "b", "b"]
+
+
+def test_run_again_from_a_step(admin_client: Client) -> None:
+    made = failed_at_the_end()
+    address = reverse("admin:django_skipqueue_job_run_again_from", args=[made.pk])
+    assert f"{address}?step=w" in page_of(admin_client, made)
+    admin_client.post(address, {"confirmed": "yes", "step": "w", "reason": ""})
+    copy = Job.objects.exclude(pk=made.pk).get(task="console.ends_badly")
+    assert set(JobStep.objects.filter(job_id=copy.pk).values_list("name", flat=True)) == {"a", "b"}
+    copy.signal("w", 2)
+    run_jobs()
+    assert ran == ["a", "b"]
+    made.refresh_from_db()
+    assert made.status == "failed"
+    assert JobStep.objects.filter(job_id=made.pk).count() == 4
+
+
+def test_the_verbs_of_many_jobs_in_the_list(admin_client: Client) -> None:
+    first, second, plain = waiting(), waiting(), child.defer(5)
+    address = reverse("admin:django_skipqueue_job_changelist")
+    chosen = {"action": "signal_selected", "_selected_action": [first.pk, second.pk, plain.pk], "confirmed": "yes"}
+    answer = {"signal_name": "approved", "payload": '"yes"', "reason": ""}
+    assert "3 jobs got the signal" in admin_client.post(address, {**chosen, **answer}, follow=True).content.decode()
+    run_jobs()
+    assert list(Job.objects.filter(task="console.parent").values_list("result", flat=True)) == ["yes", "yes"]
+
+
+def test_the_verbs_of_query_sets_and_of_jobs() -> None:
+    made = failed_at_the_end()
+    assert not made.retry_from("nothing")
+    assert made.run_again_from("nothing") is None
+    plain = child.defer(-1)
+    run_jobs()
+    assert Job.objects.filter(pk__in=[made.pk, plain.pk]).run_again_from("w") == 1
+    copy = Job.objects.filter(task="console.ends_badly").latest("pk")
+    assert copy.operations[-1]["job"] == made.pk
+    assert Job.objects.filter(pk__in=[made.pk, plain.pk]).retry_from("w") == 1
+    made.refresh_from_db()
+    assert made.status == "queued"
+    assert set(JobStep.objects.filter(job_id=made.pk).values_list("name", flat=True)) == {"a", "b"}
+    again = copy.run_again_from("b")
+    assert again is None, "the copy is not finished"
+    assert made.retry_from("a") is False, "the job is queued"
+    assert JobStep.objects.filter(job_id=made.pk).count() == 2
+
+
+def test_a_job_that_cannot_be_retried_keeps_its_steps() -> None:
+    made = failed_at_the_end()
+    Job.objects.filter(pk=made.pk).update(unique_key="k", unique_seconds=None)
+    holder = child.using(unique_key="k").defer(1)
+    other = ends_badly.defer()
+    other.signal("w", 1)
+    run_jobs()
+    Job.objects.filter(pk=holder.pk).update(status="scheduled", finished_at=None)
+    assert Job.objects.filter(pk__in=[made.pk, other.pk]).retry_from("b") == 1
+    assert list(Job.objects.filter(status="queued").values_list("pk", flat=True)) == [other.pk]
+    assert JobStep.objects.filter(job_id=made.pk).count() == 4
+    assert JobStep.objects.filter(job_id=other.pk).count() == 1
+
+
+ran: list[str] = []
+
+
+@job(takes_context=True, name="console.ends_badly", max_attempts=1)
+def ends_badly(context: JobContext) -> None:
+    context.step("a", ran.append, "a")
+    context.step("b", ran.append, "b")
+    context.wait("w")
+    context.run("c", child.s(1))
+    raise ValueError
+
+
+def failed_at_the_end() -> Job:
+    ran.clear()
+    made = ends_badly.defer()
+    made.signal("w", 1)
+    run_jobs()
+    made.refresh_from_db()
+    assert made.status == "failed"
+    return made
+
+
+@pytest.mark.django_db(transaction=True)
+def test_the_verbs_on_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
+    made = failed_at_the_end()
+    call_command("skipqueue", "run-again-from", str(made.pk), "--step", "w")
+    assert "1 job run again from a step" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        call_command("skipqueue", "retry-from", str(made.pk), "--step", "nothing")
+    assert "1 that has no such step" in capsys.readouterr().err
+    call_command("skipqueue", "retry-from", str(made.pk), "--step", "b")
+    assert "1 job retried from a step" in capsys.readouterr().err
+    call_command("skipqueue", "signal", str(made.pk), "--name", "w", "--payload", '{"a": 1}', "--reason", "by phone")
+    assert "1 job signalled" in capsys.readouterr().err
+    signal = JobSignal.objects.get(job_id=made.pk)
+    assert (signal.payload, signal.reason) == ({"a": 1}, "by phone")
+    with pytest.raises(SystemExit):
+        call_command("skipqueue", "signal", str(made.pk), "--name", "w")
+    assert "1 that got a signal of this name before" in capsys.readouterr().err
+    with pytest.raises(CommandError, match="is no JSON"):
+        call_command("skipqueue", "signal", str(made.pk), "--name", "w", "--payload", "{")
+    with pytest.raises(CommandError, match="--name"):
+        call_command("skipqueue", "signal", str(made.pk))
+
+
+def test_the_form_needs_its_permission(client: Client, django_user_model: type[User]) -> None:
+    made = waiting()
+    user = django_user_model.objects.create_user("viewer", is_staff=True)
+    user.user_permissions.add(Permission.objects.get(codename="view_job"))
+    client.force_login(user)
+    address = reverse("admin:django_skipqueue_job_signal", args=[made.pk])
+    assert address not in page_of(client, made)
+    assert client.post(address, {"confirmed": "yes", "signal_name": "approved"}).status_code == 403
+    assert not JobSignal.objects.exists()
+    user.user_permissions.add(Permission.objects.get(codename="signal_job"))
+    assert client.post(address, {"confirmed": "yes", "signal_name": "approved", "payload": ""}).status_code == 302
+    assert JobSignal.objects.exists()
+
+
+def test_the_list_has_a_filter(admin_client: Client) -> None:
+    made, other = waiting(), child.defer(5)
+    page = admin_client.get(reverse("admin:django_skipqueue_job_changelist"), {"signal": "waits"}).content.decode()
+    assert reverse("admin:django_skipqueue_job_change", args=[made.pk]) in page
+    assert reverse("admin:django_skipqueue_job_change", args=[other.pk]) not in page
+
+
+def test_the_dashboard_counts(admin_client: Client) -> None:
+    address = reverse("admin:django_skipqueue_job_dashboard")
+    assert "Between two steps" not in admin_client.get(address).content.decode()
+    waiting()
+    assert "Between two steps" in admin_client.get(address).content.decode()
+
+
+def test_what_is_cancelled_neither_waits_nor_sleeps() -> None:
+    waiting()
+    parent.defer()
+    run_jobs()
+    assert Job.objects.unfinished().cancel() == 2
+    counts = step_counts(store)
+    assert (counts.waiting, counts.sleeping) == (0, 0)
+
+
+def test_the_counts() -> None:
+    waiting().signal("other")
+    parent.defer()
+    run_jobs()
+    counts = step_counts(store)
+    assert (counts.waiting, counts.untaken, counts.sleeping) == (1, 1, 1)
+
+
+def test_a_signal_that_nobody_takes_is_a_finding() -> None:
+    made = waiting()
+    made.signal("aproved")
+    assert not list(untaken_signals(store))
+    JobSignal.objects.update(sent_at=F("sent_at") - timedelta(days=2))
+    [finding] = untaken_signals(store)
+    assert "aproved" in finding.found
+    assert str(made.pk) in finding.command
+    made.cancel()
+    assert not list(untaken_signals(store))
+
+
+@pytest.mark.django_db(transaction=True)
+def test_skipqueue_show(capsys: pytest.CaptureFixture[str]) -> None:
+    made = waiting()
+    call_command("skipqueue", "show", str(made.pk), "--json")
+    shown = json.loads(capsys.readouterr().out)
+    assert [step["name"] for step in shown["steps"]] == ["account", "mails", "nap", "children", "approved"]
+    assert "hunter2" not in json.dumps(shown)
+    assert [each["status"] for each in shown["children"]] == ["completed", "completed"]
+    call_command("skipqueue", "show", str(made.pk))
+    text = capsys.readouterr().out
+    assert "step account: done" in text
+    assert "wait approved: waits until" in text
+    call_command("skipqueue", "status")
+    assert "Jobs that wait for signals: 1" in capsys.readouterr().out
+
+
+@pytest.mark.django_db(transaction=True)
+def test_the_last_steps_of_many_are_listed(
+    admin_client: Client, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(console, "MOST_RECORDS_LISTED", 3)
+    made = waiting()
+    page = page_of(admin_client, made)
+    assert "waits until" in page, "where the job is now"
+    assert "The first 2 steps are not listed." in page
+    call_command("skipqueue", "show", str(made.pk))
+    text = capsys.readouterr().out
+    assert "steps before these: 2" in text
+    assert "step account" not in text
+
+
+def test_what_is_recorded_goes_with_a_deleted_job() -> None:
+    made = waiting()
+    made.signal("other")
+    assert CONSOLE.on_delete is not None
+    CONSOLE.on_delete([made.pk], "default")
+    assert [model.objects.count() for model in (JobStep, JobSignal, JobChild)] == [0, 0, 0]
+
+
+def test_the_archive_keeps_the_steps_of_a_job(admin_client: Client, settings: Any) -> None:
+    settings.SKIPQUEUE = {"ARCHIVE": None}
+    made = waiting()
+    made.signal("approved", {"by": "Ada"})
+    made.signal("other")
+    run_jobs()
+    Job.objects.update(finished_at=F("finished_at") - timedelta(days=400))
+    make_partitions(store)
+    assert sum(store.prune().values()) == 3, "two children, and their parent"
+    assert [model.objects.count() for model in (Job, JobStep, JobSignal, JobChild)] == [0, 0, 0, 0]
+    assert set(ArchivedJob.objects.filter(task="console.child").values_list("records", flat=True)) == {None}
+    archived = ArchivedJob.objects.get(task="console.parent")
+    page = admin_client.get(reverse("admin:django_skipqueue_archivedjob_change", args=[archived.pk]))
+    text = page.content.decode()
+    for part in ("account", "mails", "nap", "children", "approved", "Ada", "deleted"):
+        assert part in text
+    assert "hunter2" not in text
+    assert "Retry from here" not in text
+    assert "Run again from here" not in text
+
+
+@job(takes_context=True, name="console.grandparent")
+def grandparent(context: JobContext) -> Any:
+    return context.run("parent", only_parent.s())
+
+
+@job(takes_context=True, name="console.only_parent")
+def only_parent(context: JobContext) -> Any:
+    return context.run_all("children", [child.s(1), child.s(2)])
+
+
+@pytest.mark.django_db(transaction=True)
+def test_the_tree_of_a_parent(admin_client: Client, capsys: pytest.CaptureFixture[str]) -> None:
+    made = grandparent.defer()
+    run_jobs()
+    call_command("skipqueue", "show", str(made.pk), "--json")
+    [parent_of_two] = json.loads(capsys.readouterr().out)["children"]
+    assert [each["status"] for each in (parent_of_two, *parent_of_two["children"])] == ["completed"] * 3
+    page = page_of(admin_client, made)
+    for each in Job.objects.exclude(pk=made.pk):
+        assert reverse("admin:django_skipqueue_job_change", args=[each.pk]) in page
+    call_command("skipqueue", "show", str(made.pk))
+    assert f"  child of children: job {parent_of_two['children'][0]['job_id']}, completed" in capsys.readouterr().out
+
+
+@job(takes_context=True, name="console.fails", max_attempts=3)
+def fails(context: JobContext, seen: int) -> None:
+    for number in range(2):
+        if Job.objects.get(pk=context.job_id).errors[-1:] == [] or len(context.job.errors) <= number:
+            raise ValueError(number)
+        context.step(f"step {number}", child.function, 1)
+
+
+def test_the_time_line_counts_on(admin_client: Client) -> None:
+    made = fails.defer(0)
+    run_jobs(include_scheduled=True)
+    made.refresh_from_db()
+    assert made.status == "completed", made.last_error
+    page = page_of(admin_client, made)
+    for number in (1, 2, 3):
+        assert f"attempt {number} " in page
+
+
+def test_a_failed_child_on_the_page(admin_client: Client) -> None:
+    made = failing.defer()
+    run_jobs()
+    made.refresh_from_db()
+    assert made.status == "failed"
+    assert "did not complete" in page_of(admin_client, made)
+
+
+@job(takes_context=True, name="console.failing")
+def failing(context: JobContext) -> None:
+    context.run("one", child.s(-1))

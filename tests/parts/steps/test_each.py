@@ -1,0 +1,373 @@
+"""`context.each`: a loop goes on after the last item that it has finished."""
+
+import signal
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+
+from django_skipqueue import JobContext, job
+from django_skipqueue.exceptions import InvalidOption, LeaseLost
+from django_skipqueue.jobs.context import AttemptHandle, current_attempt
+from django_skipqueue.models import Job, JobStep, Worker
+from django_skipqueue.parts.steps import each
+from django_skipqueue.parts.steps.attempt import AttemptSteps
+from django_skipqueue.parts.steps.record import Entry, record_step
+from django_skipqueue.queue.store import Store
+from django_skipqueue.testing import run_jobs
+from django_skipqueue.values.records import LeaseRef
+
+from ...app.models import Ledger
+from ...app.waiting import wait_until
+from ...harness.processes import ManagePy
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+calls: list[Any] = []
+
+
+@pytest.fixture(autouse=True)
+def no_calls() -> None:
+    calls.clear()
+
+
+def again(made: Job) -> Job:
+    made.refresh_from_db()
+    return made
+
+
+def fill(number: int) -> list[int]:
+    return [row.pk for row in Ledger.objects.bulk_create(Ledger(entry=str(place)) for place in range(number))]
+
+
+def cursor_of(made: Job) -> Any:
+    return JobStep.objects.get(job_id=made.pk, name="all").result
+
+
+FAILS_AT: set[int] = set()
+
+
+def work(place: int) -> None:
+    if place in FAILS_AT:
+        FAILS_AT.remove(place)
+        raise ValueError(place)
+    calls.append(place)
+
+
+@job(takes_context=True, name="steps.loops")
+def loops(context: JobContext, kind: str) -> str:
+    if kind == "rows":
+        for row in context.each("all", Ledger.objects.filter(worker="")):
+            work(int(row.entry))
+    elif kind == "list":
+        for number in context.each("all", list(range(7))):
+            work(number)
+    elif kind == "function":
+        context.each("all", Ledger.objects.all(), lambda row: work(int(row.entry)))
+    else:
+        context.each("all", range(7), work, atomic=True)
+    return "over"
+
+
+@pytest.mark.parametrize("kind", ["rows", "list", "function", "atomic"])
+def test_a_later_attempt_goes_on_after_the_last_finished_item(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(each, "CHUNK", 2)
+    FAILS_AT.update({0, 3, 6})
+    fill(7)
+    made = loops.defer(kind)
+    run_jobs(include_scheduled=True)
+    assert (again(made).status, made.result) == ("completed", "over")
+    assert calls == list(range(7))
+    assert cursor_of(made)["done"] == 7
+
+
+def test_the_loop_reads_no_row_twice_and_writes_its_place_seldom() -> None:
+    fill(1_200)
+    loops.defer("rows")
+    with CaptureQueriesContext(connection) as queries:
+        run_jobs()
+    reads = [query["sql"] for query in queries if 'FROM "app_ledger"' in query["sql"] or "ledger" in query["sql"]]
+    assert len(reads) == 3, reads
+    assert sum("INSERT INTO skipqueue_step" in query["sql"] for query in queries) == 1
+    assert len(calls) == 1_200
+
+
+def test_the_place_is_written_once_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(each, "WRITE_SECONDS", 0.0)
+    fill(5)
+    loops.defer("rows")
+    with CaptureQueriesContext(connection) as queries:
+        run_jobs()
+    assert sum("INSERT INTO skipqueue_step" in query["sql"] for query in queries) == 5
+
+
+def test_a_loop_that_is_over_is_not_run_again() -> None:
+    fill(3)
+
+    made = twice.defer()
+    run_jobs(include_scheduled=True)
+    assert again(made).status == "completed"
+    assert calls == [0, 1, 2, "failed"]
+
+
+@job(takes_context=True, name="steps.twice")
+def twice(context: JobContext) -> None:
+    for row in context.each("all", Ledger.objects.all()):
+        work(int(row.entry))
+    if "failed" not in calls:
+        calls.append("failed")
+        raise ValueError
+
+
+@job(takes_context=True, name="steps.by_name")
+def by_name(context: JobContext) -> None:
+    for user in context.each("all", User.objects.all(), by="username"):
+        if user.username == "b" and "failed" not in calls:
+            calls.append("failed")
+            raise ValueError
+        calls.append(user.username)
+
+
+def test_another_unique_field() -> None:
+    for name in "cab":
+        User.objects.create(username=name)
+    by_name.defer()
+    run_jobs(include_scheduled=True)
+    assert calls == ["a", "failed", "b", "c"]
+
+
+REFUSED: dict[str, tuple[Callable[[], Any], dict[str, Any], str]] = {
+    "generator": (lambda: (number for number in range(3)), {}, "a query set, or a sequence"),
+    "set": (lambda: {1, 2}, {}, "a query set, or a sequence"),
+    "text": (lambda: "abc", {}, "a query set, or a sequence"),
+    "ordered": (lambda: Ledger.objects.order_by("entry"), {}, "an order of its own"),
+    "reversed": (lambda: Ledger.objects.reverse(), {}, "is reversed"),
+    "sliced": (lambda: Ledger.objects.all()[:5], {}, "is sliced"),
+    "distinct": (lambda: Ledger.objects.distinct(), {}, "distinct"),
+    "values": (lambda: Ledger.objects.values("pk"), {}, "values in place of model instances"),
+    "union": (lambda: Ledger.objects.all().union(Ledger.objects.all()), {}, "is a union"),
+    "not unique": (lambda: Ledger.objects.all(), {"by": "entry"}, "not unique, or may be NULL"),
+    "no field": (lambda: Ledger.objects.all(), {"by": "nothing"}, "no such field"),
+    "composite": (lambda: JobStep.objects.all(), {}, "not unique"),
+    "atomic without a function": (lambda: [1], {"atomic": True}, "needs a function"),
+}
+
+
+@job(takes_context=True, name="steps.refused")
+def refused(context: JobContext, name: str) -> None:
+    items, options, _ = REFUSED[name]
+    context.each("all", items(), **options)
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_items_that_have_no_lasting_order_are_refused(name: str) -> None:
+    refused.defer(name)
+    with pytest.raises(InvalidOption, match=REFUSED[name][2]):
+        run_jobs(raise_errors=True)
+
+
+def bonus(row: Ledger) -> None:
+    Ledger.objects.create(entry=f"bonus {row.pk}", worker="bonus")
+    if row.entry in {"2", "4"} and row.entry not in calls:
+        calls.append(row.entry)
+        raise ValueError(row.entry)
+
+
+@job(takes_context=True, name="steps.bonuses")
+def bonuses(context: JobContext) -> None:
+    context.each("all", Ledger.objects.filter(worker=""), bonus, atomic=True)
+
+
+def test_atomic_items_happen_once_and_what_a_failed_one_wrote_is_gone() -> None:
+    ids = fill(6)
+    made = bonuses.defer()
+    run_jobs(include_scheduled=True)
+    assert again(made).status == "completed"
+    written = Counter(Ledger.objects.filter(worker="bonus").values_list("entry", flat=True))
+    assert written == {f"bonus {id}": 1 for id in ids}
+
+
+@job(takes_context=True, name="steps.loses")
+def loses(context: JobContext) -> None:
+    def take(row: Ledger) -> None:
+        Ledger.objects.create(entry="taken", worker="taken")
+        with connection.cursor() as cursor:
+            cursor.execute("UPDATE skipqueue_job SET lease = lease + 1 WHERE id = %s", [context.job_id])
+
+    try:
+        context.each("all", Ledger.objects.filter(worker=""), take, atomic=True)
+    except LeaseLost:
+        calls.append("lost")
+
+
+def test_an_atomic_item_without_the_lease_is_rolled_back() -> None:
+    fill(2)
+    loses.defer()
+    run_jobs(raise_errors=False)
+    assert "lost" in calls
+    assert not Ledger.objects.filter(worker="taken").exists()
+
+
+def pay_once(row: Ledger) -> None:
+    Ledger.objects.create(entry=row.entry, worker="once")
+
+
+@job(takes_context=True, name="steps.released_within_an_item")
+def released_within_an_item(context: JobContext) -> None:
+    context.each("all", Ledger.objects.filter(worker=""), pay_once, atomic=True)
+
+
+def test_a_release_within_an_atomic_item_does_not_pass_over_the_item(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The control loop's thread may write the cursors of an attempt at any moment."""
+    fill(3)
+    record = record_step
+
+    def record_and_die(store: Store, ref: LeaseRef, entry: Entry) -> bool:
+        if '"done":1' in str(entry.result).replace(" ", ""):
+            monkeypatch.undo()
+            (steps,) = [part for part in current().parts if isinstance(part, AttemptSteps)]
+            in_other_thread(lambda: steps.released(Store("default")))
+            raise ValueError("the item is rolled back")
+        return record(store, ref, entry)
+
+    monkeypatch.setattr(each, "record_step", record_and_die)
+    made = released_within_an_item.defer()
+    run_jobs(include_scheduled=True)
+    assert again(made).status == "completed"
+    assert sorted(Ledger.objects.filter(worker="once").values_list("entry", flat=True)) == ["0", "1", "2"]
+
+
+def current() -> AttemptHandle:
+    attempt = current_attempt.get()
+    assert attempt is not None
+    return attempt
+
+
+def in_other_thread(call: Callable[[], None]) -> None:
+    def run() -> None:
+        try:
+            call()
+        finally:
+            connection.close()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+
+
+@job(takes_context=True, name="steps.async_loops")
+async def async_loops(context: JobContext, kind: str) -> None:
+    async def awork(row: Ledger) -> None:
+        work(int(row.entry))
+
+    if kind == "for":
+        async for row in context.aeach("all", Ledger.objects.all()):
+            work(int(row.entry))
+    elif kind == "async":
+        await context.aeach("all", Ledger.objects.all(), awork)
+    else:
+        await context.aeach("all", Ledger.objects.all(), lambda row: work(int(row.entry)), atomic=True)
+
+
+@pytest.mark.parametrize("kind", ["for", "async", "atomic"])
+def test_async_tasks_loop_too(kind: str) -> None:
+    FAILS_AT.add(2)
+    fill(4)
+    made = async_loops.defer(kind)
+    run_jobs(include_scheduled=True)
+    assert again(made).status == "completed"
+    assert calls == [0, 1, 2, 3]
+
+
+@job(takes_context=True, name="steps.max_attempts_of_a_loop", max_attempts=2)
+def slow_start(context: JobContext) -> None:
+    for number in context.each("all", list(range(4))):
+        if number not in calls:
+            calls.append(number)
+            raise ValueError(number)
+
+
+def test_a_cursor_that_has_moved_resets_the_number_of_attempts() -> None:
+    made = slow_start.defer()
+    run_jobs(include_scheduled=True)
+    assert again(made).status == "completed"
+    assert calls == [0, 1, 2, 3]
+
+
+KILLED = """
+    import os, signal, time
+    from django_skipqueue import job
+    from tests.app.models import Ledger
+
+    def handle(row):
+        Ledger.objects.create(entry=f"done {row.pk}", worker="done")
+        if row.entry in KILLS and not Ledger.objects.filter(entry=f"killed {row.entry}").exists():
+            kill(row.entry)
+
+    def kill(entry):
+        from django.db import connections
+        other = connections["default"].copy("other")
+        with other.cursor() as cursor:
+            insert = f"INSERT INTO {Ledger._meta.db_table} (entry, worker, written_at) VALUES (%s, 'kill', now())"
+            cursor.execute(insert, [f"killed {entry}"])
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    @job(takes_context=True)
+    def atomic(context):
+        context.each("all", Ledger.objects.filter(worker=""), handle, atomic=True)
+
+    @job(takes_context=True)
+    def plain(context):
+        for row in context.each("all", Ledger.objects.filter(worker="")):
+            handle(row)
+
+    @job(takes_context=True)
+    def slow(context):
+        for row in context.each("all", Ledger.objects.filter(worker="")):
+            time.sleep(0.05)
+            Ledger.objects.create(entry=f"done {row.pk}", worker="done")
+"""
+
+
+@pytest.mark.parametrize("task", ["atomic", "plain"])
+def test_killed_within_a_loop(runworker: Callable[..., ManagePy], task: str) -> None:
+    ids = fill(80)
+    kills = ("3", "50", "77") if task == "atomic" else ("3", "50")  # no place is written within a second
+    runworker("--concurrency", "1", jobs=KILLED.replace("KILLS", repr(kills)))
+    made = Job.objects.enqueue(f"extra.jobs.{task}")
+    wait_until(lambda: again(made).finished_at, "the job has ended")
+    assert made.status == "completed", made.last_error
+    done = Counter(Ledger.objects.filter(worker="done").values_list("entry", flat=True))
+    assert done.keys() == {f"done {id}" for id in ids}
+    if task == "atomic":
+        assert set(done.values()) == {1}
+
+
+# A stop is a boundary
+
+
+def test_a_stop_ends_a_loop_between_two_items_and_charges_nothing(runworker: Callable[..., ManagePy]) -> None:
+    ids = fill(60)
+    first = runworker("--concurrency", "1", jobs=KILLED)
+    made = Job.objects.enqueue("extra.jobs.slow")
+    wait_until(lambda: Ledger.objects.filter(worker="done").count() > 5, "the loop has begun")
+    started = time.monotonic()
+    first.send(signal.SIGTERM)
+    assert first.wait() == 0
+    assert time.monotonic() - started < 2.5  # the loop takes three seconds
+    assert (again(made).status, made.attempts) == ("queued", 0)
+    assert made.operations[-1]["verb"] == "release"
+    number = Ledger.objects.filter(worker="done").count()
+    assert cursor_of(made)["done"] == number < 60
+    runworker("--concurrency", "1", jobs=KILLED)
+    wait_until(lambda: again(made).finished_at, "the job has ended")
+    assert made.status == "completed"
+    done = Counter(Ledger.objects.filter(worker="done").values_list("entry", flat=True))
+    assert done == {f"done {id}": 1 for id in ids}
+    assert Worker.objects.exists()

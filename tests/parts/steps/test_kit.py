@@ -1,0 +1,127 @@
+"""The testing kit for tasks with steps."""
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.db import transaction
+from django.test import TestCase
+
+from django_skipqueue import JobContext, job
+from django_skipqueue.exceptions import InvalidOption
+from django_skipqueue.models import Job, JobStep
+from django_skipqueue.testing import crash_after, run_jobs
+
+from ...app.models import Ledger
+
+WRITTEN = Ledger.objects
+
+
+def charge() -> int:
+    return WRITTEN.create(entry="charged").pk
+
+
+def mail(number: int) -> None:
+    WRITTEN.create(entry=f"mailed {number}")
+
+
+@job(takes_context=True, name="kit.order")
+def order(context: JobContext) -> str:
+    number = context.step("charge", charge, atomic=True)
+    context.sleep("cool off", timedelta(days=1))
+    answer = context.wait("approved", timeout=timedelta(days=3))
+    context.step("mail", mail, number)
+    return str(answer)
+
+
+@job(takes_context=True, name="kit.async_order")
+async def async_order(context: JobContext) -> int:
+    number = await context.astep("charge", charge, atomic=True)
+    await context.astep("mail", mail, number)
+    return number
+
+
+class TestTheKit(TestCase):
+    """In a `TestCase`, whose transaction is never committed."""
+
+    def test_time_passes_through_sleeps_and_timeouts(self) -> None:
+        made = order.defer()
+        run_jobs(until=timedelta(hours=23))
+        assert Job.objects.get(pk=made.pk).status == "scheduled"
+        run_jobs(until=timedelta(hours=25))
+        assert Job.objects.get(pk=made.pk).status == "blocked"
+        assert made.signal("approved", "yes")
+        [ran] = run_jobs()
+        assert (ran.status, ran.result) == ("completed", "yes")
+
+    def test_the_time_for_a_signal_passes(self) -> None:
+        made = order.defer()
+        run_jobs(until=timedelta(days=5))
+        assert "SignalTimeout" in Job.objects.get(pk=made.pk).last_error
+
+    def test_a_crash_after_a_step(self) -> None:
+        order.defer()
+        with crash_after("charge"):
+            [ran] = run_jobs()
+        assert (ran.status, ran.attempts) == ("scheduled", 0)
+        assert WRITTEN.filter(entry="charged").count() == 1
+        assert "crash_after" in ran.last_error
+
+    def test_a_crash_of_an_async_task(self) -> None:
+        async_order.defer()
+        with crash_after("charge"):
+            [ran] = run_jobs(include_scheduled=True)
+        assert ran.status == "completed"
+        assert sorted(WRITTEN.values_list("entry", flat=True)) == ["charged", f"mailed {ran.result}"]
+
+    def test_a_crash_in_each_attempt(self) -> None:
+        order.defer()
+        with crash_after("mail", times=2):
+            made = Job.objects.get()
+            run_jobs(until=timedelta(days=2))
+            made.signal("approved", 1)
+            run_jobs()
+        run_jobs(include_scheduled=True)
+        assert Job.objects.get().status == "completed"
+        assert WRITTEN.filter(entry__startswith="mailed").count() == 1
+
+    def test_a_step_that_no_attempt_reaches(self) -> None:
+        order.defer()
+        with pytest.raises(AssertionError, match="No attempt has recorded a step 'nothing'"), crash_after("nothing"):
+            run_jobs()
+
+    def test_an_open_transaction_of_the_task_still_counts(self) -> None:
+        in_transaction.defer()
+        with pytest.raises(InvalidOption, match="would roll back the transaction"):
+            run_jobs(raise_errors=True)
+
+
+@job(takes_context=True, name="kit.in_transaction")
+def in_transaction(context: JobContext) -> None:
+    with transaction.atomic():
+        context.sleep("nap", 1)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_real_kill_after_a_step(kill_after: Callable[..., Any]) -> None:
+    made = order.defer()
+    kill_after("charge")
+    assert JobStep.objects.get().name == "charge"
+    assert Job.objects.get(pk=made.pk).status == "queued"
+    run_jobs(until=timedelta(days=2))
+    assert made.signal("approved")
+    kill_after("mail")
+    run_jobs(include_scheduled=True)
+    assert Job.objects.get(pk=made.pk).status == "completed"
+    assert list(WRITTEN.order_by("pk").values_list("entry", flat=True)) == [
+        "charged",
+        f"mailed {WRITTEN.get(entry='charged').pk}",
+    ]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_kill_that_never_comes_is_an_error(kill_after: Callable[..., Any]) -> None:
+    order.defer()
+    with pytest.raises(AssertionError, match="No attempt has recorded a step"):
+        kill_after("nothing")
