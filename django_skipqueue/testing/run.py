@@ -217,7 +217,7 @@ class Forced:
         return self._admits()
 
     def _admits(self) -> bool:
-        return sweep_gates(self._store) or self._store.admit().goes_on
+        return sweep_gates(self._store) or self._store.admit().has_changed_jobs
 
     def _put_clocks_forward(self, due: datetime) -> None:
         """Put the clock of the jobs, and the clocks of the gates, forward to this time."""

@@ -271,7 +271,7 @@ def test_ten_thousand_children_in_one_call() -> None:
     run(claimed)
     assert Job.objects.filter(task="steps.double", status="queued").count() == 10_000
     Job.objects.filter(task="steps.double").update(status="completed", result=1, finished_at=made.enqueued_at, lease=1)
-    while store.admit().goes_on:
+    while store.admit().has_changed_jobs:
         pass
     run_jobs()
     assert again(made).result == 10_000
