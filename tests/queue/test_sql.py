@@ -463,7 +463,7 @@ CASES = [
     Case("END_WAITS", {"ids": as_array([70_100, 74_100])}, {"pkey", STEP, CHILD}),
     Case("END_SLEEPS", {"ids": as_array([72_100])}, {STEP}),
     Case("MOVE_SLEEPS", {"ids": as_array([72_100])}, {"pkey", STEP}),
-    Case("REOPEN_FAILED", {"ids": as_array([72_100])}, {STEP}),
+    Case("REOPEN_FAILED", {"ids": as_array([72_100])}, {"pkey", STEP}),
     Case("WITH_STEP", {"ids": as_array([72_100]), "step": "nap"}, {STEP}),
     Case("FORGET_STEPS", {"ids": as_array([50_000]), "step": "book"}, {"pkey", STEP, SIGNAL, CHILD, NEEDS}),
     Case("COPY_STEPS", {"ids": as_array([50_000]), "copy_ids": as_array([99_001]), "step": "book"}, {STEP}),
