@@ -385,7 +385,7 @@ class Interleaved(RuleBasedStateMachine):
         """Whatever happened before, the gates let go on what can, unless a row is locked."""
 
         def admit() -> None:
-            while store.admit().goes_on:
+            while store.admit().has_changed_jobs:
                 pass
 
         is_quiet = self.is_quiet
@@ -501,7 +501,7 @@ class Interleaved(RuleBasedStateMachine):
         with override_settings(SKIPQUEUE={"RETENTION": {status.value: 0 for status in FINISHED}}):
             while store.prune():
                 pass
-        while store.admit().goes_on:
+        while store.admit().has_changed_jobs:
             pass
         for model in (Job, JobStep, JobSignal, JobChild, Dependency):
             assert not model._base_manager.exists(), model
