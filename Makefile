@@ -14,6 +14,7 @@ EXAMPLE_STAMP := $(VENV)/.installed-example
 CELERY_STAMP := $(VENV)/.installed-example-celery
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 WITH_POSTGRES := $(BIN)/python scripts/with_postgres.py
+TEST_WITH_POSTGRES := $(WITH_POSTGRES) --home .postgres/tests --not-durable
 WITH_RABBITMQ := $(BIN)/python scripts/with_rabbitmq.py
 MANAGE := $(BIN)/python example_project/manage.py
 
@@ -32,12 +33,12 @@ serve: $(EXAMPLE_STAMP) ## Run the shop, its admin and a worker until Ctrl-C (PO
 	@$(WITH_POSTGRES) --database shop $(MANAGE) serve --port $(PORT)
 
 test: setup ## Run the tests (ARGS="-k claim" chooses some of them)
-	PYTHONDONTWRITEBYTECODE= $(WITH_POSTGRES) $(BIN)/pytest -n 3 --dist worksteal $(ARGS)
+	PYTHONDONTWRITEBYTECODE= $(TEST_WITH_POSTGRES) $(BIN)/pytest -n 3 --dist worksteal $(ARGS)
 
 coverage: setup ## Run the tests, and report which code of the package they do not run (from Python 3.12 on)
 	@$(BIN)/python -c 'import sys; sys.exit(sys.version_info < (3, 12))' || { echo '$(NOT_3_11)'; exit 1; }
 	rm -rf .coverage
-	$(WITH_POSTGRES) $(BIN)/coverage run -m pytest -n 3 --dist worksteal $(ARGS)
+	$(TEST_WITH_POSTGRES) $(BIN)/coverage run -m pytest -n 3 --dist worksteal $(ARGS)
 	$(BIN)/coverage combine --quiet
 	$(BIN)/coverage report
 
@@ -77,7 +78,7 @@ contract: setup ## Write what users rely on, and every statement of SQL, into fi
 	SKIPQUEUE_WRITE_CONTRACT=1 $(WITH_POSTGRES) $(BIN)/pytest tests/contract tests/queue/test_golden.py $(ARGS)
 
 guards: setup ## Take each guard of correctness out, and see the tests fail (ARGS="claim settle" takes some)
-	PYTHONDONTWRITEBYTECODE= SKIPQUEUE_SLOW=1 $(WITH_POSTGRES) $(BIN)/python -m tests.guards $(ARGS)
+	PYTHONDONTWRITEBYTECODE= SKIPQUEUE_SLOW=1 $(TEST_WITH_POSTGRES) $(BIN)/python -m tests.guards $(ARGS)
 
 lineage: setup ## Check that no test has been lost: it is there, has another name, or went for a reason
 	$(WITH_POSTGRES) $(BIN)/python scripts/check_lineage.py

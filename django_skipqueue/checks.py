@@ -95,8 +95,8 @@ def check_runworker(**_: Any) -> list[CheckMessage]:
     if not apps.is_installed("channels"):
         return []
     order = [config.name for config in apps.get_app_configs()]
-    ours_wins = order.index("django_skipqueue") < order.index("channels")
-    winner = "django_skipqueue" if ours_wins else "channels"
+    ours_is_first = order.index("django_skipqueue") < order.index("channels")
+    winner = "django_skipqueue" if ours_is_first else "channels"
     return [
         Warning(
             "Both django_skipqueue and channels have a command `runworker`; "

@@ -45,7 +45,7 @@ class AppSetting:
     problems: Callable[[str, object], Iterator[str]]
     """Yields one sentence for each mistake, given the setting's name and its value in the project's settings."""
     external_queues: Callable[[Any], Mapping[str, str]]
-    """Returns the queues whose jobs run outside of our workers, each with its carrier's name."""
+    """Returns the queues whose jobs run outside of our workers, each with the name of its carrier, such as a broker."""
 
 
 APP_SETTINGS: dict[str, AppSetting] = {}
@@ -57,7 +57,7 @@ SUCCESSORS = {
 """For each key that a later version removed, a hint which names its replacement."""
 
 APPS_OF_KEYS = {"CARRIERS": "django_skipqueue.contrib.celery"}
-"""The app that reads each key which belongs to a separate app of this package."""
+"""For each key that a separate app of this package reads, the name of the app."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,7 +143,7 @@ class Settings(
 
     @property
     def external_queues(self) -> dict[str, str]:
-        """The queues whose jobs run outside of our workers, each with the name of the carrier that runs them.
+        """The queues whose jobs an external engine runs, each with the engine's name in the settings, the carrier.
 
         A worker serves such a queue only if `--queues` names it.
         """
@@ -176,7 +176,7 @@ def load() -> Settings:
     sentences = list(problems())
     if sentences:
         raise ImproperlyConfigured(" ".join(sentences))
-    given = {key.lower(): value for key, value in _given().items()}
+    given = {key.lower(): value for key, value in _project_setting().items()}
     if "retention" in given:
         given["retention"] = DEFAULTS.retention | given["retention"]
     given["of_apps"] = {key: setting.made_from(given.pop(key, {})) for key, setting in APP_SETTINGS.items()}
@@ -193,7 +193,7 @@ def load_or_default() -> Settings:
 
 def problems() -> Iterator[str]:
     """One sentence for each unknown key and each value of the wrong type in `SKIPQUEUE`."""
-    given = _given()
+    given = _project_setting()
     if not isinstance(given, dict):
         yield f"SKIPQUEUE must be a dict, not {type(given).__name__}."
         return
@@ -217,12 +217,12 @@ def problems() -> Iterator[str]:
     yield from Settings.problems_together(given)
 
 
-def _given() -> Any:
+def _project_setting() -> Any:
     return getattr(django_settings, "SKIPQUEUE", {})
 
 
 def retention_problems(name: str, value: object) -> Iterator[str]:
-    """Yield one sentence for each mistake in a retention. `name` is what the sentences call the setting."""
+    """Yield one sentence for each mistake in a retention. `name` is the setting's name in these sentences."""
     if not isinstance(value, dict):
         yield f"{name} must be a dict of finished statuses, not {value!r}."
         return
@@ -284,10 +284,10 @@ def _rules_problems(name: str, value: object) -> Iterator[str]:
     for code, threshold in value.items():
         by_queue = threshold if isinstance(threshold, dict) else {"*": threshold}
         for queue_name, number in by_queue.items():
-            place = f"{name}[{code!r}][{queue_name!r}]" if by_queue is threshold else f"{name}[{code!r}]"
+            key_path = f"{name}[{code!r}][{queue_name!r}]" if by_queue is threshold else f"{name}[{code!r}]"
             is_number = isinstance(number, int | float) and not isinstance(number, bool) and number > 0
             if number is not None and not is_number:
-                yield f"{place} must be a number above 0, or None for no threshold, not {number!r}."
+                yield f"{key_path} must be a number above 0, or None for no threshold, not {number!r}."
 
 
 def _searchable_problems(name: str, value: object) -> Iterator[str]:
@@ -323,6 +323,7 @@ TEXT_TYPES = {str: "a str", NAMES_TUPLE: "a tuple of names"}
 
 
 def _is_text(value: object, kind: type) -> bool:
+    """Whether the value is a string that is not empty, or if `kind` is a tuple, a list of names."""
     if kind is str:
         return isinstance(value, str) and bool(value)
     return isinstance(value, list | tuple) and all(isinstance(name, str) and words(name) for name in value)
@@ -339,12 +340,12 @@ def _hint_for_unknown_key(key: str, known: list[str]) -> str:
     return f" It is an option of runworker: --{option}, or SKIPQUEUE_{key} in its environment."
 
 
-def _forget(*, setting: str, **_: Any) -> None:
+def _clear_cache(*, setting: str, **_: Any) -> None:
     if setting == "SKIPQUEUE":
         load.cache_clear()
 
 
-setting_changed.connect(_forget, dispatch_uid="django_skipqueue.conf")
+setting_changed.connect(_clear_cache, dispatch_uid="django_skipqueue.conf")
 
 
 _chosen_database: ContextVar[str | None] = ContextVar("skipqueue_database", default=None)

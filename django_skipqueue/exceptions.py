@@ -31,7 +31,7 @@ class FlattenedValue(InvalidArguments):
 
 
 class UnstorableResult(InvalidArguments):
-    """The task returned a value that is not JSON, or that is larger than `MAX_RESULT_BYTES`."""
+    """The task, or a step of it, returned a value that is not JSON, or that is larger than `MAX_RESULT_BYTES`."""
 
 
 class InvalidOption(SkipQueueError, ValueError):

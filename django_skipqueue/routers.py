@@ -15,7 +15,7 @@ class QueueRouter:
     """
 
     def allow_migrate(self, db: str, app_label: str, **hints: Any) -> bool | None:
-        """Whether `migrate` creates the tables of this app in this database. Returns `None` for the apps of others."""
+        """Whether `migrate` creates the tables of this app in this database. Returns `None` for other apps."""
         return db in settings.served_databases if app_label in own_apps() else None
 
     def db_for_read(self, model: type[Any], **hints: Any) -> str | None:

@@ -34,6 +34,8 @@ class Server:
     home: Path
     environment: Mapping[str, str] = field(default_factory=dict)
     """Environment variables for PostgreSQL's programs, in addition to those of this process."""
+    is_durable: bool = True
+    """Whether a commit waits for the disk. If not, a crash of the machine may destroy the data."""
 
     @property
     def data(self) -> Path:
@@ -68,6 +70,8 @@ class Server:
             self.sockets.mkdir(mode=0o755, exist_ok=True)
             self.give_to_system_user(self.sockets)
         options = f"-c listen_addresses='' -c unix_socket_directories='{self.sockets}' -p 5432"
+        if not self.is_durable:
+            options += " -c fsync=off -c full_page_writes=off"
         self.pg("pg_ctl", "start", "--wait", "--timeout=120", "--pgdata", self.data, "--options", options)
 
     def stop(self) -> None:

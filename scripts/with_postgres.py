@@ -33,6 +33,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Run a command with DATABASE_URL set to an embedded PostgreSQL.")
     parser.add_argument("--database", default="skipqueue", help="created if missing (default: %(default)s)")
     parser.add_argument("--home", type=Path, default=ROOT / ".postgres", help="its folder (default: .postgres)")
+    parser.add_argument("--not-durable", action="store_true", help="have no commit wait for the disk, as tests may")
     parser.add_argument("command", nargs=argparse.REMAINDER, metavar="COMMAND…")
     options = parser.parse_args()
     if not options.command:
@@ -45,7 +46,7 @@ def main() -> int:
         sys.path.insert(0, str(ROOT))
         from scripts.embedded_postgres import Server  # here, since its imports may be missing if DATABASE_URL is set
 
-        server = Server(options.home.absolute())
+        server = Server(options.home.absolute(), is_durable=not options.not_durable)
         with shared_server(server) as users:
             url = server.create_database(options.database)
             # The child also holds the lock. So if this process is killed, nobody stops the server while the command
@@ -94,7 +95,7 @@ def terminal_signals_us() -> bool:
 @contextlib.contextmanager
 def shared_server(server: "Server") -> Iterator[int]:
     """Start the server unless it runs, and stop it if we are its last user. Yields the users' lock file."""
-    server.home.mkdir(exist_ok=True)
+    server.home.mkdir(parents=True, exist_ok=True)
     with locked(server.home / "lock", fcntl.LOCK_EX):
         server.start()
         users = lock(server.home / "users", fcntl.LOCK_SH)

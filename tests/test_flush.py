@@ -1,12 +1,13 @@
-"""After each test that commits, the test suite empties the tables that the test filled."""
+"""After each test that commits, the test suite empties the tables that the test filled, and keeps the connection."""
 
 import pytest
 from django.contrib.auth.models import Permission, User
-from django.core.management import call_command
-from django.core.management.color import no_style
 from django.db import connection
+from django.test import TransactionTestCase
 
 from django_skipqueue.models import Job, Worker
+from django_skipqueue.queue.session import backend_pid
+from django_skipqueue.queue.store import Store
 
 from .app.rows import make_job
 from .harness import flush
@@ -16,7 +17,7 @@ pytestmark = pytest.mark.django_db
 
 def empty_filled_tables() -> str:
     """Empty the tables of the models, and return the statements."""
-    statements = flush.statements(no_style(), connection)
+    statements = flush.statements(connection)
     connection.ops.execute_sql_flush(statements)
     return "; ".join(statements)
 
@@ -31,7 +32,7 @@ def test_rows_that_migrate_writes_are_kept() -> None:
     before = set(Permission.objects.values_list("pk", "content_type_id"))
     assert before
     make_job()
-    call_command("flush", interactive=False, reset_sequences=False)
+    empty_filled_tables()
     assert not Job.objects.exists()
     assert set(Permission.objects.values_list("pk", "content_type_id")) == before
 
@@ -54,3 +55,34 @@ def test_no_statement_is_sent_for_empty_tables(monkeypatch: pytest.MonkeyPatch) 
     statements = empty_filled_tables()
     assert f"DELETE FROM {Job._meta.db_table}" in statements
     assert Worker._meta.db_table not in statements
+
+
+def pids_before_and_after_a_test() -> tuple[int, int]:
+    """The process id of the session before and after what Django does with connections after a test."""
+    before = backend_pid(Store("default"))
+    assert not TransactionTestCase._should_reload_connections(TransactionTestCase())  # type: ignore[attr-defined]
+    return before, backend_pid(Store("default"))
+
+
+@pytest.mark.django_db(transaction=True)
+def test_the_connection_is_kept_and_its_session_is_as_a_new_one() -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("SET statement_timeout = '7s'; SET TIME ZONE 'Asia/Tokyo'; LISTEN mail")
+    before, after = pids_before_and_after_a_test()
+    assert before == after
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT current_setting('statement_timeout'), current_setting('TimeZone')")
+        assert cursor.fetchone() == ("0", "UTC")
+        cursor.execute("SELECT pg_listening_channels()")
+        assert cursor.fetchall() == []
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_connection_with_an_open_transaction_or_other_settings_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    connection.set_autocommit(False)
+    before, after = pids_before_and_after_a_test()
+    assert before != after
+    monkeypatch.setitem(connection.settings_dict["OPTIONS"], "application_name", "x")
+    connection.close()
+    before, after = pids_before_and_after_a_test()
+    assert before != after

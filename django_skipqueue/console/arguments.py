@@ -18,7 +18,7 @@ def positional_names(task: Task[Any, Any]) -> list[str]:
 
 def names_in_order(task_name: str, args: list[Any]) -> list[str]:
     """Return the parameter names of these positional arguments, as far as they are known."""
-    task = _known(task_name)
+    task = _registered_task(task_name)
     return list(task.argument_names(args)) if task else []
 
 
@@ -30,13 +30,13 @@ def named(task_name: str, args: list[Any]) -> Iterator[tuple[str, Any]]:
 
 
 def as_call(args: Any, kwargs: Any) -> tuple[list[Any], dict[str, Any]]:
-    """Return a row's arguments as a list and a dict. Any other value, written by hand, becomes one argument."""
+    """Return a row's arguments as a list and a dict. Any other value, which another program wrote, is one argument."""
     return args if isinstance(args, list) else [args], kwargs if isinstance(kwargs, dict) else {"": kwargs}
 
 
 def redacted(task_name: str, args: Any, kwargs: Any) -> Redacted:
     """Mask the secrets in a job's arguments. If the task is not registered, positional arguments have no names."""
-    task = _known(task_name)
+    task = _registered_task(task_name)
     args, kwargs = as_call(args, kwargs)
     return task.redacted(args, kwargs) if task else redact(args, kwargs, also=settings.redact)
 
@@ -48,15 +48,15 @@ def masked(task_name: str, value: Any) -> Any:
 
 def may_be_searched(name: str, value: Any, task: Task[Any, Any] | None = None) -> bool:
     """Whether operators may search for this argument's value: only if no part of it is masked."""
-    also = (*settings.redact, *(task.redact if task else ()))
-    return redact(kwargs={name: value}, also=also).kwargs == {name: value}
+    secret_names = (*settings.redact, *(task.redact if task else ()))
+    return redact(kwargs={name: value}, also=secret_names).kwargs == {name: value}
 
 
 def has_secrets(task: Task[Any, Any]) -> bool:
     return bool(task.redact) or any(not may_be_searched(name, "", task) for name in task.signature.parameters)
 
 
-def _known(task_name: str) -> Task[Any, Any] | None:
+def _registered_task(task_name: str) -> Task[Any, Any] | None:
     try:
         return registry.get(task_name)
     except UnknownTask:

@@ -26,7 +26,7 @@ T = TypeVar("T")
 def read_at_once(
     aliases: Sequence[str], read: Callable[[Store], T], *, connect_seconds: float, seconds: float
 ) -> dict[str, T | None]:
-    """Return the result of `read` for one_read alias; `None` if a database fails or does not answer in time.
+    """Return the result of `read` for each alias; `None` if a database fails or does not answer in time.
 
     Each database must be reached within `connect_seconds`, and `read` must end within `seconds`, which includes
     connecting. `read` must set timeouts for its statements, because the server continues a statement even if nobody
@@ -44,7 +44,7 @@ def read_at_once(
 
 
 class _Read(Generic[T]):
-    """The read of one database, by `run` in a thread of its own, or by `run_here` in the caller's thread."""
+    """Reads one database: `run` in a thread of its own, `run_here` in the caller's thread."""
 
     def __init__(self, alias: str, read: Callable[[Store], T]) -> None:
         self.alias = alias
@@ -59,7 +59,7 @@ class _Read(Generic[T]):
     def run(self) -> None:
         try:
             if can_be_reached(self.alias):
-                # A copy of the descriptor, which libpq cannot close, so its number is not reused for another file.
+                # Copy the descriptor. libpq cannot close the copy, so its number is not reused for another file.
                 self._socket = socket.socket(fileno=os.dup(connections[self.alias].connection.fileno()))
                 self._is_reached.set()
                 if not self._is_given_up:
@@ -98,6 +98,6 @@ class _Read(Generic[T]):
     def _give_up(self) -> None:
         """Make the thread stop waiting, because its server may never answer."""
         self._is_given_up = True
-        with suppress(OSError):  # the thread may have closed it
+        with suppress(OSError):  # the thread may have closed the socket
             if self._socket is not None:
                 self._socket.shutdown(socket.SHUT_RDWR)

@@ -16,10 +16,10 @@ MOST_JOBS_COUNTED = 10_000
 """A list, or a state of jobs, is counted up to this number."""
 
 MOST_BLOCKED, SCRAPED_BLOCKED = 10_000, 2_000
-"""Blocked jobs in all queues are counted up to these numbers: for a page or command, and for the metrics."""
+"""Blocked jobs are counted up to the first number for a page or command, up to the second for the metrics."""
 
 MOST_HALTING, SCRAPED_HALTING = 5_000, 1_000
-"""At most this many failed jobs of sequences are read: for a page or command, and for the metrics."""
+"""A page or command reads at most the first number of failed jobs that stop a sequence, the metrics the second."""
 
 SCRAPED_QUEUES = {"most": 1_000, "least": 50, "together": 10_000, "most_running": 2_000}
 """The arguments of `queues_now` for the metrics; its defaults are for pages and commands."""
@@ -28,7 +28,7 @@ SCRAPED_KEYS = 500
 """The metrics count keys with waiting jobs up to this number."""
 
 MOST_JOBS_OF_KEY_COUNTED = 500
-"""The maximum of jobs of one key that are counted: of the jobs that hold a permit, and of the jobs that wait."""
+"""For one key, at most this many jobs that hold a permit are counted, and at most this many that wait."""
 
 MOST_JOBS_OF_BATCH = 300_000
 """The jobs of one batch in one status are counted up to this number, if there is time."""
@@ -44,7 +44,7 @@ def rate_in_words(per_minute: float) -> str:
 
 
 def expected(jobs: "QuerySet[Any]") -> int:
-    """Return PostgreSQL's estimate of the number of these jobs, from its statistics. Reads no rows."""
+    """Return PostgreSQL's estimate of the number of these jobs, from its statistics. It does not read the jobs."""
     [plan] = json.loads(jobs.order_by().values("pk").explain(format="json"))
     return int(plan["Plan"]["Plan Rows"])
 
@@ -116,5 +116,5 @@ class TimeBudget:
     def share(self) -> float:
         """Return how many seconds the next step may take."""
         self._parts -= 1
-        to_spare = self._ends_at - time.monotonic() - self._parts * self._least
-        return min(self._most, max(self._least, to_spare))
+        spare_seconds = self._ends_at - time.monotonic() - self._parts * self._least
+        return min(self._most, max(self._least, spare_seconds))

@@ -29,11 +29,11 @@ def span(duration: timedelta | float) -> str:
         return gettext("%(number)s ms") % {"number": _rounded(seconds * 1000, decimals)}
     if seconds < 9.95:
         return gettext("%(number)s s") % {"number": _rounded(seconds, 1)}
-    rest = round(seconds)
-    index = next(index for index, (size, _) in enumerate(UNITS) if rest >= size)
+    remaining_seconds = round(seconds)
+    index = next(index for index, (size, _) in enumerate(UNITS) if remaining_seconds >= size)
     parts = []
     for size, text in UNITS[index : index + 2]:
-        amount, rest = divmod(rest, size)
+        amount, remaining_seconds = divmod(remaining_seconds, size)
         if amount:
             parts.append(str(text) % {"number": amount})
     return " ".join(parts)
@@ -74,9 +74,9 @@ def moment_of(value: object) -> datetime | None:
 
 
 def clock_time(moment: datetime, now: datetime) -> str:
-    """Format a time to the second, in the current time zone; with the date unless it is today."""
-    here, today = localtime(moment), localtime(now).date()
-    return date_format(here, "H:i:s" if here.date() == today else "Y-m-d H:i:s")
+    """Format a time to the second, in the current time zone. Add the date unless it is today."""
+    local_time, today = localtime(moment), localtime(now).date()
+    return date_format(local_time, "H:i:s" if local_time.date() == today else "Y-m-d H:i:s")
 
 
 def held_since(name: str, since: datetime, now: datetime) -> str:

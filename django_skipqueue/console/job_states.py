@@ -1,7 +1,7 @@
 """The job states that operators see, and the job lists, which are sorted in the order of an index.
 
-The states are the statuses, and in addition *retrying*. After a failed attempt, a job that waits for its next attempt
-is `scheduled`, just like a job for tomorrow. But to operators, a retrying job is the first sign of trouble.
+The states are the statuses and *retrying*. In the database, a job that waits for a retry is `scheduled`, just like a
+job for tomorrow. But to operators, a retrying job is the first sign of trouble.
 
 The first page of every list is the beginning of an index, so nothing is sorted, however large the table is.
 """
@@ -83,8 +83,10 @@ class ScheduledCounts:
 
 
 EVERYTHING = Q()
+"""A condition that every job meets."""
 
 ALWAYS = Period()
+"""A period without a start and an end."""
 
 FEW_IDS = 50_000
 """A period is searched by id for queued or scheduled jobs only if it has at most this many ids."""
@@ -129,7 +131,7 @@ ORDERS: Mapping[str, Order] = {
     Status.FAILED: LAST_FINISHED,
     Status.DISCARDED: LAST_FINISHED,
 }
-"""The order of each status; of one that is not here, `OLDEST_FIRST`."""
+"""The order of the list of each status. The lists of other statuses have `OLDEST_FIRST`."""
 
 
 class Group(NamedTuple):
@@ -164,8 +166,8 @@ class Key(NamedTuple):
 class Indexed:
     """A set of jobs that one index finds, already sorted.
 
-    The set is one of these: all jobs; the jobs of a status, or of a status and a queue; failed or retrying jobs with a
-    cause; the jobs of a group; the blocked jobs that wait for a key; or the jobs with given ids.
+    The set is one of these: all jobs; the jobs with a status, or with a status in a queue; failed or retrying jobs with
+    a cause; the jobs of a group, such as a batch; the blocked jobs that wait for a key; or the jobs with given ids.
     """
 
     status: str | None = None
@@ -173,13 +175,13 @@ class Indexed:
     period: Period = ALWAYS
     """When finished jobs finished, when running jobs were claimed, or when waiting jobs were enqueued."""
     cause: Cause | None = None
-    """The cause of the jobs' last error; `None`: any or no cause."""
+    """The cause of the jobs' last error; `None` means any or no cause."""
     key: Key | None = None
-    """The key that blocked jobs wait for; `None`: any or no key."""
+    """The key that blocked jobs wait for; `None` means any or no key."""
     group: Group | None = None
-    """The group of the jobs; `None`: any or no group."""
+    """The group of the jobs; `None` means any or no group."""
     ids: tuple[int, ...] | None = None
-    """Only jobs with these ids; `None`: any id."""
+    """The ids of the jobs; `None` means any id."""
 
     @classmethod
     def covering(
@@ -192,7 +194,7 @@ class Indexed:
         group: Group | None = None,
         ids: tuple[int, ...] | None = None,
     ) -> "Indexed":
-        """Return the smallest indexed set that contains all jobs with these properties. `None`: any."""
+        """Return the smallest indexed set that contains all jobs with these properties. `None` means any."""
         status = None if state is None else status_of(state)
         if ids is not None:
             return cls(status, ids=ids)
@@ -214,11 +216,12 @@ class Indexed:
 
     @property
     def is_by_id(self) -> bool:
-        """Whether the period is found by the primary key."""
+        """Whether the primary key finds the jobs of the period."""
         return bool(self.period) and self.time == "enqueued_at"
 
     @property
     def is_of_few(self) -> bool:
+        """Whether the set is small, so that a further condition may filter its jobs one by one."""
         has_few_ids = self.ids is not None or (self.is_by_id and self.status in (Status.QUEUED, Status.SCHEDULED))
         return has_few_ids or self.group is not None or self.cause is not None or self.key is not None
 
@@ -259,7 +262,7 @@ class Indexed:
         return Count.of(self._by_keys().filter(condition))
 
     def edge(self, length: int, *, after: tuple[Any, ...] | None = None) -> tuple[Any, ...] | None:
-        """Return the keys of the job at position `length`, from the start or `after`; `None` if no job follows it."""
+        """Return the keys of the job at position `length`, from the start or `after`; `None` if it is the last job."""
         jobs = self._by_keys() if after is None else self._by_keys().filter(self.order.after(after))
         keys = list(jobs.values_list(*self.order.keys)[length - 1 : length + 1])
         return keys[0] if len(keys) == 2 else None

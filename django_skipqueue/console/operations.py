@@ -1,4 +1,4 @@
-"""Read what operators have done to a job from the column `operations`: who, what, when and why.
+"""Read from a job's column `operations` which operator has done what to the job, when and why.
 
 Other programs may write rows. So if one value of an entry is missing or has a wrong type, the rest is still read.
 """
@@ -41,12 +41,12 @@ class Operation:
 
 def operations_of(job: Job) -> list[Operation]:
     """Return the operations on a job, the oldest first."""
-    read = map(_read, job.operations or [])
-    return sorted((operation for operation in read if operation), key=lambda operation: operation.at)
+    parsed = map(_parsed, job.operations or [])
+    return sorted((operation for operation in parsed if operation), key=lambda operation: operation.at)
 
 
 def attempts_before(operations: Iterable[Operation], moment: datetime | None) -> int:
-    """Return how many attempts no longer count up to `moment` (`None`: now), such as those before a manual retry."""
+    """Return how many attempts up to `moment` (or in all) no longer count, such as attempts before a manual retry."""
     past = (operation for operation in operations if moment is None or operation.at <= moment)
     return sum(each.attempts - each.attempts_after for each in past if each.attempts_after is not None)
 
@@ -57,9 +57,9 @@ def number_of_attempts(job: Job) -> int:
 
 
 def number_of_attempt(job: Job, number: object, moment: datetime | None) -> int | None:
-    """Return an attempt's number in the job's whole life, because the row restarts at 1 after a manual retry.
+    """Return an attempt's number in the job's whole life. The row's numbers restart at 1 after a manual retry.
 
-    `number`: the number in the row. `moment`: a time within the attempt.
+    `number` is the number in the row, `moment` a time within the attempt.
     """
     if not isinstance(number, int):
         return None
@@ -67,13 +67,13 @@ def number_of_attempt(job: Job, number: object, moment: datetime | None) -> int 
 
 
 def was_cancelled(job: Job, ended_at: datetime | None) -> bool:
-    last = operations_of(job)[-1:]
-    if job.status != Status.DISCARDED or not last or ended_at is None:
+    last_operation = operations_of(job)[-1:]
+    if job.status != Status.DISCARDED or not last_operation or ended_at is None:
         return False
-    return last[0].verb in FINISHING and ended_at >= last[0].at
+    return last_operation[0].verb in FINISHING and ended_at >= last_operation[0].at
 
 
-def _read(entry: Any) -> Operation | None:
+def _parsed(entry: Any) -> Operation | None:
     if not isinstance(entry, dict) or not isinstance(entry.get("verb"), str) or not (at := moment_of(entry.get("at"))):
         return None
     after = entry.get("attempts_after")

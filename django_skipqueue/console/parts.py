@@ -48,11 +48,11 @@ class PartPage:
     """An additional page of the admin."""
 
     name: str
-    """The name of its URL is `admin:django_skipqueue_job_NAME`."""
+    """The name of the page's URL is `admin:django_skipqueue_job_NAME`."""
     path: str
     view: Callable[..., "HttpResponse"]
-    """Called with the `JobAdmin`, the request and the values in the path, only for these methods, and only for users
-    who may view jobs."""
+    """The function is called with the `JobAdmin`, the request and the values in the path, only for `methods`, and only
+    for users who may view jobs."""
     methods: tuple[str, ...] = ("GET", "HEAD")
     permission: str = ""
     """A permission that the user needs in addition to viewing jobs, or empty."""
@@ -66,7 +66,7 @@ class BarEntry:
     page: str
     """The name of its page, as in `address_of`. If it is a list, the entry is highlighted on all pages of the model."""
     others: tuple[str, ...] = ()
-    """The entry is also highlighted on pages whose names begin with these."""
+    """The entry is also highlighted on pages whose names begin with one of these texts."""
     place: int
     """Entries are sorted by this number."""
     permission: str = "view_job"
@@ -78,7 +78,7 @@ class BarEntry:
     """The entry shows how many problems these rules have found."""
 
     def nearness(self, page: str) -> int:
-        """How well this entry fits a page: how many leading characters of the page's name match; 0 if none."""
+        """Return how many leading characters of the page's name match this entry. The best match becomes current."""
         beginnings = (self.page.removesuffix("changelist"), *self.others)
         return max((len(beginning) for beginning in beginnings if page.startswith(beginning)), default=0)
 
@@ -128,14 +128,17 @@ class PartFact:
 
 @dataclass(frozen=True, kw_only=True)
 class External:
-    """What a part tells about jobs that an external system runs, and about the processes that hand them over."""
+    """What a part says about jobs that an external system, such as another job queue, runs.
+
+    Processes without slots hand these jobs over to the external system.
+    """
 
     holder: Callable[["Job"], str]
     """Returns the name of the external system that has this running job; empty if a worker has it."""
     explain: Callable[["Job", datetime, "Workforce"], str]
     """Explains what a queued or running job waits for; empty if the console explains it."""
     unserved: str
-    """The note of `skipqueue status` for such a queue if no process serves it."""
+    """The note of `skipqueue status` for a queue of the external system if no process serves the queue."""
     processes: Callable[[int], str]
     """Returns a number of processes that hand jobs over, in words."""
     cells: Callable[["Store", Sequence["Worker"]], Mapping[str, Mapping[str, str]]]
@@ -257,6 +260,9 @@ class PartConsole:
     """Returns for how many seconds the oldest job of each of these queues usually waits at this hour."""
     usual_runs: Callable[["Store", Sequence[str]], Mapping[str, float]] | None = None
     """Returns for how many seconds an attempt of each of these tasks usually runs at most."""
+    reported_failures: Callable[["Store", Sequence["Job"]], int] | None = None
+    """Returns how many of these jobs, which have failed or are retried, the part's own rules report, so that no other
+    rule reports them again. The jobs have their metadata."""
     known_queues: Callable[["Store", int], list[str]] | None = None
     """Returns the names of queues that have ever had jobs. The second argument is the maximum number of names."""
     status: Callable[["Store"], PartStatus] | None = None
@@ -274,9 +280,9 @@ class PartConsole:
     holds_up: Callable[["Job"], bool] | None = None
     """Returns whether a failed job makes other jobs wait until somebody retries or discards it."""
     holding_up: "Q | None" = None
-    """The condition that selects such failed jobs."""
+    """The condition that selects the failed jobs for which `holds_up` is true."""
     pruned: Callable[[], Mapping[str, bool]] | None = None
-    """Returns what becomes of jobs that are pruned, for the output of commands, by name."""
+    """Returns what commands print about pruned jobs: past participles, each with whether it applies to the jobs."""
     after_prune: Callable[["Store"], None] | None = None
     """Called after a command has pruned the jobs of a database."""
     bar_entries: tuple[BarEntry, ...] = ()
@@ -329,10 +335,10 @@ def usual_waits(store: "Store", queue_names: Sequence[str]) -> dict[str, float]:
 
 
 def usual_runs(store: "Store", tasks: Iterable[str]) -> dict[str, float]:
-    """For how many seconds an attempt of each of these tasks usually runs at most, where that is known."""
+    """Return how many seconds an attempt of each of these tasks usually runs at most, if known."""
     names = sorted(set(tasks))
-    found = (console.usual_runs(store, names) for console in consoles() if console.usual_runs and names)
-    return {name: seconds for runs in found for name, seconds in runs.items()}
+    runs_by_part = (console.usual_runs(store, names) for console in consoles() if console.usual_runs and names)
+    return {name: seconds for runs in runs_by_part for name, seconds in runs.items()}
 
 
 def why_unchanged(job_id: int) -> str:

@@ -73,11 +73,12 @@ class WorkerHealth:
 
 
 EVERYBODY = Q()
+"""A condition that every worker meets."""
 
 
 @dataclass(frozen=True)
 class Workforce:
-    """All workers at one moment, including workers without slots, but without external rows."""
+    """All workers at one moment. Processes without slots are included, the rows of external systems are not."""
 
     workers: tuple[WorkerHealth, ...]
 
@@ -127,17 +128,17 @@ class Workforce:
 
 
 def recovered(workforce: Workforce, *, using: str | None = None) -> list[WorkerHealth]:
-    """Return dead workers that need no action: they run no job, and another worker is live. Index: recover."""
-    dead = [worker for worker in workforce.workers if not worker.is_live]
-    if not dead or not any(worker.state == "live" for worker in workforce.workers):
+    """Return dead workers that need no action, because they hold no job and another worker is live. Index: recover."""
+    dead_workers = [worker for worker in workforce.workers if not worker.is_live]
+    if not dead_workers or not any(worker.state == "live" for worker in workforce.workers):
         return []
-    held = Job.objects.db_manager(using).running().filter(locked_by__in=[worker.id for worker in dead])
-    holders = set(held.values_list("locked_by", flat=True).distinct())
-    return [worker for worker in dead if worker.id not in holders]
+    held_jobs = Job.objects.db_manager(using).running().filter(locked_by__in=[worker.id for worker in dead_workers])
+    holder_ids = set(held_jobs.values_list("locked_by", flat=True).distinct())
+    return [worker for worker in dead_workers if worker.id not in holder_ids]
 
 
 def not_external(jobs: Any) -> Any:
-    """Leave out jobs of an external system, because their rows do not say how long they wait and run there."""
+    """Leave out jobs of an external system, because their rows do not say how long the jobs wait and run there."""
     return jobs.exclude(locked_by__in=Worker._base_manager.filter(is_external=True).values("id"))
 
 
@@ -280,11 +281,18 @@ def queue_states(rates: Mapping[str, QueueRate] | None = None, workforce: Workfo
     """
     workforce = Workforce.now() if workforce is None else workforce
     options = {option.name: option.of_all() for option in queue_options()}
-    others = {task.options.queue_name for task in registry}.union(*options.values())
-    others.update(*(worker.queues for worker in workforce.not_dead))
+    other_names = {task.options.queue_name for task in registry}.union(*options.values())
+    other_names.update(*(worker.queues for worker in workforce.not_dead))
     return [
-        replace(queue, settings={name: of[queue.name] for name, of in options.items() if queue.name in of})
-        for queue in active_queues(rates, workforce, others=others, most=MOST_QUEUES_LISTED)
+        replace(
+            queue,
+            settings={
+                name: settings_by_queue[queue.name]
+                for name, settings_by_queue in options.items()
+                if queue.name in settings_by_queue
+            },
+        )
+        for queue in active_queues(rates, workforce, others=other_names, most=MOST_QUEUES_LISTED)
     ]
 
 
@@ -336,6 +344,7 @@ def pause_end(time: datetime) -> str:
 
 
 MOST_NAMES_OFFERED = 1_000
+"""The names in this many of the newest jobs, and in this many failed jobs, are offered."""
 
 MAX_LINKED_NAME_LENGTH = 200
 """Longer names are not offered as links, because a thousand of them would fill the page."""
@@ -343,8 +352,8 @@ MAX_LINKED_NAME_LENGTH = 200
 
 def known_queue_names() -> list[str]:
     names = {*Store.default().queues_with_jobs(with_paused=True), *(task.options.queue_name for task in registry)}
-    for served in Worker.objects.values_list("queues", flat=True):
-        names.update(served)
+    for names_of_worker in Worker.objects.values_list("queues", flat=True):
+        names.update(names_of_worker)
     names.update(_sample("queue_name"))
     return sorted(name for name in names if len(name) <= MAX_LINKED_NAME_LENGTH)
 
@@ -354,6 +363,7 @@ def known_task_names() -> list[str]:
 
 
 def _sample(column: str) -> set[str]:
+    """Return the values of this column in the newest jobs, and in the jobs that failed last."""
     name = Left(column, MAX_LINKED_NAME_LENGTH + 1)
     newest = Job.objects.order_by("-id").values_list(name, flat=True)[:MOST_NAMES_OFFERED]
     failed = Job.objects.failed().order_by("-finished_at").values_list(name, flat=True)[:MOST_NAMES_OFFERED]

@@ -54,6 +54,7 @@ MOST_WINDOWS = 20
 
 
 def size_of(indexed: Indexed) -> int:
+    """Return the number of jobs in a window of this list."""
     return min(WINDOW_SIZE, QUEUED_WINDOW_SIZE) if indexed.status == Status.QUEUED else WINDOW_SIZE
 
 
@@ -64,7 +65,7 @@ class SearchWindow:
     """The number of the window; 1 is the beginning of the list."""
     start: tuple[Any, ...] | None
     end: tuple[Any, ...] | None
-    """The window begins and ends after the jobs with these keys; `None`: at the beginning or end of the list."""
+    """The window begins and ends after the jobs with these keys. `None` means the beginning or the end of the list."""
 
     @classmethod
     def at(cls, indexed: Indexed, number: int) -> "SearchWindow":
@@ -149,7 +150,7 @@ def cause_of(job: Job) -> Cause | None:
 def has_raised(text: str) -> Q:
     """Return the condition that a job's last error has this class, and was raised in this function if the text has one.
 
-    The class may be given without its module. Uses no index.
+    The text may contain the class without its module. The condition does not use an index.
     """
     exception, _, place = text.partition(IN)
     raised_class, raised_in = _of_last_error("exception"), _of_last_error("place")
@@ -256,21 +257,25 @@ def _with_texts(jobs: QuerySet[Job]) -> QuerySet[Job]:
 
 
 def may_have(text: str, *columns: str) -> Q:
-    """Return a fast condition that is true for every job that has this value in an argument or a text.
+    """Return a fast condition that is true for every job with this value in an argument or a text, and for few others.
 
     For a job without the value, checking this condition takes 1 µs, and checking the whole condition 3 µs.
     """
     values = _values(text)
     spellings = {value if isinstance(value, str) else json.dumps(value) for value in values}
-    plain = spellings.pop().rpartition(".")[2]  # of an exception's name, only the class is searched
-    if spellings or not PLAIN_TEXT.fullmatch(plain) or isinstance(values[0], float):  # `42.0` and `42` are equal
+    searched_text = spellings.pop().rpartition(".")[2]  # of an exception's name, only the class is searched
+    if (
+        spellings or not PLAIN_TEXT.fullmatch(searched_text) or isinstance(values[0], float)
+    ):  # `42.0` and `42` are equal
         return Q()
     is_large = Q()
     for name in ("args", "kwargs"):
         is_large |= ~Q(LessThan(Bytes(F(name)), LARGEST_SEARCHED_COLUMN))
-    together = Func(Value(" "), *map(F, columns), function="concat_ws", output_field=TextField())  # without NULLs
-    pattern = Value("%" + plain.replace("_", r"\_") + "%")
-    has_value = Func(together, pattern, template="%(expressions)s", arg_joiner=" ILIKE ", output_field=BooleanField())
+    joined_columns = Func(Value(" "), *map(F, columns), function="concat_ws", output_field=TextField())  # without NULLs
+    pattern = Value("%" + searched_text.replace("_", r"\_") + "%")
+    has_value = Func(
+        joined_columns, pattern, template="%(expressions)s", arg_joiner=" ILIKE ", output_field=BooleanField()
+    )
     return Q(has_value) | is_large
 
 
@@ -301,21 +306,23 @@ def _raised(name: str) -> Q:
 
     `last_error` may also be the reason of a discard, which may contain a secret.
     """
-    last = name.rpartition(".")[2]
-    if not re.fullmatch("[A-Za-z_]+", last):
+    class_name = name.rpartition(".")[2]
+    if not re.fullmatch("[A-Za-z_]+", class_name):
         return NO_JOB
-    return Q(last_error__iregex=rf"^[a-z_]*{last}[a-z_]*(:|$)") & (HAS_FAILED | _has_no_masks())
+    return Q(last_error__iregex=rf"^[a-z_]*{class_name}[a-z_]*(:|$)") & (HAS_FAILED | _has_no_masks())
 
 
 def _has_no_masks() -> Q:
     """Return the condition that nothing in the job is masked, judged by the names in it. In doubt it is false."""
-    masked = Q(task__in=[task.name for task in registry if has_secrets(task)])
-    secrets = [spelled for name in (*SECRETS, *settings.redact) if (spelled := words(name))]
-    hint = "|".join(sorted({first for first, *_ in secrets}))
+    may_be_masked = Q(task__in=[task.name for task in registry if has_secrets(task)])
+    secrets = [secret_words for name in (*SECRETS, *settings.redact) if (secret_words := words(name))]
+    first_words = "|".join(sorted({first for first, *_ in secrets}))
     name_of_secret = rf'"{INSIDE}*({"|".join(map(_spellings, secrets))})(?![a-z]){INSIDE}*": '
-    for name in JSON_COLUMNS:  # the hint is fast and rarely matches; the pattern takes 50 µs per row
-        masked |= Q(**{f"searched_{name}__iregex": hint}) & Q(**{f"searched_{name}__regex": name_of_secret})
-    return ~masked
+    for name in JSON_COLUMNS:  # the first condition is fast and rarely true; the second takes 50 µs per row
+        may_be_masked |= Q(**{f"searched_{name}__iregex": first_words}) & Q(
+            **{f"searched_{name}__regex": name_of_secret}
+        )
+    return ~may_be_masked
 
 
 def _spellings(secret: list[str]) -> str:
@@ -346,12 +353,12 @@ def _has_argument(path: list[str], text: str) -> Q:
 def _has_path(path: list[str], values: list[Any]) -> Q:
     """Return the condition that an argument has one of these values at this path, at any depth, even in lists."""
     steps = "".join(f".{json.dumps(name)}" for name in path)
-    wanted = Func(Value(f"$.**{steps} ? (@ == $values[*])"), template="%(expressions)s::jsonpath")
+    json_path = Func(Value(f"$.**{steps} ? (@ == $values[*])"), template="%(expressions)s::jsonpath")
     scalars = Value({"values": [value for value in values if not isinstance(value, list | dict)]}, JSONField())
     condition = NO_JOB
     for name in ("args", "kwargs"):
         template = "jsonb_path_exists(%(expressions)s, true)"
-        has_path = Func(F(name), wanted, scalars, template=template, output_field=BooleanField())
+        has_path = Func(F(name), json_path, scalars, template=template, output_field=BooleanField())
         condition |= Q(LessThan(Bytes(F(name)), LARGEST_SEARCHED_COLUMN)) & Q(has_path)
     return condition
 
@@ -386,29 +393,29 @@ class FoundByIndex:
         cls,
         arguments: Iterable[tuple[str, str]],
         task: str | None,
-        narrowed: Callable[[QuerySet[Job]], QuerySet[Job]],
+        narrow: Callable[[QuerySet[Job]], QuerySet[Job]],
     ) -> "FoundByIndex | None":
-        """Return the jobs of one task, or of all tasks, that have one of the arguments and pass `narrowed`.
+        """Return the jobs of one task, or of all tasks, that have one of the arguments and pass the filter `narrow`.
 
         `None` if there is no index on these arguments, or if too many jobs have the value.
         """
         store = Store.default()
-        found: dict[str, tuple[SearchIndex, list[int]]] = {}
+        found_by_task: dict[str, tuple[SearchIndex, list[int]]] = {}
         for name, text in arguments:
             values = _values(text)
             if not all(map(is_scalar, values)):
                 continue
             for index in usable(store, name, task):
-                if index.task not in found:
+                if index.task not in found_by_task:
                     limit = counts.MOST_JOBS_COUNTED + 1
                     ids = [id for value in values for id in index.find(store, json.dumps(value), limit=limit)]
                     if len(ids) <= counts.MOST_JOBS_COUNTED:
-                        found[index.task] = index, ids
-        if not found:
+                        found_by_task[index.task] = index, ids
+        if not found_by_task:
             return None
-        ids = [id for _, of_task in found.values() for id in of_task]
-        exact = narrowed(Job.objects.filter(pk__in=ids)).order_by("-pk").values_list("pk", flat=True)
-        return cls(tuple(exact), tuple(index for index, _ in found.values()))
+        ids = [id for _, ids_of_task in found_by_task.values() for id in ids_of_task]
+        matching_ids = narrow(Job.objects.filter(pk__in=ids)).order_by("-pk").values_list("pk", flat=True)
+        return cls(tuple(matching_ids), tuple(index for index, _ in found_by_task.values()))
 
     @property
     def labels(self) -> str:

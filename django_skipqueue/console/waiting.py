@@ -1,7 +1,7 @@
 """Explain in a sentence why a job has not finished yet.
 
-Nothing is guessed: if the database shows no reason, there is no sentence. Every query reads a few rows, or counts up to
-`console.counts.MOST_JOBS_COUNTED` in an index.
+If the database does not show the reason, there is no sentence. Every query reads a few rows, or counts up to
+`console.counts.MOST_JOBS_COUNTED` jobs in an index.
 """
 
 from datetime import datetime
@@ -28,12 +28,12 @@ LONGEST_NAME_IN_SENTENCE = 200
 """A longer name or key is cut to this number of characters in a sentence."""
 
 UNKNOWN_TASK = f"{UnknownTask.__name__}: "
-"""The error of a job begins with this if the worker does not know the task."""
+"""The error of a job begins with this text if the worker does not know the job's task."""
 
 
 def why_it_waits(job: Job, now: datetime, workforce: Workforce) -> str:
     """Explain what a job waits for; for a running job, that its worker is late, or which external system has it."""
-    if sentence := _who_locks_it(job, now):
+    if sentence := _who_locks_its_row(job, now):
         return sentence
     match job.status:
         case Status.QUEUED:
@@ -44,11 +44,11 @@ def why_it_waits(job: Job, now: datetime, workforce: Workforce) -> str:
             sentences = (console.explain(job, now) for console in consoles() if console.explain)
             return next(filter(None, sentences), gettext("It is due, and waits for a limit or another job."))
         case Status.RUNNING:
-            return _by_who_is_external(job, now, workforce) or _whether_its_worker_is_late(job, workforce)
+            return _why_external_system_waits(job, now, workforce) or _whether_its_worker_is_late(job, workforce)
     return ""
 
 
-def _who_locks_it(job: Job, now: datetime) -> str:
+def _who_locks_its_row(job: Job, now: datetime) -> str:
     is_due = job.status == Status.RUNNING or (job.status in WAITING and job.run_after <= now)
     locker = locker_of(Store(job._state.db or settings.database), job.pk) if is_due else None
     if locker is None:
@@ -60,14 +60,14 @@ def _who_locks_it(job: Job, now: datetime) -> str:
     return text % {"time": clock_time(locker.since, now), "locker": locker.in_words}
 
 
-def _by_who_is_external(job: Job, now: datetime, workforce: Workforce) -> str:
+def _why_external_system_waits(job: Job, now: datetime, workforce: Workforce) -> str:
     return next(filter(None, (external.explain(job, now, workforce) for external in externals())), "")
 
 
 def _why_it_is_queued(job: Job, now: datetime, workforce: Workforce) -> str:
     if pause := Queue.objects.paused().filter(name=job.queue_name).first():
         return pause_sentence(pause)
-    if sentence := _by_who_is_external(job, now, workforce):
+    if sentence := _why_external_system_waits(job, now, workforce):
         return sentence
     if not workforce.not_dead:
         return gettext("It waits for a worker, but no worker is alive.")
@@ -79,17 +79,17 @@ def _why_it_is_queued(job: Job, now: datetime, workforce: Workforce) -> str:
 
 def place_in_queue(job: Job, text_of_next: str) -> str:
     """Say how many jobs workers claim before this job. For the next job, return `text_of_next` with its queue."""
-    place = Row(Value(-job.priority), Value(job.run_after), Value(job.pk))
-    earlier = LessThan(Row(MINUS_PRIORITY, F("run_after"), F("id")), place)
-    queued = Job.objects.queued().filter(earlier, queue_name=job.queue_name)
-    before = Count.of(queued.order_by(*CLAIM_ORDER))  # index: claim
-    if not before.found:
+    own_position = Row(Value(-job.priority), Value(job.run_after), Value(job.pk))
+    is_earlier = LessThan(Row(MINUS_PRIORITY, F("run_after"), F("id")), own_position)
+    queued = Job.objects.queued().filter(is_earlier, queue_name=job.queue_name)
+    earlier_count = Count.of(queued.order_by(*CLAIM_ORDER))  # index: claim
+    if not earlier_count.found:
         return text_of_next % _queue(job)
     return ngettext(
         "%(number)s job in the queue “%(queue)s” comes before it.",
         "%(number)s jobs in the queue “%(queue)s” come before it.",
-        before.found,
-    ) % {"number": before, **_queue(job)}
+        earlier_count.found,
+    ) % {"number": earlier_count, **_queue(job)}
 
 
 def _why_it_is_scheduled(job: Job, now: datetime, workforce: Workforce) -> str:

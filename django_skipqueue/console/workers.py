@@ -38,7 +38,7 @@ class WorkerVerb:
     """The question, which contains the worker's name."""
     explanation: Any
     requested: Any
-    """The worker's state until the request has been carried out."""
+    """The text that pages show beside the worker's state until the request has been carried out."""
     done: Any
     """The message for the operator, which contains the worker's name."""
     is_dangerous: bool
@@ -83,6 +83,7 @@ class ListedWorker:
     row: Any
     """A `Worker` with the annotations `requested`, and `now`, the database's time."""
     held: HeldNow
+    """The jobs that the worker has claimed or runs."""
     cells: Mapping[str, str]
     """Cells from a part, by the name of the column: see `External.cells`."""
 
@@ -97,7 +98,7 @@ class ListedWorker:
 
     @property
     def takes_requests(self) -> bool:
-        """Whether it is a live process of this package, not of an external system."""
+        """Whether the worker is a live process of this package, and not of an external system."""
         return not self.row.is_external and self.state != "stale"
 
     @property
@@ -148,12 +149,12 @@ def worker_rows() -> QuerySet[Worker]:
 def worker_states(rows: Iterable[Any], *, shown: int = SHOWN_JOBS) -> list[ListedWorker]:
     """Return these workers with their current jobs, at most `shown` jobs each.
 
-    One query reads all jobs. For a row of an external system, a part provides the cells. Without cells, the row is left
-    out.
+    One query reads all jobs. For the row of an external system, such as another job queue, a part (an optional feature)
+    returns the cells. A row of an external system without cells is left out.
     """
-    listed, held = list(rows), held_now(Store.default(), shown=shown)
-    cells = {pk: row for external in externals() for pk, row in external.cells(Store.default(), listed).items()}
-    workers = (ListedWorker(row, held.get(row.pk, HeldNow({}, [])), cells.get(row.pk, {})) for row in listed)
+    listed_rows, held = list(rows), held_now(Store.default(), shown=shown)
+    cells = {pk: row for external in externals() for pk, row in external.cells(Store.default(), listed_rows).items()}
+    workers = (ListedWorker(row, held.get(row.pk, HeldNow({}, [])), cells.get(row.pk, {})) for row in listed_rows)
     return [worker for worker in workers if worker.cells or not worker.row.is_external]
 
 

@@ -203,7 +203,7 @@ class AttemptsCompleted(AttemptsEnded):
     def write_lines(self) -> None:
         """Write a line for each completed job, or only one line for many jobs, unless the level is DEBUG.
 
-        Under load, writing a line takes twice as long as running a short job, and nobody can read this number of lines.
+        Under load, writing a line takes twice as long as running a short job, and nobody can read thousands of lines.
         """
         if len(self.attempts) <= LARGE_BATCH or logs.logger.isEnabledFor(logging.DEBUG):
             super().write_lines()

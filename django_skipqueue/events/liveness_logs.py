@@ -137,7 +137,7 @@ def service_back(service: str) -> None:
 
 
 def scrape_failed(part: str, error: BaseException, *, database: str | None = None) -> None:
-    """A query for `/metrics` failed. All other metrics are served. `database`: the alias, if there are several."""
+    """A query for `/metrics` failed. All other metrics are served. `database`: its alias, if several hold queues."""
     with log_context.about(database):
         write(logging.WARNING, "scrape_failed", {"part": part, "error": in_a_line(error)})
 

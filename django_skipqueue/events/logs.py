@@ -21,7 +21,7 @@ from .log_format import in_a_line, in_words, pairs, printable
 logger = logging.getLogger("django_skipqueue.worker")
 
 STUCK_CALLS = 6
-"""The number of innermost calls of a stuck attempt that are logged. The row has the whole stack."""
+"""The number of innermost calls of a stuck attempt that are logged. The job's row has the whole stack."""
 
 RUNNING_SHOWN = 5
 """The number of attempts in a blocked event loop that are logged, the longest first."""
@@ -39,7 +39,8 @@ def write(
     """Write a line with the event's name, its underscores replaced by spaces, and the values of `shown` as key=value.
 
     error: becomes the record's `exc_info`, which error trackers read.
-    traceback: the traceback as text, with masked secrets. If it is `None`, the formatter formats that of `error`.
+    traceback: the traceback as text, with masked secrets. If it is `None`, the formatter formats the traceback of
+    `error`.
     """
     if not logger.isEnabledFor(level):
         return
@@ -89,7 +90,7 @@ def job_extra(job: ClaimedJob | RecoveredJob) -> dict[str, Any]:
 
 
 def number_of(job: ClaimedJob) -> str:
-    """The number of the attempt, and the most attempts of the job: `1/3`."""
+    """The number of the attempt, and the maximum for the job: `1/3`."""
     return f"{job.attempt}/{job.max_attempts}"
 
 

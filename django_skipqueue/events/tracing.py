@@ -80,7 +80,7 @@ def sending(spec: JobSpec, size: int, database: str) -> Iterator[TracedInsert]:
     The block must insert the jobs with the `spec` of the yielded object, and set the object's `job_ids`.
     """
     batch = TracedInsert(spec, size, database)
-    started = [_guarded(tracer.sending, batch) for tracer in tracers]
+    end_functions = [_guarded(tracer.sending, batch) for tracer in tracers]
     error: BaseException | None = None
     try:
         yield batch
@@ -88,7 +88,7 @@ def sending(spec: JobSpec, size: int, database: str) -> Iterator[TracedInsert]:
         error = raised
         raise
     finally:
-        for end in reversed(started):
+        for end in reversed(end_functions):
             if end is not None:
                 _guarded(end, error)
         error = None  # break the reference cycle: the error's traceback refers to this frame
@@ -96,10 +96,10 @@ def sending(spec: JobSpec, size: int, database: str) -> Iterator[TracedInsert]:
 
 def attempt(job: ClaimedJob) -> Ended:
     """Begin to trace an attempt. The caller calls the returned function with the outcome when the attempt ends."""
-    started = [_guarded(tracer.attempt, job) for tracer in tracers]
+    end_functions = [_guarded(tracer.attempt, job) for tracer in tracers]
 
     def ended(outcome: Outcome) -> None:
-        for end in reversed(started):
+        for end in reversed(end_functions):
             if end is not None:
                 _guarded(end, outcome)
 

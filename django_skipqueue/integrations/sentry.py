@@ -172,8 +172,12 @@ class SentryTracer:
             transaction = sentry_sdk.continue_trace(
                 _headers(job), op=OP.QUEUE_PROCESS, name=job.task, source="task", origin=ORIGIN
             )
-            sampled = {"job": {"id": job.id, "task": job.task, "queue_name": job.queue_name, **named_database()}}
-            span = stack.enter_context(sentry_sdk.start_transaction(transaction, custom_sampling_context=sampled))
+            sampling_context = {
+                "job": {"id": job.id, "task": job.task, "queue_name": job.queue_name, **named_database()}
+            }
+            span = stack.enter_context(
+                sentry_sdk.start_transaction(transaction, custom_sampling_context=sampling_context)
+            )
             span.set_data(SPANDATA.MESSAGING_SYSTEM, "skipqueue")
             span.set_data(SPANDATA.MESSAGING_MESSAGE_ID, attempted_job(job))
             span.set_data(SPANDATA.MESSAGING_DESTINATION_NAME, job.queue_name)

@@ -1,6 +1,6 @@
 """Codecs for arguments and results of types that JSON does not have. A codec converts values to JSON, and back.
 
-A value does not change on its way: a codec refuses a value that would not be decoded to an equal value.
+A codec refuses a value that would not be decoded to an equal value.
 
 The file has three sections: codecs of single values, which become one string or number; the codec of model instances,
 which become a reference to their row; and codecs of values that contain other values. The module `annotations` chooses
@@ -62,7 +62,7 @@ class Codec(ABC):
 
     @abstractmethod
     def fits(self, value: Any) -> bool:
-        """Whether `value` has this type. The JSON of such a value does not have the type."""
+        """Whether `value` has this type. False for the JSON in which such a value is stored."""
 
     @abstractmethod
     def encode(self, name: str, value: Any) -> Any:
@@ -87,12 +87,12 @@ class Codec(ABC):
 
 
 def encode_part(codec: Codec | None, name: str, value: Any) -> Any:
-    """Convert a value that another value contains to JSON. Without a codec, return it unchanged."""
+    """Convert an inner value, such as an item of a list, to JSON. Without a codec, return it unchanged."""
     return value if codec is None else codec.encode(name, value)
 
 
 def decode_part(codec: Codec | None, name: str, value: Any) -> Any:
-    """Convert the JSON of a contained value back. Without a codec, return it unchanged."""
+    """Convert the JSON of an inner value back. Without a codec, return it unchanged."""
     return value if codec is None else codec.decode(name, value)
 
 
@@ -673,6 +673,7 @@ def _differing(value: Any, other: Any) -> str:
 
 
 def _copied(value: Any) -> Any:
+    """Copy a list, tuple, dict or mutable dataclass, so that `__post_init__` cannot change the original."""
     kind = type(value)
     if kind is list or kind is tuple:
         return kind(map(_copied, value))

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Notes(Protocol):
-    """Collects the progress and the log lines that a task notes by its `JobContext`. Its methods never wait."""
+    """Collects the progress and the log lines that a task writes with its `JobContext`. Its methods never wait."""
 
     def note_progress(self, value: float, text: str) -> None:
         """Replace the progress."""
@@ -144,7 +144,8 @@ class JobContext(
     def cancelled(self) -> bool:
         """Whether the job was cancelled or taken from its worker since the attempt began. Its outcome is not written.
 
-        Becomes true about a second later. For code that catches `JobCancelled`, and for threads that the task starts.
+        Becomes true about a second after the cancellation. For code that catches `JobCancelled`, and for threads that
+        the task starts.
         """
         return self.running is not None and self.running.is_cancelled
 

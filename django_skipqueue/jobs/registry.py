@@ -87,7 +87,7 @@ class Registry:
         return task is not None and task.is_async
 
     def require_findable(self, task: "Task[Any, Any]") -> None:
-        """Raise `DuplicateTask` if two functions have the task's name, because a worker might run either of them.
+        """Raise `DuplicateTask` if two functions have the task's name, because a worker might run the wrong function.
 
         If `DEBUG` is set, warn once about a task whose module this process has imported, but workers may not import.
         """

@@ -78,7 +78,7 @@ class Task(Generic[P, R]):
         self.is_async = inspect.iscoroutinefunction(function)
         self.runner = EVENT_LOOP if self.is_async else THREADS
         self.signature = _signature(function, takes_context)
-        self._form = lru_cache(maxsize=64)(self._check_form)
+        self._checked_form = lru_cache(maxsize=64)(self._check_form)
         # Cached by the number of positional arguments and the keywords, because `getters_of` is slow.
         self.argument_getters = lru_cache(maxsize=64)(
             lambda count, keywords: getters_of(self.signature, count, keywords)
@@ -213,7 +213,7 @@ class Task(Generic[P, R]):
         return encode("The result", result)
 
     def result_of(self, job: "AbstractJob") -> R | None:
-        """What the task returned in this job, converted to the annotated type; `None` if it returned nothing.
+        """Return the task's return value in this job, converted to the annotated type.
 
         Raises `UndecodableArguments` if the stored result does not fit the annotation, and `RowMissing` if the result
         is a model instance whose row no longer exists.
@@ -238,7 +238,7 @@ class Task(Generic[P, R]):
 
         Raises `InvalidArguments` and `InvalidOption`.
         """
-        names, keys, types = self._form(len(args), tuple(kwargs))
+        names, keys, types = self._checked_form(len(args), tuple(kwargs))
         if django_settings.DEBUG:  # check types here, where a mistake is easier to find than in the worker
             self._scalars.encode(args, kwargs)
         json_args, json_kwargs = args, kwargs
@@ -256,14 +256,14 @@ class Task(Generic[P, R]):
 
     def require_fit(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """Raise `InvalidArguments` for arguments that do not fit the signature."""
-        self._form(len(args), tuple(kwargs))
+        self._checked_form(len(args), tuple(kwargs))
 
     def encoded_from_json(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> EncodedCall:
         """Make a call of arguments that are already JSON, such as the arguments in a job's row.
 
         This runs no code of the project, not even for the types of the arguments, unless `unique_key` is a function.
         """
-        self._form(len(args), tuple(kwargs))
+        self._checked_form(len(args), tuple(kwargs))
         call = EncodedCall(encode("args", args), encode("kwargs", kwargs), call_columns(self, args, kwargs))
         return check_size(call, settings.max_argument_bytes)
 

@@ -1,4 +1,4 @@
-"""Copy finished jobs, to run them again: `job.run_again()`, and the same for many jobs.
+"""Copy finished jobs, to run them again: `run_again()` of a job and of a query set.
 
 A copy has the task, arguments, queue, priority, attempts, timeout, retention, unique key and limit of its original.
 A job that acts with the permissions of a user is not copied, because the copy would have these permissions as well.
@@ -40,7 +40,7 @@ def copy_jobs(jobs: "QuerySet[Job]", *, by: str = "", reason: str = "") -> dict[
     with transaction.atomic(using=store.alias):
         for job in jobs.filter(status__in=FINISHED).annotate(**ARGUMENT_TEXTS).order_by("pk"):
             if not copy_refusal(job):
-                further_columns = _given(job, (name for columns in CALL_KEYS.values() for name in columns))
+                further_columns = _column_values(job, (name for columns in CALL_KEYS.values() for name in columns))
                 jobs_by_spec.setdefault(repr((spec_of(job), further_columns)), []).append(job)
         for originals in jobs_by_spec.values():  # one statement for all jobs with equal specs
             calls = [call_of(job, job.args_text, job.kwargs_text) for job in originals]
@@ -67,7 +67,7 @@ def copy_refusal(job: Any) -> str:
 
 def call_of(job: Any, args: str, kwargs: str) -> EncodedCall:
     """The call for a copy of the job: its arguments as JSON, and the columns of parts that depend on the arguments."""
-    return EncodedCall(args, kwargs, _given(job, CALL_COLUMNS))
+    return EncodedCall(args, kwargs, _column_values(job, CALL_COLUMNS))
 
 
 def spec_of(job: Any) -> JobSpec:
@@ -78,12 +78,12 @@ def spec_of(job: Any) -> JobSpec:
     columns: dict[str, Any] = {
         name: getattr(job, name) for name in JobSpec._fields if name != "run_after" and hasattr(job, name)
     }
-    columns["columns"] = _given(job, COPIED_COLUMNS)
+    columns["columns"] = _column_values(job, COPIED_COLUMNS)
     columns["retention"] = job.retention and json.dumps(job.retention)
     columns["metadata"] = json.dumps(job.metadata)
     return JobSpec(**columns)
 
 
-def _given(job: Any, names: Iterable[str]) -> dict[str, Any]:
+def _column_values(job: Any, names: Iterable[str]) -> dict[str, Any]:
     """The job's values in these columns of parts, without columns that are `None`."""
     return {name: value for name in names if (value := getattr(job, name)) is not None}

@@ -48,7 +48,7 @@ class AbstractJob(
     of_rates.RateColumns,
     models.Model,
 ):
-    """The columns that a job has both in the job table and in a table for pruned jobs. `Job` adds those for claims."""
+    """The columns of both the job table and a table for pruned jobs. `Job` adds the columns for claims."""
 
     queue_name = models.TextField(_("queue"))
     task = models.TextField(_("task"))
@@ -101,13 +101,13 @@ class AbstractJob(
 
 
 def _of_parts(kind: str) -> list[Any]:
-    """The `indexes` or the `constraints` of the columns that parts give to jobs."""
+    """The `indexes` or the `constraints` of the columns that parts add to the job table."""
     bases = (
         of_batches.BatchColumn,
         *AbstractJob.__bases__,
     )
     of_columns = [getattr(base, "_meta", None) for base in bases]
-    return [each for options in of_columns if options for each in getattr(options, kind)]
+    return [definition for options in of_columns if options for definition in getattr(options, kind)]
 
 
 class Job(
@@ -212,7 +212,8 @@ class Job(
                 condition=are_times("started_at", "finished_at", "locked_at", "unknown_since"),
             ),
             models.CheckConstraint(
-                # Tables of parts have both in their primary key, and an index entry must fit into a third of a page.
+                # Tables of parts have these two columns in their primary key, and an index entry must fit into a third
+                # of a page.
                 name="skipqueue_job_names",
                 condition=Q(
                     LessThanOrEqual(_bytes("queue_name"), MAX_KEY_BYTES),

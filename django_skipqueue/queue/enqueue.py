@@ -139,7 +139,7 @@ def _enqueue_any(store: "Store", spec: JobSpec, call: EncodedCall) -> EnqueuedJo
                 for old in unique_keys().replace_waiting(store, values, [call])
             ]
     for enqueued in rows:
-        is_later = enqueued.status == "scheduled"  # only then: a replaced job was enqueued long before it is due
+        is_later = enqueued.status == "scheduled"  # not for a replaced job, which may be enqueued long before it is due
         delay = (enqueued.run_after - enqueued.enqueued_at).total_seconds() if is_later else 0.0
         new_ids = [enqueued.id] if enqueued.is_new else []
         queued = int(enqueued.status == "queued")
@@ -158,14 +158,14 @@ def with_queue_limits(queue_name: str, calls: Sequence[EncodedCall]) -> Sequence
 
 
 def _in_context(store: "Store", spec: JobSpec) -> tuple[JobSpec, AbstractContextManager[Any]]:
-    """Add to the spec what the caller's `with` block adds, such as a batch. Also return a context for the INSERT."""
+    """Return the spec with the columns that the caller's `with` block adds, and a context manager for the INSERT."""
     for in_spec in specs_of_parts:
         spec = in_spec(spec, store.connection)
-    return spec, _around(store, spec) if spec.after or settings.is_spread else NO_CONTEXT
+    return spec, _insert_context(store, spec) if spec.after or settings.is_spread else NO_CONTEXT
 
 
 @contextmanager
-def _around(store: "Store", spec: JobSpec) -> Iterator[None]:
+def _insert_context(store: "Store", spec: JobSpec) -> Iterator[None]:
     """The context of an INSERT. If jobs are spread over databases, raise an error when the server does not respond.
 
     The caller then puts the job into another database. Jobs that wait for other jobs are inserted in a transaction.
@@ -192,7 +192,7 @@ def _enqueue_alone(store: "Store", cursor: Any, spec: JobSpec, call: EncodedCall
     call_token, is_admitted = token_hex(8), False
     try:
         cursor.execute(statement, {**insert_values(spec), **call_values(call), "call": call_token})
-        cursor.nextset()  # the first result is that of BEGIN
+        cursor.nextset()  # skip the result of BEGIN
         id, now, *_ = cursor.fetchone()
         while gate and cursor.nextset():
             is_admitted = bool(cursor.rowcount)
@@ -257,14 +257,14 @@ def _enqueue_many(store: "Store", spec: JobSpec, calls: Sequence[EncodedCall]) -
 def _after_insert(
     store: "Store", spec: JobSpec, ids: list[int], calls: Sequence[EncodedCall], *, queued: int, delay: float
 ) -> list[Dependant]:
-    """Do what an INSERT of jobs entails: notify workers and supervisors, and send the event.
+    """After an INSERT of jobs, notify workers and supervisors, and send the event.
 
     Notifies the workers if any job is queued, and the supervisors if the jobs are due soon. Jobs with keys of gates are
     admitted after the commit. If the spec names other jobs in `after`, makes the new jobs wait for them, and returns
     the new jobs that need not wait, because the other jobs are already finished.
     """
-    holds = [part.hold for part in installed_parts() if part.hold] if spec.after and ids else []
-    passed = [job for hold in holds for job in hold(store, spec, ids)]
+    hold_functions = [part.hold for part in installed_parts() if part.hold] if spec.after and ids else []
+    passed = [job for hold in hold_functions for job in hold(store, spec, ids)]
     queued += sum(job.status == "queued" for job in passed)
     if delay <= 0 and (waiting := _keys_of(calls, ids[0] if len(ids) == 1 else None)):
         admit_after_commit(store, waiting, is_urgent=spec.priority > 0)
@@ -277,7 +277,10 @@ def _after_insert(
 
 
 def _keys_of(calls: Sequence[EncodedCall], lone: int | None) -> dict[str, dict[str, int | None]]:
-    """The keys for which these calls wait, by gate, as in `Admission.keys`. `lone`: the job's id if it is only one."""
+    """Return the keys for which these calls wait, by gate, as in `Admission.keys`.
+
+    lone: the job's id if there is only one job.
+    """
     waiting: dict[str, dict[str, int | None]] = {}
     for gate, column in KEY_COLUMNS.items():
         if keys := {call.columns[column] for call in calls if column in call.columns}:

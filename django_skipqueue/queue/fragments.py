@@ -114,7 +114,7 @@ def joined(statement: str, **pieces: str) -> str:
     """
     if odd := placeholders(statement) ^ pieces.keys():
         raise ValueError(f"Either the statement lacks a placeholder, or the call a piece: {sorted(odd)}.\n{statement}")
-    return PLACEHOLDER.sub(lambda place: pieces[place[1]], statement)
+    return PLACEHOLDER.sub(lambda placeholder: pieces[placeholder[1]], statement)
 
 
 def entering(*, column: str, past: str | None = None, **columns: str) -> dict[str, str]:
@@ -156,7 +156,7 @@ def returning(*, charged: bool) -> str:
 
 
 def _by_last_gate(value: Callable[[Condition], str]) -> str:
-    """SQL which finds the last gate at which a job waits again after its worker died, and returns `value` of it."""
+    """SQL for the last gate at which a job waits again after its worker died. Its result is the gate's `value`."""
     clauses = [
         f"WHEN {joined(condition.returns, **{name: f'job.{name}' for name in placeholders(condition.returns)})} "
         f"THEN {value(condition)}"

@@ -123,7 +123,7 @@ class TimeGate:
 TIME_GATE = TimeGate()
 
 
-GATE_ORDER = {condition.gate: place for place, condition in enumerate(CONDITIONS)}
+GATE_ORDER = {condition.gate: position for position, condition in enumerate(CONDITIONS)}
 
 
 def gates() -> list[Gate]:

@@ -1,6 +1,6 @@
 """Find lost leases, locked rows, and workers that still hold jobs; write the heartbeat of a job claimed by hand.
 
-Workers and supervisors call these functions. So does code that claims jobs in its own loop, without a worker process.
+Workers and supervisors call these functions, and code that claims jobs in its own loop, without a worker process.
 """
 
 from collections.abc import Iterable, Sequence

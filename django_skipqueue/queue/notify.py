@@ -26,7 +26,7 @@ NOTIFY = """
 SELECT pg_notify(%(channel)s, %(payload)s)
 """
 
-# Sent by the same functions if the connection is in no transaction: a NOTIFY in a separate transaction, whose commit
+# Sent in place of NOTIFY if the connection is not in a transaction: a NOTIFY in a separate transaction, whose commit
 # does not wait for the disk. A server crash that loses the notification also disconnects all listeners.
 NOTIFY_ALONE = """
 SELECT pg_notify(%(channel)s, %(payload)s)
@@ -57,7 +57,7 @@ MOST_PAYLOAD_BYTES = 7_900
 """The most bytes of a payload that we send. PostgreSQL accepts less than 8,000 bytes."""
 
 PROBE_PREFIX = ",probe "
-"""How a payload begins that only tests whether notifications arrive."""
+"""The beginning of a payload that only tests whether notifications arrive."""
 
 SOON = 2.0
 """Seconds between a supervisor's polls for scheduled jobs. Only a job that is due before the next poll needs a
@@ -148,9 +148,9 @@ def notify_supervisors(store: "Store", payload: str) -> None:
 
 
 def notify_of_keys(store: "Store", gate: str, keys: Iterable[str]) -> None:
-    """Tell the supervisors, after the commit, to check these keys of a gate; or all keys, if these do not fit.
+    """Notify the supervisors, after the commit, so that they check these keys of a gate.
 
-    If the keys are too many for a payload, the supervisors check all keys.
+    If the keys do not fit into a payload, the supervisors check all keys.
     """
     prefix = _keys_prefix(gate)
     remaining, fitting, size = sorted({*keys}), [], len(prefix)
@@ -163,7 +163,7 @@ def notify_of_keys(store: "Store", gate: str, keys: Iterable[str]) -> None:
 
 
 def _keys_prefix(gate: str) -> str:
-    """How a payload begins that lists keys of this gate. The keys follow, one per line."""
+    """The beginning of a payload that lists keys of this gate. The keys follow, one per line."""
     return f",{gate} "
 
 

@@ -131,8 +131,8 @@ MOST_COUNTED_TOGETHER = 50_000
 """How many queued jobs are counted at least in each queue, and at most in all queues together."""
 
 MOST_ESTIMATED = 10
-"""For how many queues with too many jobs to count we ask the planner for an estimate, with one query each. For further
-such queues, the number that was counted is shown."""
+"""For how many queues with too many jobs to count we ask the planner for an estimate, with one query each. For all
+other queues, the number of counted jobs is shown."""
 
 MOST_PROBES = 2_000
 """The most pairs of a queue and a priority that are read."""

@@ -185,8 +185,8 @@ RETURNING id
 def retry(store: "Store", ids: Iterable[int], *, over: Delay = 0.0, by: str = "", reason: str = "") -> dict[int, str]:
     """Put failed and discarded jobs back into their queues: at once, or each at a random time within `over`.
 
-    A job in another status stays unchanged. So does a job whose unique key another job holds. Raises
-    `UniqueKeyDeadlock` if the caller's transaction and another transaction wait for each other.
+    A job in another status, or whose unique key another job holds, stays unchanged. Raises `UniqueKeyDeadlock` if the
+    caller's transaction and another transaction wait for each other.
     """
     values: dict[str, Any] = {"ids": list(ids), "over": checked_seconds("over", over), **noted(by, reason)}
     for _ in range(10):
@@ -194,7 +194,7 @@ def retry(store: "Store", ids: Iterable[int], *, over: Delay = 0.0, by: str = ""
             with explained_deadlock():
                 rows = _changed(store, "retry", RETRY, values)
         except UniqueKeyDeadlock:
-            if store.connection.in_atomic_block:  # the caller must roll back: its transaction may hold the other's key
+            if store.connection.in_atomic_block:  # the caller must roll back, because its transaction may hold a key
                 raise
             continue
         except IntegrityError:
@@ -228,8 +228,8 @@ def postpone(
 ) -> dict[int, str]:
     """Move the due time of waiting jobs to `run_after`; a timedelta counts from now.
 
-    A job in another status stays unchanged. So does a job that is already due at a later time. Raises `InvalidOption`
-    for a time that the column cannot store.
+    A job in another status, or that is already due at a later time, stays unchanged. Raises `InvalidOption` for a time
+    that the column cannot store.
     """
     return _change(store, "postpone", POSTPONE, ids, by, reason, **_due(run_after))
 

@@ -131,8 +131,8 @@ def prune(
     skipped: the ids of jobs that must not be deleted.
     grace: the seconds for which a job is kept after its retention.
 
-    A part may do something else with the jobs: see `Part.on_prune`. Runs in one transaction: if one row cannot be
-    pruned, no row is. `Pruner` then finds the row that cannot be pruned.
+    A part may prune the jobs in its own way: see `Part.on_prune`. Everything runs in one transaction, so if one row
+    cannot be pruned, no row is pruned. `Pruner` then finds this row.
     """
     with transaction.atomic(using=store.alias):
         ids = store.expired(limit=limit, skipped=skipped, grace=grace)

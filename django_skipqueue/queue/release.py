@@ -1,6 +1,6 @@
 """Release claimed jobs: put them back into their queues without counting the attempt.
 
-Workers and supervisors call these functions. So does code that claims jobs in its own loop, without a worker process.
+Workers and supervisors call these functions, and code that claims jobs in its own loop, without a worker process.
 """
 
 from collections.abc import Iterable
@@ -53,9 +53,9 @@ WHERE job.id = held.id AND job.lease = held.lease{only}
 RETURNING job.id, job.queue_name, job.gate, {key}
 """
 
-_PLACES = {"gate": returning(charged=False), "key": GATE_KEY}
+_GATE_AND_KEY = {"gate": returning(charged=False), "key": GATE_KEY}
 
-RELEASE = joined(_RELEASE, **_PLACES, only="")
+RELEASE = joined(_RELEASE, **_GATE_AND_KEY, only="")
 
 # Sent by supervisors after a worker died, and by a worker after its connection broke. Releases the jobs that the worker
 # holds but has not started. Returns the columns of RELEASE. A live worker may hold such jobs because a claim was
@@ -86,7 +86,7 @@ SET status = CASE WHEN ({gate}) IS NOT NULL THEN 'blocked' ELSE 'queued' END,
 WHERE job.id = ANY (ARRAY (SELECT id FROM orphan))
 RETURNING job.id, job.queue_name, job.gate, {key}
 """,
-    **_PLACES,
+    **_GATE_AND_KEY,
 )
 
 

@@ -53,7 +53,7 @@ def answers(connection: BaseDatabaseWrapper) -> bool:
     The server is tested only if it has sent nothing for a second, and if no transaction is open.
     """
     session = connection.connection
-    if time.monotonic() - _heard_at.get(session, 0.0) <= IDLE_SESSION_SECONDS or not _can_be_asked(session):
+    if time.monotonic() - _heard_at.get(session, 0.0) <= IDLE_SESSION_SECONDS or not _can_be_tested(session):
         return True
     if not session_answers(session):
         connection.close()
@@ -81,7 +81,7 @@ def ended_by_silence(connection: BaseDatabaseWrapper) -> Iterator[None]:
             connection.close()  # tells Django that the transaction has ended
 
 
-def _can_be_asked(session: PsycopgConnection) -> bool:
+def _can_be_tested(session: PsycopgConnection) -> bool:
     is_idle = session.pgconn.transaction_status == TransactionStatus.IDLE
     return is_idle and session.pgconn.pipeline_status == PipelineStatus.OFF and session.autocommit
 

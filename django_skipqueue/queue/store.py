@@ -34,7 +34,7 @@ def guards(only: str) -> dict[str, str]:
         settles.SETTLE: joined(settles._SETTLE, snoozes="", **outcomes),
         settles.SETTLE_SNOOZES: joined(settles._SETTLE, snoozes=settles._SNOOZES, **outcomes),
         settles.APPEND_CANCELLED_ERRORS: joined(settles._APPEND_CANCELLED_ERRORS, only=only),
-        releases.RELEASE: joined(releases._RELEASE, **releases._PLACES, only=only),
+        releases.RELEASE: joined(releases._RELEASE, **releases._GATE_AND_KEY, only=only),
         notes.NOTE_ATTEMPTS: joined(notes._NOTE_ATTEMPTS, only=only),
     }
 
@@ -148,8 +148,8 @@ class Store:
 def in_each(database: str | None, verb: Callable[[Store], T]) -> list[T]:
     """Call `verb` with the store of this database, or if `database` is `None`, of every database that holds a queue.
 
-    If a database cannot be reached, goes on with the other databases. At the end raises the first error, with a note
-    that names all databases where nothing was done.
+    If a database cannot be reached, the other databases are still used. At the end raises the first error, with a note
+    that names all databases for which `verb` failed.
     """
     results: list[T] = []
     failed: dict[str, OperationalError] = {}

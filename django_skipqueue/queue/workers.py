@@ -113,7 +113,7 @@ WHERE
 def heartbeat_workers(store: "Store", workers: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     """Write the heartbeats of these workers. Returns the requests of operators, by worker id.
 
-    Each worker is a mapping of those of its columns that the caller knows. For a worker with `is_external`, each call
+    Each worker is a mapping with the columns that the caller knows. For a worker with `is_external`, each call
     also updates the columns `queues` and `concurrency`.
     """
     rows = store.rows(HEARTBEAT_WORKERS, {"workers": json.dumps(workers)})

@@ -8,8 +8,8 @@ their slots are enough for the jobs. If a called worker does not claim, the supe
 too few free slots, it also calls workers without a free slot, which claim when they have room.
 
 Each notification reaches the supervisors of all machines, but only one machine can claim a single job. A machine whose
-claims find no job answers further notifications only ten times per second. The machine that got the job goes on
-answering at once. If it is full, another machine finds the next job within a tenth of a second. `Contention` decides
+claims find no job answers further notifications only ten times per second. The machine that got the job still answers
+at once. If this machine is full, another machine finds the next job within a tenth of a second. `Contention` decides
 when a machine answers; callers pass the time, by the monotonic clock.
 """
 
@@ -61,7 +61,7 @@ class Contention:
         self._won_at = now
 
     def lost(self, now: float) -> None:
-        """Note that a claim has found no job. This does not count if another claim has just found one."""
+        """Note that a claim has found no job, unless another claim has just found a job."""
         if self.machines > 1 and now - self._won_at > WIN_SECONDS:
             self.quiet_until = now + ANSWER_PAUSE - (now - self.phase) % ANSWER_PAUSE
 
@@ -92,7 +92,7 @@ class CalledWorker:
 
 @dataclass
 class Round:
-    """A number of jobs in one queue, and the workers that were called for them."""
+    """A round of calls: a number of jobs in one queue, and the workers that were called for these jobs."""
 
     queue_name: str
     jobs: int
@@ -141,10 +141,10 @@ class CallWorkers(Service):
     def run(self, now: float) -> None:
         self._note_claims(now)
         while self._rounds and self._rounds[0].review_at <= now:
-            ended = self._rounds.popleft()
-            if ended.missing > 0:
-                self._call(ended.queue_name, ended.missing, now, ended.tried)
-            elif not ended.found:
+            ended_round = self._rounds.popleft()
+            if ended_round.missing > 0:
+                self._call(ended_round.queue_name, ended_round.missing, now, ended_round.tried)
+            elif not ended_round.found:
                 self.contention.lost(now)
         if self._answer_at <= now:
             self._answer_at = NEVER

@@ -37,12 +37,12 @@ def _gauge(name: str, text: str) -> Metric:
 
 
 def _of_running(value: Value) -> Value:
-    """Return a function for the same value, but `None` for workers whose process does not run."""
+    """Return a function that gives the value, or `None` for a worker whose process does not run."""
     return lambda worker: value(worker) if worker.has_started else None
 
 
 def _of_worker(value: Value) -> Value:
-    """Return a function for the same value, but `None` for processes without slots, which run no jobs."""
+    """Return a function that gives the value, or `None` for a process without slots, which runs no jobs."""
     return lambda worker: value(worker) if worker.slots else None
 
 
@@ -213,8 +213,8 @@ class HealthPages:
             problems = self._problems(_why_not_ready, states)
             return _state_page(problems, is_ok=len(problems) < len(states))
         if path == "/metrics":
-            found = figures(states, names_databases=self._names_databases)
-            return Page("200 OK", exposition(found), CONTENT_TYPE)
+            families = figures(states, names_databases=self._names_databases)
+            return Page("200 OK", exposition(families), CONTENT_TYPE)
         return None
 
     def _problems(self, why: Callable[[SupervisorState], str], states: Sequence[SupervisorState]) -> list[str]:
@@ -270,7 +270,7 @@ class HealthPort:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Start the thread, which goes on with the exchanges that have begun."""
+        """Start the thread, which also finishes the requests that have begun before a `stop`."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="skipqueue-health", daemon=True)
             self._thread.start()

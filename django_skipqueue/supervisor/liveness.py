@@ -178,19 +178,22 @@ class DeadWorkers:
 
 
 class DeadSessions:
-    """Ends the database sessions of dead workers. Logs how many it has ended, and once that it may not end others."""
+    """Ends the database sessions of dead workers, and logs how many it ended.
+
+    Logs once if it is not allowed to end a session.
+    """
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._left = 0
+        self._refused_count = 0
 
     def end(self, worker_ids: Sequence[str]) -> None:
-        ended, left = self._store.end_sessions(worker_ids)
+        ended, refused_count = self._store.end_sessions(worker_ids)
         if ended:
             liveness_logs.sessions_ended(self._store.alias, ended)
-        if left > self._left:
-            liveness_logs.sessions_left(self._store.alias, left)
-        self._left = left
+        if refused_count > self._refused_count:
+            liveness_logs.sessions_left(self._store.alias, refused_count)
+        self._refused_count = refused_count
 
 
 PRUNE_WORKERS_SECONDS = 60.0

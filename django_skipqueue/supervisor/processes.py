@@ -59,6 +59,7 @@ class ForkedProcess:
     starts: int = field(default=0, kw_only=True)
     """How many processes were started under this name."""
     lifeline: int = field(default=-1, kw_only=True)
+    """The write end of the pipe to the process; -1 if no process runs."""
     started_at: float = field(default=0.0, kw_only=True)
     _deaths: int = field(default=0, kw_only=True)
     """How many successive processes have died soon after their start."""
@@ -186,7 +187,7 @@ class WorkerProcess(ForkedProcess):
     """A worker process. Used only by its supervisor."""
 
     concurrency: int
-    """How many jobs it runs at once. 0 if it runs no jobs, but passes them on to another system."""
+    """How many jobs it runs at once. 0 if it passes the jobs on to another system."""
     suspect: LeaseRef | None = None
     """A job that the next process takes over and runs alone; `None` if the process claims jobs."""
     id: str = ""
@@ -202,6 +203,7 @@ class WorkerProcess(ForkedProcess):
     hanging_queues: HangingQueues = field(default_factory=HangingQueues)
     """The hanging queues, which the successive processes with this name have noted."""
     _done_before: int = 0
+    """How many attempts the earlier processes with this name have settled."""
     _calls: int = 0
     """How many calls were sent to the process."""
     _unanswered: list[Call] = field(default_factory=list)

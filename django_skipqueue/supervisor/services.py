@@ -57,7 +57,7 @@ class Admit(Periodic):
             interval = UNSCHEDULED_CHECK
         elif next_due > 0:
             interval = min(next_due, DUE_CHECK)
-        elif self._store.admit().goes_on:
+        elif self._store.admit().has_changed_jobs:
             interval = 0.0
         else:  # another transaction has locked the due job, or no limit has room
             next_due = self._store.next_due() or 0.0
@@ -102,8 +102,10 @@ class PruneJobs(Periodic):
 
     def run(self, now: float) -> None:
         self._pruner.batch()
-        kept = [settings.retention_of(status) for status in FINISHED_STATUSES]
-        is_short = any(retention is not None and retention.total_seconds() < PRUNE_JOBS_SECONDS for retention in kept)
+        retentions = [settings.retention_of(status) for status in FINISHED_STATUSES]
+        is_short = any(
+            retention is not None and retention.total_seconds() < PRUNE_JOBS_SECONDS for retention in retentions
+        )
         interval = 1.0 if is_short else PRUNE_JOBS_SECONDS
         self.run_again_in(0.0 if self._pruner.has_more else interval)
 
@@ -126,8 +128,8 @@ class Pruner:
 
         Raises a `DatabaseError` only if a single bad row cannot be its cause.
         """
-        for prepare in self._before:
-            prepare()
+        for before_prune_function in self._before:
+            before_prune_function()
         now = time.monotonic()
         newest = list(self._skipped.items())[-MOST_SKIPPED:]
         self._skipped = {job_id: until for job_id, until in newest if until > now}
@@ -139,8 +141,8 @@ class Pruner:
             self.has_more = True
             self._shrink(error)
             return {}
-        # A job may have been chosen twice, by its own retention and by that of its status. So if at least half of the
-        # limit was pruned, there may be more jobs.
+        # A job may have been chosen twice, by its own retention and by the retention of its status. So if at least half
+        # of the limit was pruned, there may be more jobs.
         self.has_more = 2 * sum(counts.values()) >= self._limit
         self._limit = min(2 * self._limit, BATCH_ROWS)
         return counts

@@ -111,7 +111,7 @@ class Supervisor:
         self._stopping = False
 
     def _services(self) -> list[Service]:
-        """The services in order. Those for worker processes come first, because they are urgent."""
+        """The services in order. The services for worker processes come first, because they are urgent."""
         timeout = self.options.worker_timeout
         dead = DeadWorkers(
             self.store,
@@ -205,7 +205,7 @@ class Supervisor:
         """Handle a signal if the parent is a steward, which may have received the signal too."""
         self._command_follows = True
 
-    def _learn_of_signals(self) -> None:
+    def _handle_signals_first(self) -> None:
         """Handle signals before judging why a worker has ended, because a signal may have reached all processes."""
         self._handle_signals()
         if self._command_follows and self._lifeline is not None and not self._stopping:
@@ -293,7 +293,7 @@ class Supervisor:
         for process in self.processes:
             dead = process.ended()
             if dead is not None:
-                self._learn_of_signals()
+                self._handle_signals_first()
                 self._died(process, dead)
 
     def _died(self, process: WorkerProcess, dead: DeadProcess) -> None:

@@ -50,7 +50,7 @@ class Expectation:
         return f"{self.name}{with_arguments}{before_columns}{', '.join(columns)}"
 
     def differences(self, job: Job) -> Iterator[str]:
-        """The names of the arguments and columns in which this job, which is one of the task, differs."""
+        """The names of the arguments and columns in which this job of the task differs from the expectation."""
         given: dict[Any, Any] = (
             {**dict(enumerate(job.args)), **job.kwargs} if self.task is None else _bound(self.task, job)
         )

@@ -53,7 +53,7 @@ class CapturedJobs(Sequence[Job]):
         return len(self._list())
 
     def __repr__(self) -> str:
-        """A line for each job, because the messages of failed assertions show this list."""
+        """Return a line for each job, because the messages of failed assertions show this list."""
         jobs = self._list()
         return "\n".join([f"<{len(jobs)} deferred jobs>", *lines(jobs)])
 
@@ -104,7 +104,7 @@ def line(job: Job) -> str:
 
 
 def lines(jobs: Sequence[Job], differences: Mapping[int, str] | None = None) -> list[str]:
-    """A line for each of the first jobs, and one line with the number of the others.
+    """Return a line for each of the first jobs, and one line with the number of all further jobs.
 
     differences: by the id of a job, the names of the arguments and columns in which the job is not as expected.
     """

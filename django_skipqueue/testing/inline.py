@@ -1,7 +1,7 @@
 """`run_inline` runs the jobs of a block immediately, in the thread that defers them.
 
-It is a sink of events, so that it sees when a job is deferred, and replaces a method of each connection. Both are
-undone at the end of the block.
+It is a sink of events, so that it sees when a job is deferred, and replaces a method of each connection. At the end of
+the block, it removes the sink and restores the method.
 """
 
 import threading
@@ -77,7 +77,7 @@ class InlineJobs(list[Job]):
             self._has_waiting = True  # in a TestCase only savepoints end, and the transaction does not
 
     def _depth(self, alias: str) -> int:
-        """How many atomic blocks this thread was in when the block began. A job does not wait for the end of these."""
+        """Return how many atomic blocks this thread was in when the block began. No job waits for their end."""
         depths: dict[str, int] = getattr(self._this_thread, "depths", {})
         return depths.get(alias, 0)
 

@@ -217,7 +217,7 @@ class Forced:
         return self._admits()
 
     def _admits(self) -> bool:
-        return sweep_gates(self._store) or self._store.admit().goes_on
+        return sweep_gates(self._store) or self._store.admit().has_changed_jobs
 
     def _put_clocks_forward(self, due: datetime) -> None:
         """Put the clock of the jobs, and the clocks of the gates, forward to this time."""
@@ -264,7 +264,7 @@ class Run:
             queues = self._store.queues_with_jobs() if self._queue_names is None else self._queue_names
             for job in self._store.claim(queue_names=queues, limit=1, worker_id=TEST_WORKER_ID):
                 return job
-            if self._store.admit().goes_on or sweep_gates(self._store):
+            if self._store.admit().has_changed_jobs or sweep_gates(self._store):
                 continue
             if any(part.before_drained(self._store) for part in installed_parts() if part.before_drained):
                 continue
@@ -367,7 +367,8 @@ class OpenTransactions:
 class CommittingExecutor(Executor):
     """Calls the commit hooks of a `def` task within its attempt, so that the attempt fails if a hook raises.
 
-    A worker does the same. The commit hooks of an `async def` task belong to another thread, and are called later.
+    A worker calls the hooks within the attempt as well. The commit hooks of an `async def` task belong to another
+    thread, and are called later.
     """
 
     transactions = OpenTransactions()

@@ -16,7 +16,7 @@ FIELDS = (
 """The names that a template may have in braces, in addition to `metadata[key]`."""
 
 OF_AN_ATTEMPT = "sentry_event_id"
-"""The only field with a value of an attempt. All other fields have values of the job."""
+"""The only field whose value belongs to an attempt. The values of all other fields belong to the job."""
 
 START = re.compile(r"https?://[^\s/?#{}@]+(?=[/?#]|\Z)")
 FIELD = re.compile(r"{([^{}]*)}")
@@ -25,7 +25,7 @@ METADATA = re.compile(r"metadata\[([^\][]+)\]")
 
 
 def template_problem(template: object) -> str | None:
-    """The end of the sentence "it must be …" if the template is not valid; `None` if it is valid."""
+    """Return the end of the sentence "it must be …" if the template is not valid; `None` if it is valid."""
     if not isinstance(template, str) or not START.match(template):
         return "an address that begins with http:// or https:// and a host without fields"
     for name in fields_of(template):
@@ -41,7 +41,7 @@ def fields_of(template: str) -> list[str]:
 
 
 def address(template: str, values: Mapping[str, Any], metadata: Mapping[str, Any]) -> str | None:
-    """The template with quoted values in its fields; `None` if a field has no value, or if its value is `.` or `..`."""
+    """Fill the template with quoted values. Return `None` if a field has no value, or if its value is `.` or `..`."""
     value_by_field = {name: _value(name, values, metadata) for name in fields_of(template)}
     if None in value_by_field.values():
         return None
@@ -56,7 +56,7 @@ def _value(name: str, values: Mapping[str, Any], metadata: Mapping[str, Any]) ->
 
 
 def problems(name: str, templates: object) -> Iterator[str]:
-    """Yield one sentence for each template that is not valid. `name` is what the sentences call the setting."""
+    """Yield one sentence for each template that is not valid. `name` is the name of the setting in these sentences."""
     if not isinstance(templates, dict):
         yield f"{name} must be a dict of labels and addresses, not {templates!r}."
         return

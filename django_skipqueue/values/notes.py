@@ -1,4 +1,4 @@
-"""The progress and the log lines that attempts note: check them before they are written, and read them from a row.
+"""The progress and the log lines of an attempt: check them before they are written, and read them from a job's row.
 
 Another version of the package, or a person, may have written the row. So the readers skip values of an unknown form.
 """
@@ -18,13 +18,13 @@ LOG_LINE_LIMIT = 2_000
 """The most characters in one log line, including its traceback."""
 
 MOST_LINES = 500
-"""How many log lines of one attempt are kept: the last ones."""
+"""How many log lines of one attempt are kept. Earlier lines are dropped."""
 
 SLACK = 1e-9
 """How far above 1 a progress may be, because sums of floats are not exact."""
 
 MOST_CHARACTERS = 64_000
-"""How many characters of one attempt's log lines are kept: the last ones."""
+"""How many characters of one attempt's log lines are kept. Earlier characters are dropped."""
 
 
 class Progress(NamedTuple):
@@ -76,7 +76,7 @@ def checked_progress(value: Any) -> float:
 
 
 def level_name(level: int | str) -> str:
-    """The name of a level of `logging`. Raises `InvalidOption` for a value that is no level."""
+    """Return the name of a level of `logging`. Raises `InvalidOption` for a value that is not a level."""
     name = logging.getLevelName(level) if isinstance(level, int) and not isinstance(level, bool) else level
     if not isinstance(name, str) or (name not in logging.getLevelNamesMapping() and not isinstance(level, int)):
         raise InvalidOption(f"level must be a logging level, such as 'WARNING', not {level!r}.")
@@ -84,14 +84,14 @@ def level_name(level: int | str) -> str:
 
 
 def checked_text(name: str, text: Any) -> str:
-    """Return the text. Raises `InvalidOption`, with this name, for a value that is no str."""
+    """Return the text. Raises `InvalidOption`, which mentions `name`, if the text is not a str."""
     if not isinstance(text, str):
         raise InvalidOption(f"{name} must be a str, not {text!r}.")
     return text
 
 
 def progress_of(written: Any, lease: int | None = None) -> Progress | None:
-    """The progress in a row; `None` if there is none. If `lease` is given, only the progress noted under this lease."""
+    """Read the progress from a job's row. Return `None` if the row has none, or has only that of another `lease`."""
     if not isinstance(written, dict) or lease not in (None, written.get("lease")):
         return None
     value, text = written.get("value"), written.get("text")
@@ -101,7 +101,7 @@ def progress_of(written: Any, lease: int | None = None) -> Progress | None:
 
 
 def logs_of(written: Any) -> list[AttemptLog]:
-    """The logs in a row, the oldest attempt first."""
+    """Read the logs of the attempts from a job's row. The log of the oldest attempt is first."""
     entries = written if isinstance(written, list) else []
     return [_log(entry) for entry in entries if isinstance(entry, dict)]
 

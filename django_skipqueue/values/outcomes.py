@@ -23,14 +23,14 @@ Delay = timedelta | float
 
 
 LONGEST_DELAY = timedelta(days=1000 * 365)
-"""Longer delays are cut to this delay, because Python's years end with 9999. They are mostly milliseconds by
-mistake."""
+"""Longer delays are cut to this delay, because Python's years end with 9999. A longer delay is mostly a mistake, such
+as a number of milliseconds."""
 
 
 def seconds(delay: Delay) -> float:
     """Convert a delay to seconds, at least 0 and at most `LONGEST_DELAY`."""
-    given = delay.total_seconds() if isinstance(delay, timedelta) else float(delay)
-    return min(max(0.0, given), LONGEST_DELAY.total_seconds())
+    delay_seconds = delay.total_seconds() if isinstance(delay, timedelta) else float(delay)
+    return min(max(0.0, delay_seconds), LONGEST_DELAY.total_seconds())
 
 
 def checked_seconds(name: str, delay: Delay) -> float:
@@ -83,7 +83,7 @@ class Discard(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What an attempt does to its job, such as completing it. `settle` writes the outcome to the database."""
+    """How an attempt changes its job, for example to `completed`. `settle` writes the outcome to the database."""
 
     status: Literal["completed", "scheduled", "failed", "discarded"]
     delay: float = 0.0
@@ -149,7 +149,7 @@ class Settlement(NamedTuple):
 def error_entry(
     error: BaseException, *, attempt: int, worker: str, duration_ms: float, wait_ms: float | None = None
 ) -> dict[str, Any]:
-    """Describe a failed attempt for the job's column `errors`, in strings that are short and that PostgreSQL can store.
+    """Describe a failed attempt for the job's column `errors`, in short strings that PostgreSQL can store.
 
     wait_ms: how long the job had been due when the attempt began; `None` if this is unknown.
     Removes the frames of this package from the error's traceback.
@@ -191,19 +191,19 @@ def _class_name(error: BaseException) -> str:
 def _message(error: BaseException) -> str:
     try:
         return str(error)
-    except BaseException as broken:  # the job must get its outcome even if `__str__` of the exception raises
-        return f"<its message could not be read: {type(broken).__name__}>"
+    except BaseException as str_error:  # the job must get its outcome even if `__str__` of the exception raises
+        return f"<its message could not be read: {type(str_error).__name__}>"
 
 
 class LostLease(NamedTuple):
-    """Columns of a job whose lease is no longer valid, from which we can tell why. All are `None` if the row is gone.
+    """Columns of a job that show why a lease of the job is no longer valid. All are `None` if the job was deleted.
 
     Each settle, release, recovery and cancel raises the job's lease number by 1. A release removes the worker's id. A
     recovery sets `deaths`, and its own `last_error`. An outcome empties `deaths`, unless the task was unknown.
     """
 
     raised_by: int | None
-    """By how much the job's lease number has grown since the worker held the lease."""
+    """How much higher the job's lease number is now than when the worker held the lease."""
     status: str | None
     locked_by: str | None
     last_error: str | None
@@ -224,10 +224,10 @@ class LostLease(NamedTuple):
         return self.last_error if self.raised_by == 1 and self.is_ended_by_hand else None
 
     def written_status(self, outcome: Outcome) -> str | None:
-        """The status of the outcome that the worker has written under this lease, which may be `outcome` itself.
+        """Return the status of the outcome that the worker has written under this lease, which may be `outcome` itself.
 
-        `None` if the worker has written no outcome, or if the row does not show it. Once another worker has claimed the
-        job, only an outcome with an error can be recognized, by its entry in `errors`.
+        Return `None` if the worker has not written an outcome, or if the row does not show the outcome. Once another
+        worker has claimed the job, only an outcome with an error can be recognized, by its entry in `errors`.
         """
         if self.raised_by != 1:
             return outcome.status if self._has_entry(outcome) else None

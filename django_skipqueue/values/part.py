@@ -1,4 +1,4 @@
-"""`Part`: a feature in its own folder, which plugs into the core. This module has no side effects.
+"""`Part` describes a feature in its own folder, which plugs into the core. This module has no side effects.
 
 The core and the console do not import any part. They call `installed_parts`, which the app fills when Django starts.
 
@@ -33,8 +33,8 @@ class Part:
     """Returns the alias of the database that all jobs must go to which the caller enqueues now, for example because the
     caller adds to a batch there. Returns `None` if any database will do."""
     in_spec: Callable[[JobSpec, Any], JobSpec] | None = None
-    """Takes the spec of new jobs and the connection. Returns the spec with what the caller's `with` block adds to it,
-    such as a batch. Raises `InvalidOption`."""
+    """Takes the spec of new jobs and the connection. Returns the spec with the columns that the caller's `with` block
+    adds, such as a batch. Raises `InvalidOption`."""
     of_queue: Callable[[str, Sequence[EncodedCall]], dict[str, Any]] | None = None
     """Takes the name of a queue, and calls of one task. Returns the columns that the setting `SKIPQUEUE["QUEUES"]`
     gives to jobs in this queue, such as a limit."""
@@ -65,8 +65,8 @@ class Part:
     """Called with the job id, the lease and the batch id of each job that was settled outside of a worker. Workers use
     `settle_services` instead."""
     before_drained: Callable[[Any], Any] | None = None
-    """Called with the store when a worker with `--drain` finds no more jobs. Returns a true value if it has done
-    something that may make jobs, so that the worker looks again."""
+    """Called with the store when a worker with `--drain` finds no more jobs. Returns a true value if it may have made
+    new jobs, so that the worker looks for jobs again."""
 
     # When an operator changes jobs
 
@@ -96,7 +96,7 @@ class Part:
     """Takes a `Store` and the ids of jobs, and prunes the jobs in the caller's transaction. Returns the number of
     pruned jobs by status, or `None` to let the core delete the jobs."""
 
-    # What happened, and who hears of it
+    # Signals
 
     receivers: tuple[tuple[Any, Callable[..., None]], ...] = ()
     """Pairs of a Django signal and a receiver to connect to it."""
@@ -135,12 +135,12 @@ class PartOfAttempt(Protocol):
 
 
 def console_of(package: str) -> Callable[[], Any]:
-    """Return a function for `Part.console`: it imports `console.py` of this package, and returns its `CONSOLE`."""
+    """Return a function for `Part.console`, which imports `console.py` of this package and returns its `CONSOLE`."""
     return cache(lambda: import_module(f"{package}.console").CONSOLE)
 
 
 def later(path: str) -> Callable[..., Any]:
-    """Return a function that imports and calls the function at `path`, so that most processes never import it."""
+    """Return a function that imports the function at `path` only when it is called, as most processes never call it."""
     module, _, name = path.rpartition(".")
 
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -184,10 +184,10 @@ class CallArguments(Protocol):
     def task_name(self) -> str: ...
 
     def hashed(self, names: Sequence[str]) -> dict[str, Any]:
-        """The values of the named arguments that the call has, as the job stores them. Secret values are hashed."""
+        """Return those of the named arguments that the call has, as the job stores them. Secret values are hashed."""
 
     def texts(self, names: Sequence[str]) -> dict[str, str]:
-        """The named arguments, or all arguments if no names are given, as JSON that is equal for equal values.
+        """Return the named arguments, or all arguments without `names`, as JSON that is equal for equal values.
 
         Secret values are hashed. An argument that the call does not have is `null`.
         """
@@ -260,7 +260,7 @@ class PartOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class Condition:
-    """The SQL condition of a gate: a job waits at the gate while it is true. A `queue.gates.Gate` admits the job later.
+    """The SQL condition under which a job waits at a gate. A `queue.gates.Gate` admits the job later.
 
     In each condition, the columns of a job are written in braces, such as `{run_after}`.
     """
@@ -290,8 +290,8 @@ class PartColumns:
     key: str = ""
     """The text column whose value may differ from call to call: see `EncodedCall.columns`."""
     of_key: Mapping[str, str] = field(default_factory=dict)
-    """Further columns that only a call with a key has, each with its SQL type. All calls of an enqueue that have a key
-    share the values of these columns."""
+    """Further columns that only calls with a key have, each with its SQL type. In one enqueue, all these calls share
+    the values of these columns."""
     gate: Condition | None = None
     are_copied: bool = True
     """Whether a copy of a job has these columns."""

@@ -48,7 +48,7 @@ class JobColumns(TypedDict, total=False):
 
 
 class JobReference(NamedTuple):
-    """The id of a job, and perhaps its database."""
+    """The id of a job, and the alias of its database if the caller gave one."""
 
     id: int
     database: str | None
@@ -165,7 +165,7 @@ QUEUE_HEAD = QueuePosition(-101, -math.inf, 0)
 
 
 LEFT_OUT = "null"
-"""Stands for `args` and `kwargs` of a job that an external worker ran. Only the row has these, as they may be large."""
+"""Replaces `args` and `kwargs` of a job that an external worker ran. They may be large, so only the row has them."""
 
 
 class ClaimedJob(NamedTuple):
@@ -195,7 +195,7 @@ class ClaimedJob(NamedTuple):
     """When the job was first claimed by a worker in which the job's task is not registered. Reset when an attempt
     runs."""
     holds_permit: bool = False
-    """Whether other jobs may wait until this job ends, because a limit, a sequence or `fair_by` connects them."""
+    """Whether other jobs may have to wait until this job ends, because of a limit, a sequence or `fair_by`."""
     claim_seconds: float = 0.0
     """Seconds from the start of the claim statement until it updated this row."""
     is_suspect: bool | None = None
@@ -219,7 +219,8 @@ class ClaimedJob(NamedTuple):
     def wait_ms(self) -> float:
         """Milliseconds between the due time of the job and its claim.
 
-        A claim has the time of its statement, which begins before its snapshot: a row of that moment may be due later.
+        `locked_at` is the start of the claim statement, but the statement sees rows that were written shortly after
+        its start. So the due time may even be later than `locked_at`.
         """
         return max(self.locked_at - self.run_after, 0.0) * 1000
 
@@ -332,7 +333,7 @@ OnConflict = Literal["skip", "replace", "raise", "rerun"]
 """What an enqueue does if another job already holds the unique key of a call."""
 
 CallOutcome = Literal["created", "existing", "replaced"]
-"""What became of a call. `created`: a new job was inserted. `existing`: another job holds the unique key, and was not
+"""The outcome of a call. `created`: a new job was inserted. `existing`: another job holds the unique key, and was not
 changed. `replaced`: a waiting job holds the unique key, and got the arguments of the call."""
 
 
@@ -362,9 +363,9 @@ class DeferredJobs(list[int]):
             for alias, (positions, deferred) in parts.items()
             for position, id, outcome in zip(positions, deferred, deferred.outcomes, strict=True)
         )
-        made = cls((id for _, id, _, _ in rows), [outcome for _, _, outcome, _ in rows])
-        made.databases = [alias for *_, alias in rows]
-        return made
+        merged_jobs = cls((id for _, id, _, _ in rows), [outcome for _, _, outcome, _ in rows])
+        merged_jobs.databases = [alias for *_, alias in rows]
+        return merged_jobs
 
     @property
     def handles(self) -> list[str]:
@@ -373,7 +374,7 @@ class DeferredJobs(list[int]):
 
     @property
     def outcomes(self) -> list[CallOutcome]:
-        """For each call, what became of it: `created`, `existing` or `replaced`."""
+        """For each call, its outcome: `created`, `existing` or `replaced`."""
         return ["created"] * len(self) if self._outcomes is None else list(self._outcomes)
 
     @property
@@ -405,12 +406,13 @@ class GateResult:
     """Whether waiting jobs were discarded, or no longer have to wait for other jobs."""
 
     @property
-    def goes_on(self) -> bool:
+    def has_changed_jobs(self) -> bool:
+        """Whether the gate has changed a job. If so, the caller calls `admit` again at once."""
         return self.has_discarded or bool(self.by_queue)
 
 
 Request = Literal["restart", "stop"]
-"""What an operator asks of a worker process. `restart`: the process finishes its jobs and is replaced. `stop`: the
+"""An operator's request to a worker process. `restart`: the process finishes its jobs and is replaced. `stop`: the
 whole `runworker` command of the process stops, as after SIGTERM."""
 
 RESTART_REASON = "an operator has requested it"

@@ -18,12 +18,12 @@ SECRETS = (
     "api_key", "api_keys", "apikey", "apikeys", "access_key", "private_key", "encryption_key", "signing_key",
     "cookie", "cookies", "session_id", "session_key", "otp", "cvc", "cvv", "card_number", "dsn",
 )  # fmt: skip
-"""A name is secret if it contains one of these as whole words: `accessToken` and `token-value`, but not
+"""A name is secret if it contains one of these as whole words. So `accessToken` and `token-value` are secret, but not
 `max_tokens`."""
 
 SHORTEST_MASKED = 6
-"""Secrets of this length or longer are also masked in other texts, such as error messages. Shorter secrets are not,
-because they would match unrelated text."""
+"""Secrets of this length or longer are also masked in other texts, such as error messages. Shorter secrets would match
+unrelated text."""
 
 MOST_MASKED_VALUES = 1_000
 """How many secrets of one job are masked in other texts, at most, because each secret takes a separate search."""
@@ -145,7 +145,7 @@ def _without_mask(value: Any) -> Any:
 
 
 def words(name: str) -> list[str]:
-    """Split a name in snake_case, camelCase or kebab-case into lower-case words: `stripeAPIKey` is stripe, api, key."""
+    """Split a name in snake_case, camelCase or kebab-case into lower-case words: `stripeAPIKey` → stripe, api, key."""
     return [word.lower() for word in WORD.findall(name[:LONGEST_READ_NAME])]
 
 

@@ -16,7 +16,8 @@ class OneDatabase:
     """The settings of a project with one queue database. The part for several databases overrides its methods."""
 
     database: str = "default"
-    """The alias of the queue's database. If there are several, the first one, into which jobs are put by default."""
+    """The alias of the queue's database. If there are several databases, the first one, which new jobs go to by
+    default."""
 
     @property
     def queue_databases(self) -> tuple[str, ...]:
@@ -44,7 +45,7 @@ class OneDatabase:
 
     @classmethod
     def completed(cls, given: dict[str, Any]) -> dict[str, Any]:
-        """Return the project's values by field name, with the values of other fields that follow from them."""
+        """Return the project's values by field name, and add the values of fields that are computed from them."""
         return given
 
     @classmethod
@@ -59,17 +60,18 @@ Retention = timedelta | int | float | None
 """How long something is kept: a timedelta, a number of seconds, or `None` for forever."""
 
 
-def as_time(kept: Retention) -> timedelta | None:
+def as_time(retention: Retention) -> timedelta | None:
     """Convert a retention to a timedelta; `None` means forever."""
-    return timedelta(seconds=kept) if isinstance(kept, int | float) else kept
+    return timedelta(seconds=retention) if isinstance(retention, int | float) else retention
 
 
-def is_retention(kept: object) -> bool:
-    if isinstance(kept, bool):
+def is_retention(retention: object) -> bool:
+    if isinstance(retention, bool):
         return False
-    if isinstance(kept, timedelta):
-        return timedelta(0) <= kept <= LONGEST_RETENTION
-    return kept is None or (isinstance(kept, int | float) and 0 <= kept <= LONGEST_RETENTION.total_seconds())
+    if isinstance(retention, timedelta):
+        return timedelta(0) <= retention <= LONGEST_RETENTION
+    seconds_allowed = LONGEST_RETENTION.total_seconds()
+    return retention is None or (isinstance(retention, int | float) and 0 <= retention <= seconds_allowed)
 
 
 MOST_A_SECOND = 10_000
@@ -90,7 +92,7 @@ RATE_FORM = 'a number of jobs and a time, such as "50/s", "100/m", "10/h", "1/d"
 
 
 def interval_of(text: Any) -> float:
-    """Return the seconds between two jobs at this rate, such as 0.1 for "10/s". Raises `InvalidOption` for no rate."""
+    """Return the seconds between two jobs at this rate: 0.1 for "10/s". Raises `InvalidOption` if it is not a rate."""
     match = RATE.fullmatch(text) if isinstance(text, str) else None
     if not match:
         raise InvalidOption(f"rate takes {RATE_FORM}, not {text!r}.")
@@ -112,7 +114,7 @@ def is_rate(value: object) -> bool:
 
 
 def burst_of(burst: Any, interval: float) -> int:
-    """Return the burst, by default the jobs of one second. Raises `InvalidOption` for a burst that is not valid."""
+    """Return the burst. By default it is the number of jobs in one second. Raises `InvalidOption` for other values."""
     if burst is None:
         return max(1, int(1 / interval + 1e-9))
     if isinstance(burst, bool) or not isinstance(burst, int) or not 1 <= burst <= MOST_A_SECOND:
@@ -149,7 +151,7 @@ LIMITS_OF_QUEUES = ("concurrency", "rate")
 
 
 def queue_problems(name: str, given: object) -> Iterator[str]:
-    """Yield one sentence for each mistake in the setting `QUEUES`. `name` is what the sentences call the setting.
+    """Yield one sentence for each mistake in the setting `QUEUES`. `name` is its name in these sentences.
 
     A valid value is `{"mail": {"concurrency": 20, "rate": "50/s"}, "imports": {"concurrency": None}}`, for example.
     """

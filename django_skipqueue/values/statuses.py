@@ -1,4 +1,4 @@
-"""The statuses of a job, in two groups. `models.status` has their labels, and `queue.fragments` the groups as SQL."""
+"""The statuses of a job, in two groups. `models.status` labels them, and `queue.fragments` writes the groups as SQL."""
 
 UNFINISHED_STATUSES = ("scheduled", "blocked", "queued", "running")
 

@@ -12,9 +12,9 @@ EXECUTOR = PACKAGE + "worker/attempts/executor.py"
 """The file that calls tasks."""
 
 LIBRARY = re.compile(
-    r"[\\/](?:site|dist)-packages[\\/]"  # what pip installs
+    r"[\\/](?:site|dist)-packages[\\/]"  # packages that pip installs
     r"|[\\/]lib(?:64)?[\\/]python\d"  # Python itself
-    r"|[\\/]django_skipqueue[\\/]"  # ourselves, however installed
+    r"|[\\/]django_skipqueue[\\/]"  # this package, even if it is installed elsewhere
     r"|^<(?:frozen|string)",
     re.IGNORECASE,
 )
@@ -53,10 +53,10 @@ def innermost_calls(stack: str, most: int) -> str:
 
 
 def place(error: BaseException) -> tuple[str, int | None]:
-    """The function that raised the error, such as `payments.mailbox.deliver`, and the line number in its file.
+    """Return the function that raised the error, such as `payments.mailbox.deliver`, and the line number in its file.
 
-    This is the innermost function of the project, or of a library if no function of the project is in the traceback.
-    Returns an empty string if the error has no traceback.
+    It is the innermost function of the project, or of a library if no function of the project is in the traceback.
+    The name is empty if the error has no traceback.
     """
     frames = [(entry.tb_frame, entry.tb_lineno) for entry in _entries(error.__traceback__)]
     project_frames = [(frame, line) for frame, line in frames if not LIBRARY.search(frame.f_code.co_filename)]
@@ -80,8 +80,8 @@ def stand_in(error: BaseException, message: str) -> Exception:
 
 
 def formatted(error: BaseException) -> str:
-    """The traceback as text, or a note that it could not be formatted."""
+    """Return the traceback as text, or a note that it could not be formatted."""
     try:
         return "".join(traceback.format_exception(error))
-    except BaseException as broken:  # the job must get its outcome even if `__str__` of the exception raises
-        return f"<its traceback could not be formatted: {type(broken).__name__}>"
+    except BaseException as str_error:  # the job must get its outcome even if `__str__` of the exception raises
+        return f"<its traceback could not be formatted: {type(str_error).__name__}>"

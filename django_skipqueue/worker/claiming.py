@@ -57,7 +57,7 @@ class Work(NamedTuple):
     room: int = 0
     """How many more jobs the worker has room for."""
     alone: Sequence[Half] = ()
-    """After an exchange failed: whether its settle and its claim must be sent separately, in this order."""
+    """After an exchange failed, the halves of it that must be sent separately, in this order."""
     open_at: float = 0.0
     """When the connection may be used again after it broke."""
 
@@ -75,7 +75,7 @@ class Plan:
     claims: int = 0
     """How many jobs to claim, at most."""
     settles_alone: bool = False
-    """Whether not to claim in the same exchange if there are outcomes to send."""
+    """Whether an exchange that sends outcomes must not claim."""
 
     @property
     def sends(self) -> bool:
@@ -121,7 +121,7 @@ class QueueSearch(Protocol):
 
 
 Holds = Callable[[Callable[[str], bool]], int]
-"""A function that counts the worker's unfinished jobs in certain queues: those for whose names its argument is true."""
+"""A function that counts the worker's unfinished jobs in the queues for whose names its argument returns True."""
 
 
 class Claim(NamedTuple):
@@ -149,8 +149,8 @@ class ClaimPolicy:
         self.hanging = self._shared.hanging_queues
         self._holds = holds
         self._slots = options.concurrency
-        self._room_in_chosen = MOST_PREFETCHED  # the most jobs to claim from the chosen queues
-        self._left_others_out = False  # whether the last claim was only from hanging queues, although there are others
+        self._room_in_chosen_queues = MOST_PREFETCHED  # the most jobs to claim from the chosen queues
+        self._skipped_other_queues = False  # whether the last claim was from hanging queues, and skipped others
         self._is_drain = options.drain
         self._next_claim_at = 0.0
         self._is_idle = False  # whether the next claim is only needed if a notification was lost
@@ -167,17 +167,17 @@ class ClaimPolicy:
         self._poll_interval = options.poll_interval
         self._next_search = 0.0
         self._search_pause = 0.0  # until the next search, if the last one failed
-        self._searched_to = ""  # the name after which the next search continues
+        self._last_found_name = ""  # the name after which the next search continues
 
     @property
     def next_check(self) -> float:
-        """When to claim, even if there is no outcome to write. An idle worker may wait for a call of its supervisor."""
+        """When to claim, even if there is no outcome to write. An idle worker may wait for its supervisor's call."""
         return max(self._next_claim_at, self._shared.watched_until) if self._is_idle else self._next_claim_at
 
     def room(
         self, unfinished: Mapping[str, int], coming: int, now: float, *, unresponsive: Collection[str] = ()
     ) -> int:
-        """How many jobs to claim.
+        """Return how many jobs to claim.
 
         unfinished: the number of unfinished jobs that each runner has.
         coming: the number of claimed jobs that no runner has yet.
@@ -195,7 +195,7 @@ class ClaimPolicy:
         return self._needed_runners.room(self.queue_names[:FEW_QUEUES], self.free, now)
 
     def surplus(self, unfinished: Mapping[str, int], finished: Mapping[str, int], now: float) -> dict[str, int]:
-        """For each runner, how many waiting jobs would have to wait too long, and should be released.
+        """Return for each runner how many jobs would have to wait too long for a slot, and should be released.
 
         finished: how many jobs of each runner have finished, and are still among the unfinished jobs.
         """
@@ -226,18 +226,19 @@ class ClaimPolicy:
     def _reserve_slots(self, names: list[str], now: float) -> list[str]:
         """Choose the queues for the next claim, and reserve half of the slots for queues that do not hang.
 
-        All hanging queues share the other half of the slots. They are claimed from in a separate claim, after which
-        comes a claim from the other queues.
+        All hanging queues share the other half of the slots. A separate claim takes jobs from the hanging queues, and
+        the claim after it takes jobs from the other queues.
         """
-        self._room_in_chosen, left_others_out, self._left_others_out = MOST_PREFETCHED, self._left_others_out, False
+        skipped_other_queues, self._skipped_other_queues = self._skipped_other_queues, False
+        self._room_in_chosen_queues = MOST_PREFETCHED
         if self.hanging.is_empty(now) or not self._has_several():
             return names
         hangs = partial(self.hanging.hangs, now=now, slots=self._slots)
         hanging, others = [name for name in names if hangs(name)], [name for name in names if not hangs(name)]
         room = max(self._slots // 2, 1) - self._holds(hangs) if hanging else 0
-        if room <= 0 or (left_others_out and others):
+        if room <= 0 or (skipped_other_queues and others):
             return others
-        self._room_in_chosen, self._left_others_out = room, bool(others)
+        self._room_in_chosen_queues, self._skipped_other_queues = room, bool(others)
         return hanging
 
     def _has_several(self) -> bool:
@@ -252,7 +253,7 @@ class ClaimPolicy:
         If a search does not find all queues, the next search comes soon, and continues after the last name.
         """
         started = clock()
-        continue_after = self._searched_to
+        continue_after = self._last_found_name
         # If the search fails, serve the known queues until the next search, or else the queues of all tasks.
         self._search_pause = min(max(2 * self._search_pause, self._poll_interval), LONGEST_SEARCH_PAUSE)
         self._next_search = started + self._search_pause
@@ -262,18 +263,18 @@ class ClaimPolicy:
         if not names and continue_after:
             names = search(after="", limit=MOST_QUEUES_FOUND)
         self._search_pause = 0.0
-        self._searched_to = names[-1] if len(names) == MOST_QUEUES_FOUND else ""
+        self._last_found_name = names[-1] if len(names) == MOST_QUEUES_FOUND else ""
         now = clock()
         pause = pause_after(now - started)
-        is_partial = bool(continue_after or self._searched_to)
+        is_partial = bool(continue_after or self._last_found_name)
         self._next_search = now + (pause if is_partial else max(pause, self._poll_interval))
         random.shuffle(names)
         self.queue_names = [name for name in names if self._serves(name)]
 
     def after(self, names: Sequence[str], now: float, *, admitting: bool = False) -> Mapping[str, QueuePosition]:
-        """By queue, the position after which to claim; by default the front of the queue.
+        """Return by queue the position after which to claim. A queue that is missing is claimed from its front.
 
-        admitting: whether jobs are admitted right before the claim. Most such jobs are before the known positions.
+        admitting: whether jobs are admitted right before the claim. Most of these jobs are before the known positions.
         """
         if len(self.queue_names) > len(names) >= FEW_QUEUES:  # queues take turns, so all start at their fronts
             return {}
@@ -299,7 +300,7 @@ class ClaimPolicy:
         is_full = len(jobs) == room or size >= LARGE_CLAIM
         if not registry.uses_threads_alone:
             self._needed_runners.note(names, jobs, is_full=is_full, now=ended)
-        if is_full or self._left_others_out:
+        if is_full or self._skipped_other_queues:
             self._next_claim_at, self._is_idle = ended, False
         elif len(names) >= max(room, FEW_QUEUES) and not self._has_fixed_queues:  # other queues may have jobs
             empty_queues = set(names)  # a later search finds them again when they have jobs
@@ -313,11 +314,11 @@ class ClaimPolicy:
         return from_front and not jobs
 
     def _schedule_next_claim(self, names: Sequence[str], from_front: bool, now: float) -> None:
-        """Set the time of the next claim after a claim left slots free. It comes soon if jobs may have been missed."""
+        """Set the time of the next claim after a claim left slots free. If it may have missed jobs, claim soon."""
         self._must_check_front = self._must_check_front and not from_front
         self._next_claim_at = now + self._poll_interval
         self._is_idle = not self._is_drain
-        if from_front and self._searched_to:
+        if from_front and self._last_found_name:
             self._next_claim_at, self._is_idle = self._next_search, False
         elif self._must_check_front or not (from_front or (self._shared.watched_until > now and not self._is_drain)):
             self._next_claim_at, self._is_idle = min(self._next_claim_at, self.cursor.due_at), False
@@ -325,11 +326,11 @@ class ClaimPolicy:
             self._next_claim_at, self._is_idle = min(self._next_claim_at, now + RUNNERS_KNOWN_SECONDS), False
 
     def limit(self, room: int, after: Mapping[str, QueuePosition]) -> int:
-        """How many jobs the next claim may return, given the room for jobs."""
-        return min(room, self._room_in_chosen, (self._batch_size if after else self._head_batch_size).rows)
+        """Return how many jobs the next claim may return, if there is room for `room` jobs."""
+        return min(room, self._room_in_chosen_queues, (self._batch_size if after else self._head_batch_size).rows)
 
     def failed(self, claim: Claim, *, timed_out: bool, now: float) -> None:
-        """Note that a claim failed. `timed_out`: finding a first job took too long, or the jobs are too large."""
+        """Note that a claim failed. If it timed out, finding a first job took too long, or the jobs are too large."""
         (self._batch_size if claim.after else self._head_batch_size).failed(claim.limit)
         if timed_out and (claim.after or not self.cursor.full_scan_failed(now)):
             self.lost = claim
@@ -341,13 +342,13 @@ class ClaimPolicy:
         the next claim skips the job.
         """
         assert self.lost is not None  # noqa: S101 (for the type checker: called only after a lost claim)
-        lost, self.lost = self.lost, None
+        lost_claim, self.lost = self.lost, None
         positions = {
-            name: lost.after.get(name, position) if job_id is None else position._replace(id=job_id - 1)
+            name: lost_claim.after.get(name, position) if job_id is None else position._replace(id=job_id - 1)
             for name, job_id, position in found
         }
         first = next(((name, job_id, position) for name, job_id, position in found if job_id is not None), None)
-        if first and lost.limit == 1 and positions[first[0]] == lost.after.get(first[0]):
+        if first and lost_claim.limit == 1 and positions[first[0]] == lost_claim.after.get(first[0]):
             name, job_id, positions[name] = first
             logs.job_not_claimed(job_id, name)
         self.cursor.move_to(positions, now)
@@ -371,7 +372,7 @@ class ClaimPolicy:
         self._next_search = time
 
     def called(self, queue_name: str) -> None:
-        """The supervisor has called: claim at once from this queue; if the name is empty, also search for queues."""
+        """Claim at once from this queue, because the supervisor called. Without a name, also search for queues."""
         if queue_name:
             self.queues_notified({queue_name})
         else:
@@ -417,7 +418,7 @@ class Capacity:
             self._within_wait.add(count, now)
 
     def prefetch(self, now: float) -> int:
-        """How many jobs to claim ahead of the free slots."""
+        """Return how many jobs to claim in addition to the jobs for free slots."""
         return min(self.within_span.count(now), MOST_PREFETCHED)
 
     def room(self, unfinished: int, now: float, *, most: int = MOST_PREFETCHED) -> int:
@@ -433,7 +434,7 @@ class Capacity:
         return max(min(capacity - unfinished, max(self._concurrency, capacity // 2)), 0)
 
     def surplus(self, unfinished: int, now: float) -> int:
-        """How many jobs that have not started would have to wait too long."""
+        """Return how many of the jobs that have not started would have to wait too long for a slot."""
         return max(unfinished - self._concurrency - self._within_wait.count(now), 0)
 
 
@@ -460,16 +461,16 @@ class NeededRunners:
         self._needs: dict[str, RunnersOfQueue] = {}
 
     def room(self, names: Iterable[str], free: Free, now: float) -> int:
-        """How many jobs one statement may claim from these queues, so that each needed runner has room for them."""
+        """Return how many jobs one claim may take from these queues, so that each needed runner has room for them."""
         rooms = [self._room(name, free, now) for name in names]
         return min((room for room in rooms if room), default=0 if rooms else max(free.values()))
 
     def with_room(self, names: list[str], free: Free, now: float) -> list[str]:
-        """The queues whose jobs need only runners that have room."""
+        """Return the queues whose jobs need only runners that have room."""
         return names if all(free.values()) else [name for name in names if self._room(name, free, now)]
 
     def note(self, names: Sequence[str], jobs: Sequence[ClaimedJob], *, is_full: bool, now: float) -> None:
-        """Note the jobs that were claimed from these queues. `is_full`: the claim may not have reached all queues."""
+        """Note the jobs that were claimed from these queues. A claim that `is_full` may not have reached all queues."""
         if len(self._needs) > MOST_QUEUES_REMEMBERED:
             self._needs.clear()
         runners_by_queue: dict[str, set[str]] = {}
@@ -502,7 +503,7 @@ FIRST_FRONT_PAUSE, LONGEST_FRONT_PAUSE = 4.0, 60.0
 
 
 def pause_after(took: float) -> float:
-    """The seconds until the next claim from the front, if the last one took `took` seconds."""
+    """Return the seconds until the next claim from the front, if the last one took `took` seconds."""
     return min(took * (1 / FULL_SCAN_SHARE - 1), MAX_FULL_SCAN_PAUSE)
 
 
@@ -517,7 +518,7 @@ class ClaimCursor:
         """When to claim from the front again."""
 
     def start(self, now: float, *, from_front: bool = False) -> Mapping[str, QueuePosition]:
-        """By queue, the position after which to claim; by default the front of the queue.
+        """Return by queue the position after which to claim. A queue that is missing is claimed from its front.
 
         from_front: there may be new jobs before the known positions, so claim from the front if this is cheap.
         """
@@ -529,7 +530,7 @@ class ClaimCursor:
     def claimed(
         self, jobs: Sequence[ClaimedJob], *, after: Mapping[str, QueuePosition], took: float, now: float
     ) -> None:
-        """Note the jobs, in order, of a claim that started after these positions, and took `took` seconds."""
+        """Note the jobs that a claim returned, in their order. The claim began at `after`, and took `took` seconds."""
         if not after:
             self._failures = 0
             # The time until the first row was found. The times of later rows include the updates of earlier rows.
@@ -549,7 +550,7 @@ class ClaimCursor:
             self.due_at = 0.0
 
     def full_scan_failed(self, now: float) -> bool:
-        """Note that a claim from the front timed out. Returns whether later positions are known to claim from."""
+        """Note that a claim from the front timed out. Returns whether later positions are known."""
         self._failures += 1
         self._is_front_cheap = False
         self.due_at = now + min(FIRST_FRONT_PAUSE * 2 ** (self._failures - 1), LONGEST_FRONT_PAUSE)

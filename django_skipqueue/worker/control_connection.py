@@ -43,7 +43,7 @@ SLOW_EXCHANGE_SECONDS = 0.005
 """If a prepared exchange takes more than this many seconds, its plans may be from a time when the table was smaller."""
 
 PLANS_KEPT = 1.0
-"""For how many seconds plans are kept at least."""
+"""The least number of seconds for which plans are kept."""
 
 STATEMENT_TIMEOUT = "57014"
 """The SQLSTATE of a statement that the server has cancelled."""
@@ -164,7 +164,7 @@ class ControlConnection:
         return self.probe.has_arrived
 
     def prepare_statements(self) -> None:
-        """Prepare the statements of exchanges from now on, unless this has failed before. Only if `is_session`."""
+        """Prepare the statements of exchanges from now on, unless this has failed before. Requires `is_session`."""
         if self._may_prepare and not self._prepares:
             self._prepares = True
             self._bound_transactions()
@@ -173,7 +173,7 @@ class ControlConnection:
             self.planned_at = time.monotonic()
 
     def _bound_transactions(self) -> None:
-        """Make the server end a transaction that takes too long. Only if `is_session`, and from PostgreSQL 17 on."""
+        """Make the server end a transaction that takes too long. Requires `is_session`, and PostgreSQL 17."""
         if not self._is_bounded and self.wrapper.pg_version >= 170_000:
             bound_transactions(self._store, TRANSACTION_TIME)
         self._is_bounded = True
@@ -197,10 +197,10 @@ class ControlConnection:
             drop_plans(self._store)
 
     def notified(self) -> list[str]:
-        """The payloads of the notifications since the last call. Does not wait.
+        """Return the payloads of the notifications since the last call. Does not wait.
 
-        Call this before each sleep, because a notification that came together with the answer to a statement does not
-        make the socket readable.
+        Call this before each sleep, because a notification that arrived together with the result of a statement does
+        not make the socket readable.
         """
         with self.wrapper.wrap_database_errors:
             pgconn = self.wrapper.connection.pgconn
@@ -225,7 +225,7 @@ class ControlConnection:
 
     @contextmanager
     def _watched(self) -> Iterator[None]:
-        """Let an alarm cut the connection if the block takes too long, because this thread waits for the socket."""
+        """Make an alarm cut the connection if the block takes too long, because this thread waits for the socket."""
         self._has_timed_out = False
         if not self._is_watched:
             yield
@@ -331,7 +331,7 @@ class NotificationProbe:
         self.is_settled = self.has_arrived = False
 
     def without_probes(self, payloads: list[str]) -> list[str]:
-        """The payloads that are not probes of this or another process. Notes whether the own probe has arrived."""
+        """Return the payloads that are not probes of any process. Notes whether this process's probe has arrived."""
         if self._payload in payloads:
             self.is_settled = self.has_arrived = True
         return [payload for payload in payloads if not payload.startswith(PROBE_PREFIX)]
@@ -343,6 +343,6 @@ class NotificationProbe:
         try:
             echo(connection, self._payload)
         except OperationalError:
-            self.is_settled = True  # the server accepts no more connections: we cannot test, and log nothing
+            self.is_settled = True  # as the server accepts no more connections, we can neither test nor log a result
         finally:
             connection.close()

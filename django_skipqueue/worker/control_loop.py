@@ -1,4 +1,4 @@
-"""The control loop of a worker process. It runs services, sleeps until one is due, and obeys its supervisor's commands.
+"""The control loop of a worker process runs services, sleeps until one is due, and obeys the supervisor's commands.
 
 No code of the project runs in the thread of the control loop. So the project's code can never keep the process from
 settling jobs, releasing jobs or stopping.
@@ -8,7 +8,7 @@ for a third of the worker timeout, the worker writes its own heartbeat, and list
 worker's jobs are not recovered if only the supervisor hangs, or has lost the database.
 
 A worker claims jobs only if its last heartbeat is at most half a worker timeout old. So a worker that counts as dead
-has claimed nothing for a long time.
+has not claimed a job for a long time.
 """
 
 import os
@@ -128,11 +128,11 @@ class ControlLoop(ABC):
         self.dispatcher.send(WorkerStopped(self.name, self.id, self.jobs_done))
 
     def _stamp(self, within: float = STAMP_INTERVAL) -> None:
-        """Show the supervisor that this loop is running, and will show this again within this many seconds."""
+        """Show the supervisor that this loop is running, and will call `_stamp` again within this many seconds."""
         self.stamps.put(jobs_done=self.jobs_done, within=within)
 
     def _requested(self, request: str) -> None:
-        """Do what an operator has requested of this process, because its supervisor does not respond."""
+        """Obey an operator's request to this process, because its supervisor does not respond."""
         if request == "restart":
             self._recycle(RESTART_REASON)
         elif not self.stopping:
@@ -169,7 +169,7 @@ class ControlLoop(ABC):
                 self.stop(0 if kind == STOP_NOW else None)
 
     def stop(self, timeout: float | None = None) -> None:
-        """Begin to stop. Only sets flags, because signal handlers call this. A later call never extends the time."""
+        """Begin to stop. Only sets flags, because signal handlers call this. A later call never delays the deadline."""
         self.stopping = True
         wait = self.options.shutdown_timeout if timeout is None else timeout
         self._shutdown_deadline = min(self._shutdown_deadline, time.monotonic() + wait)
@@ -198,7 +198,7 @@ def worker_row(options: WorkerOptions, *, id: str, name: str, pid: int, **figure
 
 
 class OwnRow(Service):
-    """A service that writes the heartbeat of its process while the supervisor does not write it."""
+    """A service that writes the heartbeat of its process while the supervisor does not write one."""
 
     name = "heartbeat"
 
@@ -230,7 +230,7 @@ class OwnRow(Service):
 
     @property
     def due_at(self) -> float:
-        """When to write a heartbeat: at the start, to insert the row, and then only if the supervisor writes none."""
+        """When to write a heartbeat: once to insert the row, and later only if the supervisor does not write any."""
         if self._is_alone or not self._was_made:
             return self._next
         return max(self._next, self.shared.heartbeat_at + self._silence)
@@ -265,7 +265,10 @@ class OwnRow(Service):
         self._was_refused = True
 
     def _note_supervisor(self, before: datetime | None, written: datetime | None) -> None:
-        """Note whether the supervisor has written a heartbeat. If so, `before` differs from this worker's last one."""
+        """Note whether the supervisor has written a heartbeat.
+
+        before: the heartbeat that the row had. If this worker did not write it, the supervisor did.
+        """
         now = time.monotonic()
         self.supervisor_seen_at = max(self.supervisor_seen_at, self.shared.heartbeat_at)
         if before is None or before != self._written:

@@ -1,4 +1,6 @@
-"""Pass on what happens in a process: the `EventDispatcher` to sinks, an `Observer` or a `SettleService` to parts.
+"""Pass on the events of a process. The `EventDispatcher` sends them to sinks; an `Observer` shows them to a part.
+
+A `SettleService` is a part's service that acts on settled jobs.
 
 The `EventDispatcher` sends events in its own thread, so that no code of the project runs in the control loop. A signal
 receiver or a sink that is slow or hangs delays only other receivers and sinks.
@@ -58,7 +60,7 @@ class EventDispatcher:
 
     @property
     def hangs_at(self) -> float:
-        """From when on the running receiver counts as hanging, by the monotonic clock."""
+        """The monotonic time from which the running receiver counts as hanging."""
         return self._began_at + HANGS_AFTER
 
     def stack(self) -> str:
@@ -80,7 +82,7 @@ class EventDispatcher:
     def stop(self, timeout: float) -> None:
         """Wait until the waiting events are sent, at most `timeout` seconds, and end the thread.
 
-        If the thread hangs in a receiver, it ends when the receiver returns, or goes on if more events were sent.
+        If the thread hangs in a receiver, it ends when the receiver returns, unless more events were sent meanwhile.
         """
         if (thread := self._thread) is not None:
             self._end = End()
@@ -103,12 +105,12 @@ class EventDispatcher:
         connections = ThreadConnections()
         try:
             while True:
-                work = self._waiting.get()
-                if not isinstance(work, End):
-                    connections = self._deliver(*work, connections)
+                item = self._waiting.get()
+                if not isinstance(item, End):
+                    connections = self._deliver(*item, connections)
                     continue
                 with self._ending:
-                    if work is self._end:  # no event was sent after it
+                    if item is self._end:  # no event was sent after it
                         self._thread = None
                         return
         finally:
@@ -130,7 +132,7 @@ class EventDispatcher:
 
 
 class ReceiverCheck(Service):
-    """A service that logs each hanging signal receiver once. The receivers of all later events wait for it."""
+    """A service that logs each hanging signal receiver once. All later events wait until this receiver returns."""
 
     name = "receiver_check"
     loop_handles_errors = False
@@ -172,7 +174,7 @@ class Observer(Protocol):
 
 
 class SettleService(Service):
-    """A part's service that does something after jobs are settled. Used only by the control loop's thread."""
+    """A part's service that acts after jobs are settled. Used only by the control loop's thread."""
 
     @abstractmethod
     def settled(self, settled: Mapping[LeaseRef, int | None]) -> None:
@@ -180,7 +182,7 @@ class SettleService(Service):
 
 
 def settle_services(store: Store, *, is_idle: Callable[[], bool] = lambda: False) -> tuple[SettleService, ...]:
-    """Make the settle services of all parts. `is_idle`: returns whether the process has no jobs to delay."""
+    """Make the settle services of all parts. `is_idle` returns whether the process has no jobs to delay."""
     return tuple(service(store, is_idle) for part in installed_parts() for service in part.settle_services)
 
 

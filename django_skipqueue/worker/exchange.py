@@ -1,11 +1,11 @@
 """An exchange is a round trip of a worker with the database. It settles outcomes and claims jobs at the same time.
 
 A failed exchange is not repeated unchanged. The worker sends the settle and the claim separately, and then each with
-half the rows. So a settle that fails can never block the claims forever, nor a claim the settles.
+half the rows. So a failing settle can never block the claims forever, and a failing claim can never block the settles.
 
-A worker sends its next exchange before it applies the result of the last one, so that it works while the database
-works. With very short jobs this makes a fifth more jobs per second. At most one result waits to be applied, and each
-result is applied once.
+A worker sends its next exchange before it applies the result of the last one, so that worker and database work at the
+same time. With very short jobs, the worker then runs a fifth more jobs per second. At most one result waits to be
+applied, and each result is applied once.
 """
 
 import time
@@ -27,7 +27,7 @@ from .outcomes import OutcomeReports, PendingOutcomes
 from .protocol import SharedCounts
 
 SEARCH_TIME = 20.0
-"""How many seconds the search for a position to claim from may take. No other statement may take as long."""
+"""How many seconds the search for a position to claim from may take. All other statements must be faster."""
 
 
 class Exchange(NamedTuple):
@@ -39,7 +39,7 @@ class Exchange(NamedTuple):
     room: int
     """The limit of the claim; 0 if the exchange sent no claim."""
     after: Mapping[str, QueuePosition]
-    """By queue, the position after which the claim searched; by default the front of the queue."""
+    """By queue, the position after which the claim searched. A queue that is missing was searched from its front."""
     free: Free
     """How many more jobs each runner had room for when the claim was sent."""
     started: float
@@ -77,7 +77,7 @@ class ExchangeBuffer:
 
     @property
     def attempts(self) -> Sequence[Attempt]:
-        """The attempts of the waiting result: they are settled in the database, but their jobs still count as held."""
+        """The attempts of the waiting result, which are settled in the database, but whose jobs still count as held."""
         return self._waiting.attempts if self._waiting else ()
 
     def put(self, exchange: Exchange) -> None:
@@ -97,7 +97,7 @@ class JobHolder(Protocol):
     """Holds jobs from their claim until they are settled."""
 
     def room(self, now: float) -> int:
-        """How many more jobs to claim."""
+        """Return how many more jobs to claim."""
 
     def has_finished(self, now: float) -> bool:
         """Whether there are outcomes to send at once."""
@@ -106,7 +106,7 @@ class JobHolder(Protocol):
         """Return the attempts that have finished since the last call."""
 
     def take(self, claimed: list[ClaimedJob], free: Free) -> None:
-        """Take the jobs of a claim. `free`: how many more jobs each runner had room for when the claim was sent."""
+        """Take the jobs of a claim. `free` says how many jobs each runner had room for when the claim was sent."""
 
     def take_ahead(self, claimed: list[ClaimedJob]) -> None:
         """Take the jobs that a part has claimed: see `InExchange.claimed_ahead`."""
@@ -144,7 +144,7 @@ class ExchangeService(Service):
     ) -> None:
         """`remembered` and `not_held`: see `OutcomeReports`.
 
-        exchanged: called after each run of the service, with whether the exchange found all queues empty.
+        exchanged: called after each exchange. Its argument is whether the exchange found all queues empty.
         delays_full_claims_only: keep the result of a large claim waiting only if the claim has reached its limit.
         """
         self.claiming = claiming
@@ -159,7 +159,7 @@ class ExchangeService(Service):
         self._id, self._holder, self._in_exchange = id, holder, in_exchange
         self.store, self._control, self._shared = store, control, shared
         self._exchanged, self._delays_full_claims_only = exchanged, delays_full_claims_only
-        self._sent: SentExchange | None = None  # the exchange that was sent, and has not been answered yet
+        self._sent_exchange: SentExchange | None = None  # the exchange that was sent, and has not been answered yet
         self._to_send_alone: list[Half] = []  # after a failure, the halves of the exchange to send separately, in order
 
     @property
@@ -227,7 +227,7 @@ class ExchangeService(Service):
         part = self._in_exchange.statements_of_parts(attempts, has_room=room > 0, claims=bool(names))
         after = self.claiming.after(names, started, admitting=part.admits) if room else {}
         room = self.claiming.limit(room, after)
-        self._sent = SentExchange(attempts, Claim(names, room, after) if room else None)
+        self._sent_exchange = SentExchange(attempts, Claim(names, room, after) if room else None)
         answer = self.store.exchange(
             [attempt.settlement for attempt in attempts if not attempt.is_written],
             queue_names=names,
@@ -239,7 +239,7 @@ class ExchangeService(Service):
             claim=part.claim,
         )
         self._in_exchange.answered(answer)
-        self._sent = None
+        self._sent_exchange = None
         if attempts:
             self.pending.answered()
         if self._to_send_alone:
@@ -250,23 +250,25 @@ class ExchangeService(Service):
     def _failed(self) -> None:
         """Note that the last exchange failed, so that its settle and its claim are sent separately."""
         timed_out, now = self._control.timed_out, time.monotonic()
-        sent, self._sent = self._sent, None
-        self._in_exchange.failed(attempt.job for attempt in (sent.attempts if sent else ()))
-        self.pending.failed(alone=sent is not None and sent.claim is None, timed_out=timed_out, now=now)
-        if sent is None:
+        sent_exchange, self._sent_exchange = self._sent_exchange, None
+        self._in_exchange.failed(attempt.job for attempt in (sent_exchange.attempts if sent_exchange else ()))
+        self.pending.failed(
+            alone=sent_exchange is not None and sent_exchange.claim is None, timed_out=timed_out, now=now
+        )
+        if sent_exchange is None:
             return
-        if sent.claim and not sent.attempts:
-            self.claiming.failed(sent.claim, timed_out=timed_out, now=now)
+        if sent_exchange.claim and not sent_exchange.attempts:
+            self.claiming.failed(sent_exchange.claim, timed_out=timed_out, now=now)
         # If a settle failed alone, send a claim next, so that both make progress; otherwise begin with the settle.
-        self._to_send_alone = ["settle", "claim"] if sent.claim else ["claim", "settle"]
+        self._to_send_alone = ["settle", "claim"] if sent_exchange.claim else ["claim", "settle"]
 
-    def _find_position(self, lost: Claim) -> None:
+    def _find_position(self, lost_claim: Claim) -> None:
         """After a claim timed out, find the positions of the first jobs. The search may take long."""
         self._control.allow(SEARCH_TIME + 1)
-        self._sent = SentExchange([], lost)  # if the search fails, outcomes are sent next
-        found = first_in_queues(self.store, lost.names, after=lost.after, seconds=SEARCH_TIME)
+        self._sent_exchange = SentExchange([], lost_claim)  # if the search fails, outcomes are sent next
+        first_jobs = first_in_queues(self.store, lost_claim.names, after=lost_claim.after, seconds=SEARCH_TIME)
         self._control.allow(ANSWER_TIME)
-        self.claiming.resume_from(found, time.monotonic())
+        self.claiming.resume_from(first_jobs, time.monotonic())
 
     def report_lost(self) -> None:
         if self.reports.lost and not self._control.is_broken:

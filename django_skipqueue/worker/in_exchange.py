@@ -37,7 +37,7 @@ class BeginOrder:
         return False
 
     def claimed(self, jobs: Iterable[ClaimedJob], *, ahead: bool = False) -> None:
-        """Note claimed jobs. `ahead`: whether `InExchange.claimed_ahead` has returned them."""
+        """Note claimed jobs. `ahead` says whether `InExchange.claimed_ahead` has returned them."""
 
     def gone(self, jobs: Iterable[ClaimedJob]) -> None:
         """Forget jobs that were settled, released or lost. Call `claimed` first for jobs that take their places."""
@@ -66,7 +66,7 @@ class InExchange:
         """When to send an exchange only for the part, by the monotonic clock."""
 
     def statements_of_parts(self, attempts: Sequence[Attempt], *, has_room: bool, claims: bool) -> PartStatements:
-        """The statements to send together with the outcomes of these attempts.
+        """Return the statements to send together with the outcomes of these attempts.
 
         has_room: whether the worker can take more jobs. claims: whether it also claims, from at least one queue.
         """
@@ -79,7 +79,7 @@ class InExchange:
         """Note that an exchange has failed, and that the outcomes of these jobs may or may not be written."""
 
     def claimed_ahead(self, answer: ExchangeResult) -> list[ClaimedJob]:
-        """The jobs that the part's own statements have claimed, in the order in which they begin."""
+        """Return the jobs that the part's own statements have claimed, in the order in which they begin."""
         return []
 
     def claimed(self, jobs: Sequence[ClaimedJob]) -> None:
@@ -87,7 +87,10 @@ class InExchange:
 
 
 def make_in_exchange(store: Store, worker_id: str, *, claims_ahead: bool = False) -> InExchange:
-    """Make the `InExchange` of the part that has one. `claims_ahead`: whether to claim more jobs than have room."""
+    """Make the `InExchange` of the part that has one, or else one that adds no statements.
+
+    claims_ahead: whether a worker may claim jobs of a limit before the limit has room for them.
+    """
     makers = [part.in_exchange for part in installed_parts() if part.in_exchange]
-    made: InExchange = makers[0](store, worker_id, claims_ahead=claims_ahead) if makers else InExchange()
-    return made
+    in_exchange: InExchange = makers[0](store, worker_id, claims_ahead=claims_ahead) if makers else InExchange()
+    return in_exchange

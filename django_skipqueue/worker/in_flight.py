@@ -31,7 +31,7 @@ SURPLUS_CHECK_SECONDS = 0.1
 """Seconds between two checks for jobs that have to wait too long."""
 
 LAST_OUTCOMES = 10.0
-"""For how many seconds a worker goes on writing outcomes after its shutdown timeout."""
+"""For how many seconds a worker still writes outcomes after its shutdown timeout."""
 
 
 class InFlightJobs:
@@ -87,9 +87,9 @@ class InFlightJobs:
         control.on_broken = self._handle_broken_connection
 
     def room(self, now: float) -> int:
-        """How many more jobs to claim, within the limit of `--max-jobs`.
+        """Return how many more jobs to claim, within the limit of `--max-jobs`.
 
-        A finished job takes no room, because the exchange that claims new jobs also settles this job.
+        A finished job does not take a place, because the exchange that claims new jobs also settles the finished job.
         """
         if not self.may_claim(now) or self._dispatcher.is_full or self.pending.has_more:
             return 0
@@ -100,14 +100,14 @@ class InFlightJobs:
         return max(0, min(room, self._options.max_jobs - self.exchanges.jobs_done - len(self.jobs) - coming))
 
     def offer(self, room: int) -> None:
-        """Show the supervisor how many more jobs could begin at once, and how many run."""
+        """Show the supervisor how many more jobs could begin at once, and how many jobs run."""
         slots, unfinished = self._options.concurrency, self._unfinished().values()
         free = 0 if self._pool.unresponsive(time.monotonic()) else max(slots - max(unfinished), 0)
         running = sum(min(jobs, slots) for jobs in unfinished)
         self._shared.offer(slots=min(free, room), room=room, claimed=self.exchanges.jobs_claimed, running=running)
 
     def _holds(self, is_in_queues: Callable[[str], bool]) -> int:
-        """The number of unfinished jobs in the queues for whose names `is_in_queues` returns true."""
+        """Return the number of unfinished jobs in the queues for whose names `is_in_queues` returns true."""
         ended = self.pending.refs().union(self._pool.kept_back)
         return sum(is_in_queues(job.queue_name) for ref, job in self.jobs.items() if ref not in ended)
 
@@ -131,7 +131,7 @@ class InFlightJobs:
         if self._is_stopping and (released := [attempt for attempt in finished if attempt.outcome.is_release]):
             with self._control.handling_errors():
                 self.exchanges.write_notes.write_last(released)
-            self._release_unlocked([attempt.job for attempt in released], interrupted=True)
+            self._release_if_unlocked([attempt.job for attempt in released], interrupted=True)
             finished = [attempt for attempt in finished if not attempt.outcome.is_release]
         return finished
 
@@ -169,14 +169,14 @@ class InFlightJobs:
     # Lost leases
 
     def _drop_lost(self, refs: Sequence[LeaseRef]) -> None:
-        """Of the jobs with these leases, forget or cancel those that this worker no longer holds."""
+        """Forget or cancel the jobs that this worker no longer holds. Checks only jobs with these leases."""
         self.exchanges.apply()
-        held = [ref for ref in refs if ref in self.jobs]
-        ended = self.store.lost_leases(held) if held else {}
-        lost = {ref: lease for ref, lease in ended.items() if not lease.is_completed}
-        if lost:
-            self._forget(self._pool.drop(lost) + self.suspects.drop(lost))
-        for ref, lease in lost.items():
+        held_refs = [ref for ref in refs if ref in self.jobs]
+        ended_leases = self.store.lost_leases(held_refs) if held_refs else {}
+        lost_leases = {ref: lease for ref, lease in ended_leases.items() if not lease.is_completed}
+        if lost_leases:
+            self._forget(self._pool.drop(lost_leases) + self.suspects.drop(lost_leases))
+        for ref, lease in lost_leases.items():
             if ref in self.jobs:
                 self._pool.cancel(self.jobs[ref], lease.cancel_reason or "the job was taken from this worker")
 
@@ -184,7 +184,7 @@ class InFlightJobs:
 
     @property
     def surplus_at(self) -> float:
-        """When to release surplus jobs: at once if the runner of a claimed job had no room, else at the next check."""
+        """When to release surplus jobs. If the runner of a claimed job had no room, this is at once."""
         if self._claimed_without_room:
             return self._control.retry_at
         slots = self._options.concurrency
@@ -200,14 +200,14 @@ class InFlightJobs:
         """
         now = time.monotonic()
         self._next_surplus_check = now + SURPLUS_CHECK_SECONDS
-        in_pool = [attempt for attempt in self._pool.finished.copy() if isinstance(attempt, Attempt)]
-        finished = [*self.pending.attempts, *in_pool, *self.exchanges.buffer.attempts]
+        finished_in_pool = [attempt for attempt in self._pool.finished.copy() if isinstance(attempt, Attempt)]
+        finished = [*self.pending.attempts, *finished_in_pool, *self.exchanges.buffer.attempts]
         surplus = self.claiming.surplus(self._unfinished(), _count_by_runner(finished), now)
         waiting_too_long = self._pool.begin_order.withdraw(since=now - LONGEST_WAIT_AHEAD)
-        held_up = self._pool.withdraw_held_up(now) + waiting_too_long
-        if any(surplus.values()) or held_up or self._claimed_without_room:
+        delayed_jobs = self._pool.withdraw_held_up(now) + waiting_too_long
+        if any(surplus.values()) or delayed_jobs or self._claimed_without_room:
             self.exchanges.apply()
-            self._release_withdrawn(held_up + self._pool.withdraw_last(surplus))
+            self._release_withdrawn(delayed_jobs + self._pool.withdraw_last(surplus))
 
     def begin_to_stop(self) -> None:
         """Release all jobs that have not started, and make the attempts end at their next boundary."""
@@ -217,17 +217,17 @@ class InFlightJobs:
         self._release_withdrawn(self._pool.withdraw() + self.suspects.withdraw())
 
     def _release_withdrawn(self, withdrawn: list[ClaimedJob]) -> None:
-        """Release the jobs that the pool gave back, and the jobs that were claimed although their runner was full."""
+        """Release jobs that the pool gave back, and jobs that were claimed although their runner was full."""
         withdrawn, self._claimed_without_room = withdrawn + self._claimed_without_room, []
-        self._release_unlocked(withdrawn)
+        self._release_if_unlocked(withdrawn)
 
     def _put_back(self, suspects: list[ClaimedJob]) -> None:
         """Release suspect jobs that no process has taken over. They become due again after a delay."""
         self.exchanges.apply()
-        self._release_unlocked(suspects, later=True)
+        self._release_if_unlocked(suspects, later=True)
 
-    def _release_unlocked(self, jobs: list[ClaimedJob], *, interrupted: bool = False, later: bool = False) -> None:
-        """Release the jobs whose rows are not locked. The orphan check releases the others."""
+    def _release_if_unlocked(self, jobs: list[ClaimedJob], *, interrupted: bool = False, later: bool = False) -> None:
+        """Release the jobs whose rows are not locked. The orphan check releases the jobs with locked rows."""
         if jobs:
             if locked := self._locked(jobs):
                 self.orphan_check.expect(time.monotonic())
@@ -278,7 +278,7 @@ class InFlightJobs:
         return bool(running)
 
     def _locked(self, jobs: list[ClaimedJob]) -> set[int]:
-        """The ids of the jobs whose rows another transaction has locked. Each of them would make the release fail."""
+        """Return the ids of the jobs whose rows another transaction has locked. A locked row makes a release fail."""
         locked: set[int] = set()
         if jobs:
             with self._control.handling_errors():
@@ -300,7 +300,7 @@ class InFlightJobs:
     # After the connection broke
 
     def _handle_broken_connection(self) -> None:
-        """Start the jobs of the last result, and have the orphan check look for jobs whose claim's answer was lost."""
+        """Start the jobs of the last result. The orphan check then looks for jobs whose claim's result was lost."""
         self.exchanges.apply()
         self.claiming.start_over()
         self.orphan_check.expect(time.monotonic())
@@ -313,7 +313,7 @@ class InFlightJobs:
 
 
 def _count_by_runner(attempts: list[Attempt]) -> Mapping[str, int]:
-    """The number of attempts by runner. This is fast if all tasks are `def` tasks."""
+    """Return the number of attempts by runner. This is fast if all tasks are `def` tasks."""
     counts = dict.fromkeys(RUNNER_NAMES, 0)
     if registry.uses_threads_alone:
         return counts | {THREADS: len(attempts)}

@@ -1,7 +1,7 @@
-"""Write the queue's log lines in a separate thread, so that a blocking log handler delays nothing else.
+"""Write the queue's log lines in a separate thread, so that a blocking log handler delays only this thread.
 
-A thread that logs only puts a record into memory. The project's handlers, formatters and filters, and the standard
-streams, are used only by the writer's thread. The lines keep their order and their times.
+A thread that logs only puts a record into memory. Only the writer's thread uses the project's handlers, formatters and
+filters, and the standard streams. The lines keep their order and their times.
 """
 
 import contextlib
@@ -43,7 +43,7 @@ class LogQueue:
         return False
 
     def start(self) -> None:
-        """Start the thread, which writes the waiting and all later lines."""
+        """Start the thread, which writes the waiting lines and all later lines."""
         # This filter must come before the project's filters. A log queue of the parent process has no thread in this
         # process, so it is removed.
         other_filters = [other for other in self._logger.filters if not isinstance(other, LogQueue)]
@@ -110,14 +110,20 @@ def pause_listeners(timeout: float) -> None:
 
 
 def resume_listeners() -> None:
-    """Start each listener again in the parent process, after the fork. If the old thread still runs, one ends."""
+    """Start each listener again in the parent process, after the fork.
+
+    If the old thread of a listener still runs, one of the two threads ends.
+    """
     for _, listener in _listening():
         listener._thread = None
         listener.start()
 
 
 def revive_listeners() -> None:
-    """Start each listener in the child process, after the fork, with a new queue. The parent writes the old queue."""
+    """Start each listener in the child process, after the fork, with a new queue.
+
+    The parent process writes the records in the old queue.
+    """
     for handler, listener in _listening():
         handler.queue = listener.queue = queue.Queue()
         listener._thread = None
@@ -125,7 +131,10 @@ def revive_listeners() -> None:
 
 
 def _listening() -> list[tuple[QueueHandler, Any]]:
-    """The started listeners of the handlers that `logging.config` has made, each with its handler (Python 3.12 on)."""
+    """Return the handlers that `logging.config` has made with a started listener, each with this listener.
+
+    Before Python 3.12, `logging.config` makes no listeners.
+    """
     handlers = [reference() for reference in logging._handlerList]  # type: ignore[attr-defined]
     queue_handlers = [handler for handler in handlers if isinstance(handler, QueueHandler)]
     pairs = [(handler, getattr(handler, "listener", None)) for handler in queue_handlers]

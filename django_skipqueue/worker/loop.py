@@ -3,12 +3,12 @@
 A service runs in the thread of its loop. Several supervisors of one database may run the same service at the same time.
 
 Threads, signals and sockets can wake the loop. No wake-up is missed, not even between the check for work and the sleep.
-While the loop is awake, waking it makes no system call.
+A call that wakes a loop which is already awake makes no system call.
 
-If a service has a method `refused`, and a database error leaves the connection usable, the other services go on. After
-any other database error, all services that send statements wait until the connection is open again. An exception that
-is not a database error ends the process. The heartbeat may be written before each service, so that it is delayed by at
-most one run of a service.
+If a service has a method `refused`, and a database error leaves the connection usable, the other services still run.
+After any other database error, all services that send statements wait until the connection is open again. An exception
+that is not a database error ends the process. The heartbeat may be written before each service, so that it is delayed
+by at most one run of a service.
 """
 
 import contextlib
@@ -33,7 +33,7 @@ error."""
 
 
 class Service(ABC):
-    """Something that a loop does whenever it is due. All times are by the monotonic clock."""
+    """Work that a loop does whenever the work is due. All times are by the monotonic clock."""
 
     name: str
     """The name of the service in log lines."""
@@ -93,7 +93,7 @@ class Periodic(Service):
 
 
 class Timer(Service):
-    """A service that calls a function of the loop's owner at a given time. The function handles database errors."""
+    """A service that calls a function of the loop's owner when it is due. The function handles database errors."""
 
     loop_handles_errors = False
 
@@ -169,7 +169,7 @@ class Loop:
     def __init__(
         self, control: ControlConnection, wakeup: Wakeup, *, heartbeat: Service, services: Sequence[Service]
     ) -> None:
-        """services: run in this order. heartbeat: may run before each of them."""
+        """services: the loop runs them in this order. heartbeat: a service that may run before each of them."""
         self.control = control
         self._wakeup = wakeup
         self._heartbeat = heartbeat

@@ -51,8 +51,8 @@ class AttemptNotes:
     """The progress and the log lines of one attempt, with secrets masked. Any thread may add to them."""
 
     __slots__ = (
-        "_added",
         "_job",
+        "_line_count",
         "_lines",
         "_log_at",
         "_mask",
@@ -73,7 +73,7 @@ class AttemptNotes:
         self._worker = worker
         self._progress: tuple[float, str] | None = None
         self._lines: deque[Line] = deque(maxlen=MOST_LINES)
-        self._added = 0  # how many lines were added; may be wrong if several threads of a task add lines
+        self._line_count = 0  # how many lines were added; may be wrong if several threads of a task add lines
         self._progress_at = self._log_at = -math.inf  # when the progress and the log were last written
         self._mask: Callable[[str], str] | None = None
 
@@ -86,7 +86,7 @@ class AttemptNotes:
         milliseconds = int((time.monotonic() - self.started) * 1000)
         line = clean(self._masked(text), LOG_LINE_LIMIT).rstrip()
         self._lines.append((milliseconds, shorten(level, 20), shorten(logger, PROGRESS_TEXT_LIMIT), line))
-        self._added += 1
+        self._line_count += 1
         self.log_changed = True
 
     # For the control loop, and at the end of the attempt
@@ -107,7 +107,7 @@ class AttemptNotes:
         )
 
     def take(self, now: float) -> str:
-        """Return the notes that have changed as JSON. From now on they count as written."""
+        """Return the notes that have changed as JSON. From now on these notes count as written."""
         progress, log = self.progress_changed, self.log_changed
         self.progress_changed = self.log_changed = False  # at the start, so that a later note counts as changed
         if progress:
@@ -122,7 +122,7 @@ class AttemptNotes:
         return self._as_json(progress=True, log=True)
 
     def not_written(self) -> None:
-        """The last write has failed: count all notes as changed."""
+        """Count all notes as changed, because the last write has failed."""
         self.progress_changed = self._progress is not None
         self.log_changed = bool(self._lines)
 
@@ -134,7 +134,7 @@ class AttemptNotes:
             notes["progress"] = {"lease": lease, "value": value, "text": text}
         if log and self._lines:
             lines = _last(self._lines.copy())
-            dropped = max(self._added - len(lines), 0)
+            dropped = max(self._line_count - len(lines), 0)
             attempt = {"lease": lease, "attempt": self._job.attempt, "worker": self._worker}
             notes["log"] = attempt | {"dropped": dropped, "lines": lines}
         return json.dumps(notes)
@@ -150,7 +150,7 @@ class AttemptNotes:
 
 
 def _last(lines: deque[Line]) -> list[Line]:
-    """The last lines that together have at most `MOST_CHARACTERS`, but at least one line."""
+    """Return the last lines that together have at most `MOST_CHARACTERS`, but at least one line."""
     size, kept = 0, 0
     for line in reversed(lines):
         size += len(line[2]) + len(line[3])
@@ -185,9 +185,10 @@ class CaptureHandler(logging.Handler):
 
 @contextmanager
 def capturing() -> Iterator[None]:
-    """Within this block, add records of the root logger to the notes of attempts, from the level of `CAPTURE_LOGS` on.
+    """Within this block, add records of the root logger to the notes of attempts.
 
-    The block may be entered several times, also by other threads. Each record is added once.
+    The setting `CAPTURE_LOGS` is the lowest level. The block may be entered several times, also by other threads. Each
+    record is added once.
     """
     if settings.capture_logs is None:
         yield
@@ -268,8 +269,8 @@ class WriteNotes(Service):
                 yield running.noted
 
     def _write(self, now: float, changed: Sequence[AttemptNotes]) -> None:
-        """Write notes of these attempts, up to `MOST_CHARACTERS_WRITTEN`, and have the next check write the rest."""
-        taken: dict[Noted, AttemptNotes] = {}
+        """Write notes of these attempts, up to `MOST_CHARACTERS_WRITTEN`. The next check writes the rest."""
+        notes_by_record: dict[Noted, AttemptNotes] = {}
         size = 0
         for notes in changed:
             if size > MOST_CHARACTERS_WRITTEN:
@@ -277,16 +278,16 @@ class WriteNotes(Service):
                 break
             text = notes.take(now)
             size += len(text)
-            taken[Noted(*notes.ref, notes.started, text)] = notes
+            notes_by_record[Noted(*notes.ref, notes.started, text)] = notes
         late, self._late = self._late, []
-        if not taken and not late:
+        if not notes_by_record and not late:
             return
         try:
-            written = self._store.note_attempts([*late, *taken])
+            written = self._store.note_attempts([*late, *notes_by_record])
         except Error:
-            for notes in taken.values():
+            for notes in notes_by_record.values():
                 notes.not_written()
             raise
-        for noted, notes in taken.items():
+        for noted, notes in notes_by_record.items():
             if noted.job_id not in written:  # the row was locked, or the lease is no longer valid
                 notes.not_written()

@@ -20,7 +20,7 @@ class WorkerOptions:
     external_queues: frozenset[str] = frozenset()
     """The queues whose jobs run outside of our workers. A worker serves them only if `queue_names` has them."""
     concurrency: int = 4
-    """How many jobs each process runs at once: this many in threads, and also this many in the event loop."""
+    """How many jobs each process runs at once in threads, and how many it runs in addition in the event loop."""
     processes: int = 1
     drain: bool = False
     """Stop when no job is left to run."""
@@ -31,7 +31,7 @@ class WorkerOptions:
     max_memory_mb: int | None = None
     """Replace each process whose memory exceeds this."""
     listen: bool = True
-    """Whether NOTIFY wakes the process. It also polls, in either case."""
+    """Whether NOTIFY wakes the process. In either case the process also polls."""
     poll_interval: float = 2.0
     shutdown_timeout: float = 30.0
     worker_timeout: float = 60.0
@@ -51,5 +51,5 @@ class WorkerOptions:
 
     @property
     def seconds_between_heartbeats(self) -> float:
-        """The time between heartbeats: at most a quarter of the worker timeout, so that one may be lost."""
+        """The time between heartbeats. A quarter of the worker timeout is the most, so that one may be lost."""
         return min(self.heartbeat_interval, self.worker_timeout / 4)

@@ -44,7 +44,7 @@ FIRST_SLOW_DELAY, LONGEST_SLOW_DELAY = 10.0, 640.0
 """The seconds until a slow outcome is tried again. The delay doubles after each try."""
 
 TRIES_OF_LARGE_OUTCOME = 3
-"""How often a large outcome is tried before it is replaced by an error."""
+"""How often the worker tries to write a large outcome before it replaces the outcome by an error."""
 
 LARGE_OUTCOME = 100_000
 """An outcome is large if its result and error have this many characters. A smaller size does not explain a timeout."""
@@ -117,11 +117,11 @@ class PendingOutcomes:
         self.is_slow_alone = False
         """Whether the last batch was a single slow outcome, which must be sent alone."""
         self._waiting: list[Attempt] = []
-        self.aside: list[Attempt] = []  # their rows are locked
+        self.aside: list[Attempt] = []  # attempts whose jobs' rows are locked
         self.slow: list[SlowOutcome] = []
         self._batch_size = BatchSize()
-        self._sent: list[Attempt] = []  # the attempts whose outcomes were sent, and not answered yet
-        self._sent_slow: SlowOutcome | None = None  # the slow outcome that was sent, and not answered yet
+        self._sent_attempts: list[Attempt] = []  # the attempts whose outcomes were sent, and not answered yet
+        self._sent_slow_outcome: SlowOutcome | None = None  # the slow outcome that was sent, and not answered yet
 
     @property
     def attempts(self) -> list[Attempt]:
@@ -143,19 +143,19 @@ class PendingOutcomes:
         if self.next_check <= now:
             self._set_locked_aside(locked)
         self.has_more = self.has_more and bool(self._waiting)
-        self._sent_slow = self._due_slow(locked, now) if self.slow else None
-        self.is_slow_alone = self._sent_slow is not None
-        self._sent = [self._sent_slow.attempt] if self._sent_slow else self._batch()
-        return self._sent
+        self._sent_slow_outcome = self._due_slow(locked, now) if self.slow else None
+        self.is_slow_alone = self._sent_slow_outcome is not None
+        self._sent_attempts = [self._sent_slow_outcome.attempt] if self._sent_slow_outcome else self._batch()
+        return self._sent_attempts
 
     def answered(self) -> None:
         """Note that the last batch was answered, and remove its attempts."""
-        sent, self._sent = self._sent, []
-        if self._sent_slow:
-            self.slow.remove(self._sent_slow)
-            self._sent_slow = None
-        elif sent:
-            self._waiting = self._waiting[len(sent) :]
+        sent_attempts, self._sent_attempts = self._sent_attempts, []
+        if self._sent_slow_outcome:
+            self.slow.remove(self._sent_slow_outcome)
+            self._sent_slow_outcome = None
+        elif sent_attempts:
+            self._waiting = self._waiting[len(sent_attempts) :]
             self._batch_size.succeeded()
             for slow in self.slow:
                 slow.others_were_written = True
@@ -169,26 +169,26 @@ class PendingOutcomes:
     def failed(self, *, alone: bool, timed_out: bool, now: float) -> None:
         """Note that the statement failed. The next batch first checks which rows are locked.
 
-        alone: whether the exchange had no claim, which could be the cause. timed_out: whether the database could be
-        reached, but took too long.
+        alone: whether the exchange had no claim, so that the claim cannot be the cause. timed_out: whether the database
+        could be reached, but took too long.
         """
         if self._waiting:
             self.next_check = 0.0
         self.has_more = sum(size_of_outcome(attempt.outcome) for attempt in self._waiting) > MOST_CHARACTERS_WAITING
-        sent, self._sent = self._sent, []
-        slow, self._sent_slow = self._sent_slow, None
+        sent_attempts, self._sent_attempts = self._sent_attempts, []
+        slow, self._sent_slow_outcome = self._sent_slow_outcome, None
         if slow:
             if timed_out:
                 slow.failed(now)
-        elif sent and alone:
-            self._batch_size.failed(len(sent))
-            if timed_out and len(sent) == 1:
-                self._waiting.remove(sent[0])
-                logs.outcome_slow(sent[0].job, sent[0].outcome, FIRST_SLOW_DELAY)
-                self.slow.append(SlowOutcome(sent[0], now + FIRST_SLOW_DELAY))
+        elif sent_attempts and alone:
+            self._batch_size.failed(len(sent_attempts))
+            if timed_out and len(sent_attempts) == 1:
+                self._waiting.remove(sent_attempts[0])
+                logs.outcome_slow(sent_attempts[0].job, sent_attempts[0].outcome, FIRST_SLOW_DELAY)
+                self.slow.append(SlowOutcome(sent_attempts[0], now + FIRST_SLOW_DELAY))
 
     def _due_slow(self, locked: Locked, now: float) -> SlowOutcome | None:
-        """The slow outcome to send now; `None` if no slow outcome is due, or if its row is locked.
+        """Return the slow outcome to send now; `None` if no slow outcome is due, or if its row is locked.
 
         Between two tries of a slow outcome, the other waiting outcomes are written.
         """
@@ -212,8 +212,8 @@ class PendingOutcomes:
     def _set_locked_aside(self, locked: Locked) -> None:
         attempts = self.aside + self._waiting
         ids = locked([attempt.job.ref for attempt in attempts])
-        if new := [attempt.job.id for attempt in self._waiting if attempt.job.id in ids]:
-            logs.rows_locked(self._waiting[0].worker, new[0], len(new))
+        if newly_locked_ids := [attempt.job.id for attempt in self._waiting if attempt.job.id in ids]:
+            logs.rows_locked(self._waiting[0].worker, newly_locked_ids[0], len(newly_locked_ids))
         self._waiting = [attempt for attempt in attempts if attempt.job.id not in ids]
         self.aside = [attempt for attempt in attempts if attempt.job.id in ids]
         self.next_check = time.monotonic() + LOCKED_CHECK_SECONDS if ids else NEVER
@@ -229,7 +229,7 @@ EVENTS: dict[str, type[AttemptsEnded]] = {
 
 
 DUPLICATE = "an outcome of this attempt came before"
-"""Why a second outcome of the same attempt is dropped."""
+"""The reason in the log line when a second outcome of the same attempt is dropped."""
 
 
 class OutcomeReports:
@@ -247,8 +247,8 @@ class OutcomeReports:
         self._dispatcher = dispatcher
         self._observers = observers
         self._remembered, self._not_held = remembered, not_held
-        self._newer: set[LeaseRef] = set()
-        self._older: set[LeaseRef] = set()
+        self._newer_refs: set[LeaseRef] = set()
+        self._older_refs: set[LeaseRef] = set()
 
     def report(
         self, attempts: list[Attempt], settled: Collection[LeaseRef], refused: Mapping[LeaseRef, Outcome]
@@ -259,12 +259,12 @@ class OutcomeReports:
         """
         ended: defaultdict[type[AttemptsEnded], list[Attempt]] = defaultdict(list)
         duplicates: list[Attempt] = []
-        for sent in attempts:
-            ref = sent.job.ref
-            if ref not in settled and (ref in self._newer or ref in self._older):
-                duplicates.append(sent)
+        for sent_attempt in attempts:
+            ref = sent_attempt.job.ref
+            if ref not in settled and (ref in self._newer_refs or ref in self._older_refs):
+                duplicates.append(sent_attempt)
                 continue
-            attempt = sent._replace(outcome=refused[ref]) if ref in refused else sent
+            attempt = sent_attempt._replace(outcome=refused[ref]) if ref in refused else sent_attempt
             kind = EVENTS[attempt.outcome.status] if attempt.is_written or ref in settled else LeasesLost
             ended[kind].append(attempt)
         self.lost += ended.pop(LeasesLost, [])
@@ -287,12 +287,12 @@ class OutcomeReports:
             store.note_attempts(noted)
         ended: defaultdict[type[AttemptsEnded], list[Attempt]] = defaultdict(list)
         not_held: list[Attempt] = []
-        for sent in self.lost:
-            lease = leases.get(sent.job.ref)
+        for sent_attempt in self.lost:
+            lease = leases.get(sent_attempt.job.ref)
             if self._not_held and lease is None:  # the lease is valid, so another process holds the job
-                not_held.append(sent)
+                not_held.append(sent_attempt)
                 continue
-            kind, attempt = ended_otherwise(sent, lease)
+            kind, attempt = ended_otherwise(sent_attempt, lease)
             ended[kind].append(attempt)
         self.lost = []
         self._send(ended)
@@ -305,13 +305,13 @@ class OutcomeReports:
                 observer.ended(kind, attempts)
             self._dispatcher.send(kind(attempts))
             if self._remembered:  # remember the attempts in two sets, and drop the older set when the newer is full
-                self._newer.update(attempt.job.ref for attempt in attempts)
-                if len(self._newer) >= self._remembered:
-                    self._newer, self._older = set(), self._newer
+                self._newer_refs.update(attempt.job.ref for attempt in attempts)
+                if len(self._newer_refs) >= self._remembered:
+                    self._newer_refs, self._older_refs = set(), self._newer_refs
 
 
 def ended_otherwise(attempt: Attempt, lease: LostLease | None) -> tuple[type[AttemptsEnded], Attempt]:
-    """For an attempt whose lease had ended before the settle, find the class of event, and its real outcome."""
+    """Return the class of event, and the attempt with its real outcome, if its lease had ended before the settle."""
     if lease is None:
         return LeasesLost, attempt
     if lease.cancel_reason is not None:

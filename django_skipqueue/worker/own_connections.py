@@ -27,7 +27,7 @@ KEEPALIVES = {
     "keepalives_count": 3,
     "tcp_user_timeout": 10_000,
 }
-"""Options of libpq with which the client detects a dead server within seconds. The project's options override them."""
+"""Options of libpq, with which a client detects a dead server within seconds. The project's options override these."""
 
 SERVER_KEEPALIVES = (
     "-c tcp_keepalives_idle=5 -c tcp_keepalives_interval=2 -c tcp_keepalives_count=3 -c tcp_user_timeout=10000"
@@ -42,7 +42,7 @@ READ_COMMITTED = r"-c default_transaction_isolation=read\ committed"
 
 
 def guard(connection: BaseDatabaseWrapper, alias: str, *, timeouts: bool = True) -> None:
-    """Set timeouts and READ COMMITTED for this connection, from the next time that it is opened."""
+    """Set timeouts and READ COMMITTED for this connection. They take effect when it is opened the next time."""
     project_options = connections.settings[alias].get("OPTIONS", {}).get("options", "")
     options = {**KEEPALIVES, **connection.settings_dict["OPTIONS"]}
     # If an option is repeated, PostgreSQL uses the last one. So the project's timeouts override our timeouts, and our

@@ -26,7 +26,7 @@ from .own_connections import dedicated_connection, guard
 OLDEST_POSTGRESQL = 15
 
 CHECK_TIME = 5.0
-"""If there are several databases, the seconds for which each may delay the start of the command."""
+"""If there are several databases, the seconds for which each database may delay the start of the command."""
 
 
 class QueueUnreachable(QueueUnavailable):
@@ -58,7 +58,7 @@ def check_databases(aliases: Sequence[str]) -> list[QueueUnreachable]:
 
 
 def engine_problem(alias: str) -> Problem | None:
-    """The problem with this database, if the settings alone show one."""
+    """Return the problem with this database, if the settings alone show one."""
     if alias not in connections:
         aliases = ", ".join(sorted(connections))
         return Problem(f"DATABASES has no alias {alias!r}.", f"Choose one of {aliases} for the queue.")
@@ -68,7 +68,7 @@ def engine_problem(alias: str) -> Problem | None:
 
 
 def version_problem(alias: str, version: int) -> Problem | None:
-    """The problem with the version of the server, if it is too old. `version`: a number such as 180004."""
+    """Return the problem with the version of the server, if it is too old. `version` is a number such as 180004."""
     if version >= OLDEST_POSTGRESQL * 10_000:
         return None
     return Problem(
@@ -113,26 +113,26 @@ def _sentences(text: str) -> str:
 
 @contextmanager
 def answers_required(seconds: float = CHECK_TIME) -> Iterator[None]:
-    """Raise `OperationalError` if the block takes longer, because the server hangs. Only for the main thread."""
+    """Raise `OperationalError` if the block takes longer, because the server hangs. Works only in the main thread."""
 
     def give_up(*_: Any) -> NoReturn:
         raise OperationalError(f"no answer for {seconds:g} s")
 
-    before = signal.signal(signal.SIGALRM, give_up)
+    handler_before = signal.signal(signal.SIGALRM, give_up)
     signal.setitimer(signal.ITIMER_REAL, seconds)
     try:
         yield
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+        signal.signal(signal.SIGALRM, handler_before)
 
 
 def missing_migrations(connection: BaseDatabaseWrapper) -> list[str]:
-    """The names of our migrations that were not applied to this database."""
+    """Return the names of the package's migrations that were not applied to this database."""
     loader = MigrationLoader(connection)
     apps = own_apps()
-    ours = {key for key in loader.disk_migrations if key[0] in apps}
-    return sorted(name for app, name in ours - set(loader.applied_migrations or {}))
+    own_migrations = {key for key in loader.disk_migrations if key[0] in apps}
+    return sorted(name for app, name in own_migrations - set(loader.applied_migrations or {}))
 
 
 ECHO_SECONDS = 1.0
@@ -140,9 +140,9 @@ ECHO_SECONDS = 1.0
 
 
 def pools_transactions(alias: str) -> bool:
-    """Whether a pooler may give each transaction of a connection another session. If so, this takes a second.
+    """Return whether a pooler may give each transaction of a connection another session. If so, this takes a second.
 
-    There is a pooler if the client sees another process id than the server's. If a notification arrives, the pooler
+    There is a pooler if the client and the server report different process ids. If a notification arrives, the pooler
     gives only whole sessions to its clients.
     """
     with dedicated_connection(alias) as connection:

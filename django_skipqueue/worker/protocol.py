@@ -1,7 +1,7 @@
-"""How a supervisor and its workers communicate: by commands, exit codes, and shared memory.
+"""A supervisor and its workers communicate by commands, exit codes, and shared memory.
 
-The supervisor writes commands into a pipe, the worker's lifeline. It does not use signals, because a terminal or an
-init system may also send these. When the pipe ends, the supervisor is gone. A worker reports by its exit code why it
+The supervisor writes commands into a pipe, the worker's lifeline. It does not send signals, because a terminal or an
+init system may also send signals. When the pipe ends, the supervisor is gone. A worker reports by its exit code why it
 ended.
 
 In the shared memory, the worker's control loop writes a stamp in each turn, by which the supervisor detects a frozen
@@ -9,8 +9,8 @@ loop. The worker also shows how many slots are free, which calls it has answered
 is a command by which the supervisor tells a worker to look for jobs.
 
 The supervisor watches the queues for its workers, so that an idle worker sends no statements, and one notification
-wakes one worker. In the shared memory, it promises until when it will do so. If the supervisor hangs, the promise ends
-by itself, and the worker looks for jobs on its own.
+wakes one worker. It writes into the shared memory until when it promises to watch. If the supervisor hangs, the promise
+ends by itself, and the worker looks for jobs on its own.
 
 `HangingQueues` remembers the queues whose jobs were stuck, even after the worker process was replaced.
 """
@@ -74,7 +74,7 @@ def describe_exit(code: int) -> str:
 
 
 def signal_name(number: int) -> str:
-    """The name of a signal, such as `SIGTERM` for 15."""
+    """Return the name of a signal, such as `SIGTERM` for 15."""
     try:
         return signal.Signals(number).name
     except ValueError:  # a real-time signal
@@ -92,7 +92,7 @@ class Stamp(NamedTuple):
     jobs_done: int
     """The number of attempts that the process has settled."""
     within: float
-    """The loop will write its next stamp within this many seconds."""
+    """The loop promises to write its next stamp within this many seconds."""
 
 
 class Stamps:
@@ -115,8 +115,8 @@ HANGING_ENTRIES = 128
 """How many stuck attempts are remembered."""
 
 SHORTEST_MEMORY = 60.0
-"""A stuck attempt is remembered for this many seconds, or for twice its duration if that is longer. So when another
-attempt hangs for as long, the first attempt is still remembered."""
+"""A stuck attempt is remembered for this many seconds, or for twice its duration if this is longer. So when another
+attempt hangs equally long, the first attempt is still remembered."""
 
 
 class HangingQueues:
@@ -206,7 +206,7 @@ class SharedCounts:
     is_session: int = _count(8)
     """Whether connections to the database are sessions, which no pooler gives to other clients."""
     watched_until: float = _time(9)
-    """Until when the supervisor promises to call the worker if there are jobs."""
+    """The time until which the supervisor promises to call the worker if there are jobs."""
     heartbeat_at: float = _time(10)
     """When the supervisor last wrote the worker's heartbeat successfully; 0 if it never did."""
 
@@ -223,7 +223,7 @@ class SharedCounts:
         self._read += 1
 
     def begin_claim(self) -> None:
-        """Note that a claim begins, which answers all calls that were read before."""
+        """Note that a claim begins. It answers all calls that the worker has read before."""
         self.heard = self._read
 
     def end_claim(self) -> None:
@@ -231,7 +231,7 @@ class SharedCounts:
         self._answered = self.heard
 
     def offer(self, *, slots: int, room: int, claimed: int, running: int = 0) -> None:
-        """Show the supervisor how many jobs the worker could take and has, and how many calls it has answered."""
+        """Show the supervisor how many jobs the worker has and could take, and how many calls it has answered."""
         counts = self._counts
         counts[CLAIMED] = claimed
         counts[RUNNING] = running

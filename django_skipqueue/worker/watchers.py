@@ -3,9 +3,9 @@
 `CancelCheck` checks only jobs that the worker already held at the previous check. So a short job costs no statement,
 and a long job is checked within a second.
 
-An orphan is a job whose row names this worker, but of which the worker does not know. This happens if a claim is
-committed, but its answer is lost with the connection, or if a release skips a row that another transaction has locked.
-While this worker lives, no other process recovers its orphans. So the worker releases them itself.
+An orphan is a job whose row names this worker, but which the worker does not know. A job becomes an orphan if its claim
+is committed, but the result is lost with the connection, or if a release skips a row that another transaction has
+locked. While this worker lives, no other process recovers its orphans. So the worker releases them itself.
 
 A suspect is a job that was running in two workers, one after the other, when these workers died. It must run alone in a
 process. A worker with several slots offers the suspect to its supervisor, which starts a process that takes over the
@@ -42,11 +42,11 @@ class CancelCheck(Service):
     def __init__(
         self, held: Callable[[], Collection[LeaseRef]], drop_lost: Callable[[Sequence[LeaseRef]], object]
     ) -> None:
-        """held: returns all leases of the worker. drop_lost: of the given jobs, drops the jobs with lost leases."""
+        """held: returns all leases of the worker. drop_lost: drops those of the given jobs whose leases were lost."""
         self._held = held
         self.drop_lost = drop_lost
         self._next_check = 0.0
-        self._seen: set[LeaseRef] = set()
+        self._previously_held: set[LeaseRef] = set()
 
     @property
     def due_at(self) -> float:
@@ -55,14 +55,14 @@ class CancelCheck(Service):
     def run(self, now: float) -> None:
         self._next_check = now + CANCEL_CHECK_SECONDS
         held = self._held()
-        old, self._seen = self._seen.intersection(held), set(held)
-        if old:
-            self.drop_lost(sorted(old))
+        held_before, self._previously_held = self._previously_held.intersection(held), set(held)
+        if held_before:
+            self.drop_lost(sorted(held_before))
 
 
 ORPHAN_CHECK_DELAYS = (0.0, 1 / 60, 1 / 10, 1.0)
 """When to check after the connection is open again, as multiples of the worker timeout. With a worker timeout of 60 s,
-after 0, 1, 6 and 60 s. Later checks come once per worker timeout."""
+the checks come after 0, 1, 6 and 60 s. Later checks come once per worker timeout."""
 
 ORPHAN_CHECK_REFUSED_SECONDS = 60.0
 """The seconds until the next check after a database error, or the worker timeout if that is longer."""
@@ -112,33 +112,33 @@ class Suspects(Service):
         self._put_back = put_back
         self._offered: list[ClaimedJob] = []  # at most one job
         self._offered_until = NEVER
-        self._others: list[ClaimedJob] = []
+        self._not_offered: list[ClaimedJob] = []
 
     @property
     def due_at(self) -> float:
-        return 0.0 if self._others else self._offered_until
+        return 0.0 if self._not_offered else self._offered_until
 
     def take(self, suspects: list[ClaimedJob], now: float) -> None:
-        """Offer the first of these suspects, if the worker offers none yet. The others will be put back."""
+        """Offer the first of these suspects, unless the worker already offers one. The other suspects are put back."""
         for job in suspects:
             if self._offered:
-                self._others.append(job)
+                self._not_offered.append(job)
             else:
                 self._offered, self._offered_until = [job], now + SUSPECT_OFFER_SECONDS
                 self._shared.offer_suspect(job.ref)
 
     def run(self, now: float) -> None:
-        others, self._others = self._others, []
-        self._put_back((self._withdraw_offer() if self._offered_until <= now else []) + others)
+        not_offered, self._not_offered = self._not_offered, []
+        self._put_back((self._withdraw_offer() if self._offered_until <= now else []) + not_offered)
 
     def withdraw(self) -> list[ClaimedJob]:
-        others, self._others = self._others, []
-        return self._withdraw_offer() + others
+        not_offered, self._not_offered = self._not_offered, []
+        return self._withdraw_offer() + not_offered
 
     def drop(self, refs: Container[LeaseRef]) -> list[ClaimedJob]:
         """Forget the suspects with these leases, because they were taken over or cancelled."""
-        dropped = [job for job in [*self._offered, *self._others] if job.ref in refs]
-        self._others = [job for job in self._others if job.ref not in refs]
+        dropped = [job for job in [*self._offered, *self._not_offered] if job.ref in refs]
+        self._not_offered = [job for job in self._not_offered if job.ref not in refs]
         if any(job.ref in refs for job in self._offered):
             self._withdraw_offer()
         return dropped
@@ -229,9 +229,9 @@ class Recycling(Service):
         self._recycle = recycle
         self._is_decided = False
         self._interrupter = interrupter
-        self._ran_before: set[LeaseRef] | None = None
+        self._previously_running: set[LeaseRef] | None = None
         self._next_quiet_check = 0.0
-        self._ends_anyway = options.max_jobs is not None  # do not replace it: a new process would count jobs from 0
+        self._ends_anyway = options.max_jobs is not None  # do not replace it, as a new process would count from 0
         self._max_jobs = options.max_jobs_per_worker
         self._max_memory_mb = options.max_memory_mb
         self._next_memory_check = 0.0
@@ -243,7 +243,7 @@ class Recycling(Service):
         if self._max_jobs is not None and self._jobs_done() >= self._max_jobs:
             return 0.0
         memory_check = NEVER if self._max_memory_mb is None else self._next_memory_check
-        return min(memory_check, self._next_look_for_quiet())
+        return min(memory_check, self._quiet_check_at())
 
     def run(self, now: float) -> None:
         if reason := self._reason(now):
@@ -258,26 +258,26 @@ class Recycling(Service):
             self._next_memory_check = now + MEMORY_CHECK_SECONDS
             if (size := resident_mb()) > self._max_memory_mb:
                 return f"it has grown to {size:,.0f} MiB"
-        if self._next_look_for_quiet() <= now and self._is_quiet(now):
+        if self._quiet_check_at() <= now and self._is_quiet(now):
             return "an attempt in it was interrupted"
         return None
 
-    def _next_look_for_quiet(self) -> float:
+    def _quiet_check_at(self) -> float:
         if self._ends_anyway:
             return NEVER
         return max(self._interrupter.interrupted_at + RECYCLING_DELAY, self._next_quiet_check)
 
     def _is_quiet(self, now: float) -> bool:
-        """Whether all running attempts have begun since the previous check, so that the process can soon end."""
+        """Return whether all running attempts have begun since the previous check, so that the process can end soon."""
         self._next_quiet_check = now + QUIET_CHECK_SECONDS
         running = self._interrupter.running()
-        ran_before, self._ran_before = self._ran_before, running
-        if not running or (ran_before is not None and not running & ran_before):
+        previously_running, self._previously_running = self._previously_running, running
+        if not running or (previously_running is not None and not running & previously_running):
             return True
         interrupted_at = self._interrupter.interrupted_at
-        if ran_before and interrupted_at + RECYCLING_LOGGED_AFTER <= now and self._logged_for != interrupted_at:
+        if previously_running and interrupted_at + RECYCLING_LOGGED_AFTER <= now and self._logged_for != interrupted_at:
             self._logged_for = interrupted_at
-            self._log_wait(running & ran_before)
+            self._log_wait(running & previously_running)
         return False
 
 
@@ -287,7 +287,7 @@ MEBIBYTE = 1024 * 1024
 
 
 def resident_mb() -> float:
-    """The memory (resident size) of this process in MiB; on a system without /proc, its maximum so far."""
+    """Return the memory (resident size) of this process in MiB; on a system without /proc, its maximum so far."""
     size = resident_bytes(os.getpid())
     if size is None:
         largest = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -296,13 +296,13 @@ def resident_mb() -> float:
 
 
 def resident_mb_of(pid: int) -> int | None:
-    """The memory of a process in whole MiB; `None` on a system without /proc, or if the process is gone."""
+    """Return the memory of a process in whole MiB; `None` on a system without /proc, or if the process is gone."""
     size = resident_bytes(pid)
     return None if size is None else round(size / MEBIBYTE)
 
 
 def resident_bytes(pid: int) -> int | None:
-    """The memory of a process in bytes; `None` on a system without /proc, or if the process is gone."""
+    """Return the memory of a process in bytes; `None` on a system without /proc, or if the process is gone."""
     try:
         pages = int((PROC / str(pid) / "statm").read_text().split()[1])
     except (OSError, IndexError):

@@ -1,4 +1,4 @@
-"""`WorkerLoop`: the control loop of a worker process, which claims jobs, runs them, and writes their outcomes."""
+"""`WorkerLoop` is the control loop of a worker process. It claims jobs, runs them, and writes their outcomes."""
 
 import time
 
@@ -75,7 +75,7 @@ class WorkerLoop(ControlLoop):
         if suspect:
             services.insert(0, TakeOver(self._store, suspect, id, taken=self.in_flight.take_over, gone=self.stop))
         self._make_loop(services)
-        self._claims_nothing_because = ""  # the last reason that was logged
+        self._pause_reason = ""  # the last reason that was logged
 
     def _services(self, options: WorkerOptions, interrupter: Interrupter) -> list[Service]:
         in_flight, control = self.in_flight, self.control
@@ -117,16 +117,16 @@ class WorkerLoop(ControlLoop):
         self._loop.run_due()
         if self.stopping:
             return
-        reason = ""  # why the worker claims nothing, although it has free slots
+        reason = ""  # why the worker does not claim jobs, although it has free slots
         if self.dispatcher.is_full:
             reason = "too many events wait for signal receivers"
         elif not self.own_row.is_alive(time.monotonic()) and not self.control.is_broken:
             reason = "it could not write a heartbeat for half the worker timeout"
-        if reason and reason != self._claims_nothing_because:
+        if reason and reason != self._pause_reason:
             liveness_logs.claiming_paused(self.name, reason)
-        elif self._claims_nothing_because and not reason:
+        elif self._pause_reason and not reason:
             liveness_logs.claiming_resumed(self.name)
-        self._claims_nothing_because = reason
+        self._pause_reason = reason
 
     def _exchanged(self, found_empty: bool) -> None:
         """After an exchange, stop if `--max-jobs` is reached, or if `--drain` was given and no jobs are left."""
@@ -137,7 +137,7 @@ class WorkerLoop(ControlLoop):
     def _enforce_limits(self) -> None:
         """Interrupt attempts that have timed out. Other jobs get the slots of attempts that are stuck.
 
-        Have the process replaced if all slots are stuck, or if code of finished attempts blocks other jobs.
+        If all slots are stuck, or if code of finished attempts blocks other jobs, the process ends and is replaced.
         """
         for running in self.pool.enforce_limits():
             self.in_flight.claiming.gave_up(running.job, running.started, time.monotonic())
@@ -173,10 +173,10 @@ class WorkerLoop(ControlLoop):
                 self.stop()
 
     def has_runnable_jobs(self) -> bool:
-        """Whether a job of this worker's queues is queued or due. The last claim may have skipped it."""
+        """Return whether a job of this worker's queues is queued or due. The last claim may have skipped such a job."""
         if any(part.before_drained(self._store) for part in installed_parts() if part.before_drained is not None):
             return True
-        if self._store.admit().goes_on or sweep_gates(self._store):
+        if self._store.admit().has_changed_jobs or sweep_gates(self._store):
             return True
         next_due = self._store.next_due()
         if next_due is not None and next_due <= 0:
@@ -184,7 +184,7 @@ class WorkerLoop(ControlLoop):
         return any(self.options.serves(name) for name in self._store.queues_with_jobs())
 
     def _has_orphans(self) -> bool:
-        """Whether the row of a job names this worker, although it holds no job. If so, the orphan check releases it."""
+        """Return whether the row of a job names this worker, which holds no job. The orphan check releases this job."""
         if self.id not in held_now(self._store, shown=1):
             return False
         self.in_flight.orphan_check.expect(time.monotonic())
@@ -204,15 +204,15 @@ class WorkerLoop(ControlLoop):
     # Stopping
 
     def _shut_down(self) -> None:
-        """Release jobs that have not started, settle jobs when they finish, and release the others at the deadline.
+        """Release jobs that have not started, settle jobs when they finish, and release all others at the deadline.
 
         The worker does not wait for stuck attempts. If a stuck attempt was kept back, its outcome is written at the
         end.
         """
         in_flight = self.in_flight
         in_flight.begin_to_stop()
-        while in_flight.has_open_jobs and (left := self._shutdown_deadline - time.monotonic()) > 0:
-            self._sleep(left)
+        while in_flight.has_open_jobs and (seconds_left := self._shutdown_deadline - time.monotonic()) > 0:
+            self._sleep(seconds_left)
             self._turn()
         self.pool.charge_only_stuck()
         self._stamp()

@@ -8,17 +8,21 @@ from typing import Any, NoReturn, TypeVar
 
 T = TypeVar("T")
 
+LEAST_PAUSE, LONGEST_PAUSE = 0.005, 0.05
+"""Seconds between two looks at a condition. Most conditions ask PostgreSQL, so the looks of a long wait are rarer."""
+
 DEADLINE = 40.0
 """The longest wait in seconds. Only a failing test waits so long, so it is far more than a busy machine needs."""
 
 
 def wait_until(condition: Callable[[], T], what: str = "", *, deadline: float = DEADLINE) -> T:
     """Call `condition` until it returns a true value, and return the value. Fails after `deadline` seconds."""
-    end = time.monotonic() + deadline
+    began = time.monotonic()
     while not (value := condition()):
-        if time.monotonic() > end:
+        waited = time.monotonic() - began
+        if waited > deadline:
             raise AssertionError(f"After {deadline:g} s still not so: {what or condition}")
-        time.sleep(0.005)
+        time.sleep(min(max(LEAST_PAUSE, waited / 10), LONGEST_PAUSE))
     return value
 
 

@@ -389,7 +389,7 @@ SELECT 'chaos_tenant', job_id FROM chaos_tenant.chaos_row UNION SELECT 'public',
 """
 
 ATOMIC_TASKS = ("tests.chaos.jobs.work_atomic", "tests.chaos.jobs.work_completing")
-WITH_STEPS = ("tests.chaos.jobs.go_on",)
+TASKS_WITH_STEPS = ("tests.chaos.jobs.go_on",)
 TASKS_THAT_WRITE_ROWS = ("tests.chaos.jobs.write_row", "tests.chaos.jobs.write_row_again")
 
 
@@ -410,7 +410,7 @@ def gather(connection: psycopg.Connection[Any], **known: Any) -> Evidence:
             BatchChange(seq, batch, parent, what, frozenset(calls))
             for seq, batch, parent, what, calls in connection.execute(BATCHES)
         ],
-        with_steps={promise.job for promise in promises if promise.task in WITH_STEPS},
+        with_steps={promise.job for promise in promises if promise.task in TASKS_WITH_STEPS},
         children={job for (job,) in connection.execute(CHILDREN)},
         recorded={job: tuple(names) for job, names in connection.execute(RECORDED)},
         signals=dict(connection.execute(SIGNALS).fetchall()),

@@ -253,7 +253,7 @@ class Load:
         self._with_steps = [*self._with_steps[-40:], self._ids[-1]]
 
     def _signal(self) -> None:
-        """To a job that waits for the signal, has not come to the wait, has got the signal, or is finished."""
+        """Send a signal to a job that waits for it, has not come to the wait, has got the signal, or is finished."""
         if self._with_steps:
             id = self._choose.choice(self._with_steps)
             with contextlib.suppress(Rollback), transaction.atomic():

@@ -29,11 +29,11 @@ LONG_TIMEOUTS: dict[str, float] = {"connect_seconds": DEADLINE, "seconds": DEADL
 
 @pytest.fixture
 def proxy() -> Iterator[Proxy]:
-    """The proxy in front of the database `other`."""
-    made = Proxy()
-    with reached_at("other", made.settings):
-        yield made
-        made.close()  # ends connections that are still being made
+    """Put a proxy in front of the database `other`, and yield the proxy."""
+    proxy_of_other = Proxy()
+    with reached_at("other", proxy_of_other.settings):
+        yield proxy_of_other
+        proxy_of_other.close()  # ends connections that are still being made
 
 
 def count_queued(store: Store) -> int:
@@ -46,10 +46,10 @@ def test_each_database_is_read_in_a_thread_of_its_own() -> None:
     make_job()
     make_job(using="other")
     make_job(using="other")
-    meeting = threading.Barrier(2)
+    barrier = threading.Barrier(2)
 
     def read(store: Store) -> int:
-        meeting.wait(DEADLINE)  # if the databases were read one after the other, the barrier would break
+        barrier.wait(DEADLINE)  # if the databases were read one after the other, the barrier would break
         return count_queued(store)
 
     assert read_at_once(BOTH, read, **LONG_TIMEOUTS) == {"default": 1, "other": 2}
@@ -59,10 +59,10 @@ def test_the_threads_close_their_connections() -> None:
     def read(store: Store) -> tuple[int, str]:
         return backend_pid(store), threading.current_thread().name
 
-    found = read_at_once(BOTH, read, **LONG_TIMEOUTS)
-    pids, names = zip(*(each for each in found.values() if each), strict=True)
+    results = read_at_once(BOTH, read, **LONG_TIMEOUTS)
+    pids, names = zip(*(result for result in results.values() if result), strict=True)
     assert names == ("read default", "read other")
-    wait_until(lambda: not number_of_sessions(pids), "their sessions are gone")
+    wait_until(lambda: not number_of_sessions(pids), "the sessions of the threads are gone")
 
 
 def number_of_sessions(pids: Any) -> int:
@@ -97,9 +97,9 @@ def test_a_database_whose_statements_fail_has_no_result() -> None:
 def test_a_server_that_never_answers_is_given_up_after_the_connect_timeout(proxy: Proxy) -> None:
     proxy.stall()
     began = time.monotonic()
-    found = read_at_once(BOTH, count_queued, connect_seconds=0.05, seconds=DEADLINE)
+    results = read_at_once(BOTH, count_queued, connect_seconds=0.05, seconds=DEADLINE)
     assert time.monotonic() - began < DEADLINE / 4
-    assert found["other"] is None
+    assert results["other"] is None
     proxy.flow()
 
 
@@ -111,9 +111,9 @@ def test_a_server_that_stalls_within_a_statement_is_given_up_after_the_timeout(p
         return count_queued(store)
 
     began = time.monotonic()
-    found = read_at_once(BOTH, read, connect_seconds=DEADLINE, seconds=3.0)
+    results = read_at_once(BOTH, read, connect_seconds=DEADLINE, seconds=3.0)
     assert time.monotonic() - began < DEADLINE / 4
-    assert found["other"] is None
+    assert results["other"] is None
     wait_until(lambda: not is_read("other"), "the thread has ended")
 
 
@@ -136,8 +136,8 @@ def test_a_bug_is_raised_in_the_callers_thread() -> None:
 
 def test_the_threads_have_the_language_of_the_caller() -> None:
     with translation.override("de"):
-        found = read_at_once(BOTH, lambda store: gettext("Monday"), **LONG_TIMEOUTS)
-        assert found == dict.fromkeys(BOTH, "Montag")
+        results = read_at_once(BOTH, lambda store: gettext("Monday"), **LONG_TIMEOUTS)
+        assert results == dict.fromkeys(BOTH, "Montag")
 
 
 def test_the_callers_connections_stay_open() -> None:

@@ -1,4 +1,4 @@
-"""`counts`: counting stops at the cap."""
+"""`counts`: counting stops one row above the cap, and how such a count is written."""
 
 import pytest
 from django.db import connection

@@ -47,8 +47,8 @@ def test_every_window_is_found_by_the_keys_of_an_index() -> None:
     for state in STATES:
         with CaptureQueriesContext(connection) as queries:
             criteria = Criteria(state=state)
-            found = [job.pk for each in criteria.windows() for job in criteria.within(each)]
-        assert len(found) == len(set(found)) == (ROWS if state is None else ROWS // 5), state
+            ids = [job.pk for window in criteria.windows() for job in criteria.within(window)]
+        assert len(ids) == len(set(ids)) == (ROWS if state is None else ROWS // 5), state
         for query in queries.captured_queries[3:]:  # the first window has no start
             plan = plan_of(query["sql"])
             assert "Seq Scan" not in plan, (state, plan)

@@ -27,7 +27,7 @@ ROWS = 5_000
 
 @pytest.fixture
 def a_job_each_minute() -> None:
-    """A job a minute from the first of January on; between two ids there is a gap."""
+    """Make one job for each minute from the first of January on, with gaps between the ids."""
     with connection.cursor() as cursor:
         cursor.execute(INSERT_JOBS, [ROWS])
 
@@ -72,12 +72,12 @@ def test_a_duration_counts_back_from_now_by_the_clock_of_the_database() -> None:
 
 
 def test_an_insert_that_has_waited_for_a_lock_is_not_missed() -> None:
-    """Its `enqueued_at` is the start of the INSERT, which waited: jobs that were enqueued later have lower ids."""
-    before, late = make_job(enqueued_at=timedelta(minutes=-10)), timedelta(minutes=-5, seconds=-50)
-    jobs = [make_job(enqueued_at=each) for each in (timedelta(minutes=-5), late, timedelta(minutes=-4))]
+    """`enqueued_at` is the time when the INSERT began to wait, so jobs that were enqueued later may have lower ids."""
+    earlier_job, start_of_insert = make_job(enqueued_at=timedelta(minutes=-10)), timedelta(minutes=-5, seconds=-50)
+    jobs = [make_job(enqueued_at=time) for time in (timedelta(minutes=-5), start_of_insert, timedelta(minutes=-4))]
     found = Job.objects.filter(Period(timedelta(minutes=6), timedelta(minutes=5, seconds=30)).has_ids)
     assert jobs[1] in found
-    assert before not in found
+    assert earlier_job not in found
 
 
 def test_without_jobs_a_period_has_no_ids() -> None:

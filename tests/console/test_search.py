@@ -156,13 +156,13 @@ def test_an_argument_whose_name_resembles_a_secret_can_be_found() -> None:
 
 def test_an_argument_that_its_task_redacts_cannot_be_found(registry: Registry) -> None:
     task = job(redact=["pin"])(login_task)
-    made = make_job(task=task.name, args=["ann", "4711"], last_error="E: 4711")
+    job_with_pin = make_job(task=task.name, args=["ann", "4711"], last_error="E: 4711")
     assert found_ids("4711") == found_ids("pin=4711") == found_ids("E: 4711") == set()
-    assert found_ids("user=ann") == {made.pk}
+    assert found_ids("user=ann") == {job_with_pin.pk}
 
 
 def login_task(user: str, pin: str) -> None:
-    """A task with a secret of its own."""
+    """A task whose argument `pin` is secret."""
 
 
 @pytest.mark.parametrize(
@@ -189,9 +189,9 @@ def test_the_fast_condition_before_the_exact_one_leaves_no_match_out(
     make_job(kwargs={"n": value, "large": "z" * 20_000})
     make_job(args=[[{"n": value}]])
     make_job("failed", last_error=f"N: {value}"[:200])
-    fast = found_ids(text)
+    ids_by_fast_condition = found_ids(text)
     monkeypatch.setattr(search, "may_have", lambda *_: Q())
-    assert fast == found_ids(text)
+    assert ids_by_fast_condition == found_ids(text)
 
 
 def test_a_large_column_is_searched_by_the_name_of_an_argument() -> None:
@@ -205,7 +205,7 @@ def test_an_error_is_found_by_the_last_part_of_its_class(text: str, monkeypatch:
     make_job("failed", last_error="KeyError: 'x'")
     make_job("failed", last_error="error:KeyError")
     make_job("failed", last_error="ValueError: 'x'")
-    fast = found_ids(text)
-    assert fast
+    ids_by_fast_condition = found_ids(text)
+    assert ids_by_fast_condition
     monkeypatch.setattr(search, "may_have", lambda *_: Q())
-    assert fast == found_ids(text)
+    assert ids_by_fast_condition == found_ids(text)

@@ -1,4 +1,4 @@
-"""`search_indexes`: an argument of `SEARCHABLE` finds all jobs of its task, however many come after them."""
+"""`search_indexes`: a search by an argument in `SEARCHABLE` finds all jobs of the task, however old they are."""
 
 import json
 from collections.abc import Iterator
@@ -35,7 +35,7 @@ def client(django_user_model: Any) -> Client:
 
 @pytest.fixture(autouse=True)
 def index_of_first_argument(transactional_db: None, settings: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """An index of the first argument of a task; pages search the newest two jobs."""
+    """Make an index of the task's first argument, and let each page search only the newest two jobs."""
     settings.SKIPQUEUE = {**getattr(settings, "SKIPQUEUE", {}), "SEARCHABLE": {ADD: ["a"]}}
     monkeypatch.setattr(search, "WINDOW_SIZE", 2)
     assert skipqueue("index").code == 0
@@ -45,7 +45,7 @@ def index_of_first_argument(transactional_db: None, settings: Any, monkeypatch: 
     connection.close()
 
 
-def make_others(number: int = 5) -> None:
+def make_newer_jobs(number: int = 5) -> None:
     for n in range(number):
         make_job("completed", task=ADD, args=[100 + n])
 
@@ -64,22 +64,22 @@ def test_an_index_finds_old_jobs_by_positional_and_keyword_arguments(client: Cli
     as_text = make_job(task=ADD, kwargs={"a": "7"})
     make_job(task=ADD, args=[1, 7])
     make_job(task=ECHO, args=[7], kwargs={"a": 7})
-    make_others()
-    wanted = [as_text.pk, by_name.pk, by_position.pk]
-    assert listed(client, "?q=a=7") == wanted
+    make_newer_jobs()
+    expected_ids = [as_text.pk, by_name.pk, by_position.pk]
+    assert listed(client, "?q=a=7") == expected_ids
     assert NOTE in page_text(client, "?q=a=7")
     assert listed(client, "?q=a=7&status=failed") == [by_name.pk]
     assert listed(client, '?q=a="7"') == [as_text.pk]
-    assert found_in_terminal("--arg", "a=7") == found_in_terminal("--search", "a=7") == wanted
+    assert found_in_terminal("--arg", "a=7") == found_in_terminal("--search", "a=7") == expected_ids
     assert found_in_terminal("--arg", "a=7", "--failed") == [by_name.pk]
     assert NOTE in skipqueue("list", "--arg", "a=7").err
 
 
 def test_a_search_for_one_indexed_task_covers_all_its_jobs(client: Client) -> None:
-    deep = make_job("completed", task=ADD, args=[7])
-    make_others()
+    old_job = make_job("completed", task=ADD, args=[7])
+    make_newer_jobs()
     for address in (f"?q=a=7&task={ADD}", f"?q=a=7&task={ADD}&status=completed"):
-        assert listed(client, address) == [deep.pk]
+        assert listed(client, address) == [old_job.pk]
         assert NOTE in page_text(client, address)
         assert "Not searched" not in page_text(client, address)
         tabs = {tab.state: str(tab.count) for tab in client.get(LIST + address).context["cl"].tabs if tab.count}
@@ -88,38 +88,38 @@ def test_a_search_for_one_indexed_task_covers_all_its_jobs(client: Client) -> No
     assert "No match." in text
     assert NOTE in text
     result = skipqueue("list", "--task", ADD, "--arg", "a=7", "--json")
-    assert [each["id"] for each in result.objects] == [deep.pk]
+    assert [each["id"] for each in result.objects] == [old_job.pk]
     assert "Not looked at" not in result.err
     assert skipqueue("list", "--task", ADD, "--arg", "a=8").code == 3
 
 
 def test_other_words_and_filters_narrow_a_search_by_index(client: Client) -> None:
-    wanted = make_job("completed", task=ADD, kwargs={"a": 7, "b": 5}, queue_name="mail")
+    matching_job = make_job("completed", task=ADD, kwargs={"a": 7, "b": 5}, queue_name="mail")
     make_job("completed", task=ADD, kwargs={"a": 7, "b": 6}, queue_name="mail")
     make_job("completed", task=ADD, kwargs={"a": 7, "b": 5}, queue_name="other")
-    make_others()
+    make_newer_jobs()
     for task in ("", f"&task={ADD}"):
-        assert listed(client, f"?q=a=7 b=5&queue=mail{task}") == [wanted.pk]
-    assert found_in_terminal("--arg", "a=7", "--arg", "b=5", "--queue", "mail") == [wanted.pk]
+        assert listed(client, f"?q=a=7 b=5&queue=mail{task}") == [matching_job.pk]
+    assert found_in_terminal("--arg", "a=7", "--arg", "b=5", "--queue", "mail") == [matching_job.pk]
 
 
 def test_jobs_of_other_tasks_are_searched_page_by_page(client: Client) -> None:
-    deep = make_job(task=ADD, args=[7])
-    hidden = make_job(task=ECHO, kwargs={"a": 7})
-    make_others()
-    near = make_job(task=ECHO, kwargs={"a": 7})
-    assert listed(client, "?q=a=7") == [near.pk, deep.pk]
+    old_job = make_job(task=ADD, args=[7])
+    old_job_of_other_task = make_job(task=ECHO, kwargs={"a": 7})
+    make_newer_jobs()
+    new_job = make_job(task=ECHO, kwargs={"a": 7})
+    assert listed(client, "?q=a=7") == [new_job.pk, old_job.pk]
     assert "Only the first 2 jobs were searched" in page_text(client, "?q=a=7")
-    assert found_in_terminal("--arg", "a=7") == [deep.pk, near.pk]
-    assert sorted(found_in_terminal("--arg", "a=7", "--all")) == [deep.pk, hidden.pk, near.pk]
+    assert found_in_terminal("--arg", "a=7") == [old_job.pk, new_job.pk]
+    assert sorted(found_in_terminal("--arg", "a=7", "--all")) == [old_job.pk, old_job_of_other_task.pk, new_job.pk]
     everywhere = [pk for look in range(1, 5) for pk in listed(client, f"?q=a=7&look={look}")]
-    assert sorted(everywhere) == [deep.pk, hidden.pk, near.pk]
+    assert sorted(everywhere) == [old_job.pk, old_job_of_other_task.pk, new_job.pk]
 
 
 def test_an_action_on_a_search_by_index_changes_each_job_once(client: Client) -> None:
     make_worker()
     jobs = [make_job("failed", task=ADD, args=[7]) for _ in range(3)]
-    make_others()
+    make_newer_jobs()
     for task in (f"&task={ADD}", ""):
         Job.objects.filter(pk__in=[job.pk for job in jobs]).update(
             status="failed", finished_at=jobs[0].finished_at, gate=None
@@ -133,7 +133,7 @@ def test_an_action_on_a_search_by_index_changes_each_job_once(client: Client) ->
 @pytest.mark.parametrize("search", ["b=7", "order.a=7", "a=[7]", "a"])
 def test_an_argument_without_an_index_is_searched_among_the_newest_jobs(client: Client, search: str) -> None:
     make_job(task=ADD, args=[7])
-    make_others()
+    make_newer_jobs()
     assert "By an index" not in page_text(client, f"?q={search}")
     assert listed(client, f"?q={search}") in ([], listed(client, "?q=a"))
 
@@ -141,11 +141,11 @@ def test_an_argument_without_an_index_is_searched_among_the_newest_jobs(client: 
 def test_a_value_of_very_many_jobs_is_searched_among_the_newest_jobs(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It could take long to filter all jobs that an index finds."""
+    """Filtering all the jobs that the index finds could take long."""
     monkeypatch.setattr(counts, "MOST_JOBS_COUNTED", 3)
     for _ in range(4):
         make_job(task=ADD, args=[7])
-    make_others()
+    make_newer_jobs()
     assert "By an index" not in page_text(client, "?q=a=7")
     assert listed(client, "?q=a=7") == []
 
@@ -155,7 +155,7 @@ def test_a_value_of_very_many_jobs_is_searched_among_the_newest_jobs(
 )
 def test_an_index_that_is_missing_or_invalid_is_not_used(client: Client, statement: str) -> None:
     make_job(task=ADD, args=[7])
-    make_others()
+    make_newer_jobs()
     with connection.cursor() as cursor:
         cursor.execute(statement.format(wanted()[0].name))
     assert listed(client, "?q=a=7") == []
@@ -176,13 +176,13 @@ def test_a_search_reads_the_index_alone() -> None:
                 assert len(index.find(DEFAULT, "777", limit=100)) == 1
             cursor.execute(f"EXPLAIN (ANALYZE, FORMAT JSON) {queries.captured_queries[-1]['sql']}")
             ((document,),) = cursor.fetchall()
-            found = list(nodes(document[0]["Plan"]))
-            assert {node["Index Name"] for node in found if "Index Name" in node} == {index.name}, document
-            assert not [node for node in found if node["Node Type"] == "Seq Scan"], document
+            plan_nodes = list(nodes(document[0]["Plan"]))
+            assert {node["Index Name"] for node in plan_nodes if "Index Name" in node} == {index.name}, document
+            assert not [node for node in plan_nodes if node["Node Type"] == "Seq Scan"], document
 
 
 def pay_by_card(amount: int, *rest: int, card: str = "", **more: Any) -> None:
-    """A task, once it is registered."""
+    """A function that a test registers as a task."""
 
 
 def test_masked_arguments_have_no_index(settings: Any, registry: Any) -> None:

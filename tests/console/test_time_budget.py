@@ -7,7 +7,7 @@ from django_skipqueue.console.counts import TimeBudget
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """A list with the time that the budget reads."""
+    """Return a list whose only item is the time that the budget reads."""
     now = [100.0]
     monkeypatch.setattr("django_skipqueue.console.counts.time.monotonic", lambda: now[0])
     return now

@@ -16,10 +16,10 @@ CARRIERS = {"CARRIERS": {"celery": {"APP": "tests.app.celery_app.app", "QUEUES":
 
 def test_a_worker_of_all_queues_does_not_serve_queues_of_carriers(settings: Any) -> None:
     settings.SKIPQUEUE = CARRIERS
-    of_all_queues, relay = make_worker(queues=[]), make_worker(queues=["pdf"])
+    worker_of_all_queues, relay = make_worker(queues=[]), make_worker(queues=["pdf"])
     workforce = Workforce.now()
-    assert [each.id for each in workforce.serving("mail")] == [of_all_queues.pk]
-    assert [each.id for each in workforce.serving("pdf")] == [relay.pk]
+    assert [worker.id for worker in workforce.serving("mail")] == [worker_of_all_queues.pk]
+    assert [worker.id for worker in workforce.serving("pdf")] == [relay.pk]
 
 
 def test_a_carrier_counts_neither_as_a_live_nor_as_a_dead_worker() -> None:

@@ -28,7 +28,7 @@ TWO_DATABASES = {"DATABASES": ALIASES}
 
 @pytest.fixture(autouse=True)
 def _process_without_a_database(monkeypatch: pytest.MonkeyPatch, settings: Any) -> None:
-    """Write log lines as a process that serves no database does, such as a web server."""
+    """Write log lines as in a web server, which does not serve a queue database."""
     monkeypatch.setattr(log_context, "served", [])
     settings.SKIPQUEUE = TWO_DATABASES
 
@@ -127,17 +127,25 @@ EVENTS_OF_THE_COMMAND = {"supervisor_starting"}
 @pytest.mark.django_db(transaction=True, databases=ALIASES)
 @pytest.mark.parametrize("database", ["default,other", "other"])
 def test_every_line_of_supervisors_and_workers_names_their_database(runworker: Run, database: str) -> None:
-    served = database.split(",")
-    made = {
+    aliases = database.split(",")
+    enqueued_jobs = {
         (alias, Job.objects.db_manager(alias).enqueue(f"extra.jobs.{name}", max_attempts=1).pk)
-        for alias in served
+        for alias in aliases
         for name in ("fail", "afail")
     }
     options = ("--drain", "--name", "w", "--database", database, "--log-format", "json", "--verbosity", "2")
     process = runworker(*options, jobs=CODE, skipqueue=TWO_DATABASES)
     assert process.wait() == 0
-    found = [json.loads(text) for text in process.log.splitlines()]
-    assert {each.get("database") for each in found if each.get("event") not in EVENTS_OF_THE_COMMAND} == set(served)
+    records = [json.loads(text) for text in process.log.splitlines()]
+    assert {record.get("database") for record in records if record.get("event") not in EVENTS_OF_THE_COMMAND} == set(
+        aliases
+    )
     for event in ("job_failed", None):
-        assert {(each["database"], each["job_id"]) for each in found if each.get("event") == event} == made
-    assert {each["event"] for each in found if "event" in each} >= {"worker_started", "worker_stopped", "job_started"}
+        assert {
+            (record["database"], record["job_id"]) for record in records if record.get("event") == event
+        } == enqueued_jobs
+    assert {record["event"] for record in records if "event" in record} >= {
+        "worker_started",
+        "worker_stopped",
+        "job_started",
+    }

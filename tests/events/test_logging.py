@@ -48,22 +48,24 @@ CODE = """
 
 
 def log_record(message: str = "hello", *args: Any, **attributes: Any) -> logging.LogRecord:
-    made = logging.LogRecord("shop", logging.INFO, __file__, 1, message, args, None)
-    made.__dict__.update(attributes)
-    return made
+    record = logging.LogRecord("shop", logging.INFO, __file__, 1, message, args, None)
+    record.__dict__.update(attributes)
+    return record
 
 
-def json_line(made: logging.LogRecord) -> dict[str, Any]:
-    text = JsonFormatter().format(made)
+def json_line(record: logging.LogRecord) -> dict[str, Any]:
+    text = JsonFormatter().format(record)
     assert "\n" not in text
-    found: dict[str, Any] = json.loads(text, parse_constant=lambda constant: pytest.fail(f"{constant} is not JSON"))
-    return found
+    parsed_line: dict[str, Any] = json.loads(
+        text, parse_constant=lambda constant: pytest.fail(f"{constant} is not JSON")
+    )
+    return parsed_line
 
 
 def test_a_json_line_has_the_time_in_utc_and_every_attribute_of_its_record() -> None:
-    made = log_record("sent %s", "it", job_id=7, duration_ms=1.5, order={"id": 4}, queue_name=None)
-    made.created = 1_700_000_000.25
-    assert json_line(made) == {
+    record = log_record("sent %s", "it", job_id=7, duration_ms=1.5, order={"id": 4}, queue_name=None)
+    record.created = 1_700_000_000.25
+    assert json_line(record) == {
         "time": "2023-11-14T22:13:20.250Z",
         "level": "INFO",
         "logger": "shop",
@@ -75,16 +77,16 @@ def test_a_json_line_has_the_time_in_utc_and_every_attribute_of_its_record() -> 
 
 
 def test_a_json_line_has_type_message_and_stack_of_an_exception() -> None:
-    made = log_record()
+    record = log_record()
     try:
         raise KeyError("no such order")
     except KeyError:
-        made.exc_info = sys.exc_info()
-    found = json_line(made)["exception"]
-    assert (found["type"], found["message"]) == ("builtins.KeyError", "'no such order'")
-    assert found["stack"].splitlines()[0] == "Traceback (most recent call last):"
-    made.exc_text = "masked"
-    assert json_line(made)["exception"]["stack"] == "masked"
+        record.exc_info = sys.exc_info()
+    exception = json_line(record)["exception"]
+    assert (exception["type"], exception["message"]) == ("builtins.KeyError", "'no such order'")
+    assert exception["stack"].splitlines()[0] == "Traceback (most recent call last):"
+    record.exc_text = "masked"
+    assert json_line(record)["exception"]["stack"] == "masked"
 
 
 def test_a_json_line_has_the_stack_of_a_record_with_stack_info() -> None:
@@ -105,28 +107,28 @@ def test_the_formatter_raises_for_no_record() -> None:
     for _ in range(100_000):
         deep = [deep]
     values = {"circle": circle, "nan": float("nan"), "keys": {(1, 2): 3}, "broken": Broken(), "text": "\ud800\u2028ü"}
-    found = json_line(log_record("%d", "no number", deep=deep, when=object, **values))
-    assert found["message"] == "%d ('no number',)"
-    assert found["nan"] == "nan"
-    assert found["keys"] == "{(1, 2): 3}"
-    assert found["broken"] == "<Broken that cannot be shown: RuntimeError>"
-    assert found["text"] == values["text"]
-    assert found["when"] == "<class 'object'>"
+    parsed_line = json_line(log_record("%d", "no number", deep=deep, when=object, **values))
+    assert parsed_line["message"] == "%d ('no number',)"
+    assert parsed_line["nan"] == "nan"
+    assert parsed_line["keys"] == "{(1, 2): 3}"
+    assert parsed_line["broken"] == "<Broken that cannot be shown: RuntimeError>"
+    assert parsed_line["text"] == values["text"]
+    assert parsed_line["when"] == "<class 'object'>"
     broken = log_record()
     broken.exc_info = (KeyError, KeyError(Broken()), None)
     assert json_line(broken)["exception"]["message"] == "<KeyError that cannot be shown: RuntimeError>"
 
 
 def test_an_attribute_cannot_replace_the_fields_of_the_line() -> None:
-    made = log_record(time="never", level="none", logger="other", exception="none")
-    assert json_line(made).keys() == {"time", "level", "logger", "message"}
-    assert json_line(made)["level"] == "INFO"
+    record = log_record(time="never", level="none", logger="other", exception="none")
+    assert json_line(record).keys() == {"time", "level", "logger", "message"}
+    assert json_line(record)["level"] == "INFO"
 
 
 def test_outside_of_an_attempt_a_record_has_no_job() -> None:
-    made = log_record()
-    assert JobContextFilter().filter(made)
-    assert {name: getattr(made, name) for name in CONTEXT} == dict.fromkeys(CONTEXT)
+    record = log_record()
+    assert JobContextFilter().filter(record)
+    assert {name: getattr(record, name) for name in CONTEXT} == dict.fromkeys(CONTEXT)
 
 
 def test_a_record_within_an_attempt_has_its_job_unless_it_names_another_job(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -165,15 +167,17 @@ def test_every_json_line_that_a_task_logs_has_its_job(runworker: Run, by: str) -
     environment = {} if options else {"SKIPQUEUE_LOG_FORMAT": "json"}
     process = runworker("--drain", *options, jobs=CODE, environment=environment)
     assert process.wait() == 0
-    found = [json.loads(text) for text in process.log.splitlines()]
-    own = {each["job_id"]: each for each in found if each["logger"] == "shop"}
-    assert own.keys() == {send.pk, asend.pk, fail.pk}
-    assert (own[send.pk]["message"], own[send.pk]["order"]) == ("order 1\nforged", 1)
+    parsed_lines = [json.loads(text) for text in process.log.splitlines()]
+    lines_of_tasks = {
+        parsed_line["job_id"]: parsed_line for parsed_line in parsed_lines if parsed_line["logger"] == "shop"
+    }
+    assert lines_of_tasks.keys() == {send.pk, asend.pk, fail.pk}
+    assert (lines_of_tasks[send.pk]["message"], lines_of_tasks[send.pk]["order"]) == ("order 1\nforged", 1)
     for job in (send, asend, fail):
-        json_line = own[job.pk]
-        assert (json_line["task"], json_line["queue_name"], json_line["attempt"]) == (job.task, "default", 1)
-        assert json_line["worker_id"].startswith(f"{json_line['worker_name']}:")
-    (failed,) = (each for each in found if each.get("event") == "job_failed")
+        line_of_task = lines_of_tasks[job.pk]
+        assert (line_of_task["task"], line_of_task["queue_name"], line_of_task["attempt"]) == (job.task, "default", 1)
+        assert line_of_task["worker_id"].startswith(f"{line_of_task['worker_name']}:")
+    (failed,) = (parsed_line for parsed_line in parsed_lines if parsed_line.get("event") == "job_failed")
     assert failed["exception"]["type"] == "builtins.KeyError"
     assert (failed["job_id"], failed["attempt"], failed["level"]) == (fail.pk, 1, "ERROR")
 

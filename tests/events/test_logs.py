@@ -150,10 +150,10 @@ def test_the_line_about_a_recovered_job_names_its_former_worker(
     job = RecoveredJob(7, "shop.jobs.send", "mail", 2, status, "web:1/2:0123456789ab", since, "{}", since)
     send(JobsRecovered("default", [job]))
     (record,) = log.records
-    text = f"{since.astimezone():{claimed}}"
+    claimed_text = f"{since.astimezone():{claimed}}"
     assert record.levelname == level
     assert record.getMessage() == (
-        f"job recovered task=shop.jobs.send id=7 attempt=2 worker=web:1/2 claimed={text} now={status}"
+        f"job recovered task=shop.jobs.send id=7 attempt=2 worker=web:1/2 claimed={claimed_text} now={status}"
     )
     assert (record.__dict__["worker_id"], record.__dict__["worker_name"]) == ("web:1/2:0123456789ab", "web:1/2")
     assert (record.__dict__["job_id"], record.__dict__["queue_name"]) == (7, "mail")
@@ -189,20 +189,22 @@ def every_record(log: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
         7, "shop.jobs.send", "mail", 2, "queued", "w:1", datetime.now(UTC), "{}", datetime.now(UTC)
     )
     functions = {
-        name: each
+        name: function
         for module in (logs, liveness_logs, queue_logs, relay_logs, carried_logs)
-        for name, each in vars(module).items()
-        if inspect.isfunction(each) and each.__module__ == module.__name__
+        for name, function in vars(module).items()
+        if inspect.isfunction(function) and function.__module__ == module.__name__
     }
     for name, function in functions.items():
         if not name.startswith(("_", "write")) and function.__annotations__["return"] is None:
-            function(**{each: values.get(each, each) for each in inspect.signature(function).parameters})
+            function(
+                **{parameter: values.get(parameter, parameter) for parameter in inspect.signature(function).parameters}
+            )
     for kind in vars(events).values():
         if isinstance(kind, type) and issubclass(kind, Event) and kind.level is not None:
-            given = values | {"jobs": [recovered]}
-            kind(**{field.name: given.get(field.name, field.name) for field in fields(kind)}).write_lines()
-    for of_part in modules_of_parts("lines"):
-        of_part.write_lines()
+            field_values = values | {"jobs": [recovered]}
+            kind(**{field.name: field_values.get(field.name, field.name) for field in fields(kind)}).write_lines()
+    for module_of_part in modules_of_parts("lines"):
+        module_of_part.write_lines()
     BatchesFinished("default", [FinishedBatch(4, "b", None, "{}", 3, 2, 1, is_failure=True)]).write_lines()
     BatchNotFinished("default", 4, OSError("no")).write_lines()
     CallbackSkipped("default", 4, "on_finish", "shop.jobs.send", "k").write_lines()
@@ -226,8 +228,8 @@ def test_every_line_has_an_event_and_key_value_pairs(log: pytest.LogCaptureFixtu
             assert name in record.__dict__, record.getMessage()
         event = record.__dict__["event"].replace("_", " ")
         if event != "supervisor starting":  # its line is a greeting without pairs
-            text = rf'{event}( \w+=([^\s"=]+|"([^"\\]|\\.)*"))+'
-            assert re.fullmatch(text, record.getMessage()), record.getMessage()
+            pattern = rf'{event}( \w+=([^\s"=]+|"([^"\\]|\\.)*"))+'
+            assert re.fullmatch(pattern, record.getMessage()), record.getMessage()
 
 
 def test_the_reference_documents_every_event_and_every_field_of_a_line(log: pytest.LogCaptureFixture) -> None:
@@ -474,11 +476,11 @@ def test_a_secret_in_an_exception_is_masked_in_the_record(
     send(AttemptsFailed([make_attempt(masked)]))
     (record,) = log.records
     assert record.exc_info is not None
-    kind, shown, place = record.exc_info
+    kind, error_in_record, traceback_in_record = record.exc_info
     assert kind is not None
-    assert shown is not None
-    assert place is not None
-    assert (kind.__module__, kind.__qualname__, str(shown)) == ("builtins", "ValueError", "card ••••••")
-    assert secret not in "".join(traceback.format_exception(shown))
+    assert error_in_record is not None
+    assert traceback_in_record is not None
+    assert (kind.__module__, kind.__qualname__, str(error_in_record)) == ("builtins", "ValueError", "card ••••••")
+    assert secret not in "".join(traceback.format_exception(error_in_record))
     assert secret not in logging.Formatter().format(record)
     assert logging.Formatter().format(record).endswith("ValueError: card ••••••")

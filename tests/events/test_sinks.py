@@ -31,22 +31,22 @@ def record_signal() -> Iterator[Callable[[Signal], Received]]:
     def connect(signal: Signal) -> Received:
         received: Received = []
 
-        def note(signal: Signal, sender: str, **values: Any) -> None:
+        def receive(signal: Signal, sender: str, **values: Any) -> None:
             received.append((sender, values))
 
-        signal.connect(note, weak=False)
-        connected.append((signal, note))
+        signal.connect(receive, weak=False)
+        connected.append((signal, receive))
         return received
 
     yield connect
-    for signal, note in connected:
-        signal.disconnect(note)
+    for signal, receive in connected:
+        signal.disconnect(receive)
 
 
 def event_classes(base: type[Event] = Event) -> set[type[Event]]:
     """Every class of event that is sent: the subclasses in the package that have no further subclass there."""
-    own = [each for each in base.__subclasses__() if each.__module__.startswith("django_skipqueue.")]
-    return {kind for each in own for kind in event_classes(each)} if own else {base}
+    subclasses = [subclass for subclass in base.__subclasses__() if subclass.__module__.startswith("django_skipqueue.")]
+    return {kind for subclass in subclasses for kind in event_classes(subclass)} if subclasses else {base}
 
 
 def test_each_class_of_event_has_a_log_level_or_a_signal() -> None:
@@ -54,9 +54,9 @@ def test_each_class_of_event_has_a_log_level_or_a_signal() -> None:
 
 
 def test_each_signal_belongs_to_one_class_of_event() -> None:
-    named = {name for name, value in vars(signals).items() if isinstance(value, Signal)}
-    sent = [id(kind.signal) for kind in event_classes() if kind.signal is not None]
-    assert len(set(sent)) == len(sent) == len(named)
+    signal_names = {name for name, value in vars(signals).items() if isinstance(value, Signal)}
+    sent_signal_ids = [id(kind.signal) for kind in event_classes() if kind.signal is not None]
+    assert len(set(sent_signal_ids)) == len(sent_signal_ids) == len(signal_names)
 
 
 def test_the_fields_of_an_event_cannot_be_assigned(subtests: pytest.Subtests) -> None:
@@ -94,8 +94,8 @@ def test_a_change_by_an_operator_sends_one_signal_for_all_changed_jobs(
     other = make_job("completed").pk
     received = record_signal(signals.jobs_operated)
     arguments = ARGUMENTS.get(verb, [])
-    done = getattr(Job.objects.filter(pk__in=[*changed, other]), verb)(*arguments, by="ada", reason="why")
-    assert done == 2
+    changed_count = getattr(Job.objects.filter(pk__in=[*changed, other]), verb)(*arguments, by="ada", reason="why")
+    assert changed_count == 2
     [(sender, values)] = received
     assert (sender, sorted(values.pop("job_ids"))) == (verb, changed)
     assert values == {"database": "default", "by": "ada", "reason": "why"}
@@ -164,7 +164,7 @@ class Broken:
 
 
 class Counting:
-    """A sink that counts what it gets."""
+    """A sink that counts the events that it gets."""
 
     count = 0
 
@@ -187,7 +187,7 @@ def test_a_sink_that_raises_is_logged_and_the_other_sinks_get_the_event(
 
 
 class Undecided(Counting):
-    """A sink that cannot say what it wants."""
+    """A sink that raises when it is asked whether it wants an event."""
 
     def wants(self, kind: type[Event]) -> bool:
         raise ValueError("no")
@@ -206,7 +206,7 @@ def test_a_sink_whose_wants_raises_is_logged_and_gets_no_event(
 
 
 class Interrupted(Counting):
-    """A sink that is interrupted by the end of an attempt while it says what it wants."""
+    """A sink in which an attempt is interrupted while `wants` runs."""
 
     def wants(self, kind: type[Event]) -> bool:
         raise JobCancelled("ended")

@@ -1,14 +1,20 @@
 """Jobs and tasks that the rules of the verdict must not blame."""
 
-import pytest
+from datetime import timedelta
 
+import pytest
+from django.db.models.functions import Now
+
+from django_skipqueue.models import Schedule
 from django_skipqueue.parts.history import rules
 from django_skipqueue.parts.history.rollups import WORKER_DIED
 from django_skipqueue.values.records import Cause
 
+from ..app.failing import make_failing
 from ..app.rows import DEFAULT, make_job
 from ..parts.history.failing import count_failures
 from ..parts.history.past import DAY, count_attempts
+from ..parts.schedules.rows import make_schedule
 
 pytestmark = pytest.mark.django_db
 
@@ -22,6 +28,25 @@ def test_a_job_whose_worker_died_once_is_not_blamed() -> None:
     (finding,) = rules.worker_deaths(DEFAULT)
     assert finding.severity == "warning"
     assert finding.title.endswith(" while shop.render was running, and 3 running jobs were lost")
+
+
+def test_a_task_that_fails_in_runs_of_a_failing_schedule_is_not_blamed() -> None:
+    """`failing-schedule` names the schedule, also while no run is due again after a success or a pause."""
+    cause = Cause("shop.export", "builtins.ValueError", "shop.export")
+    note = {"schedule": {"name": "nightly"}}
+    ids = [make_failing(cause, status, metadata=note).pk for status in ("failed", "scheduled") * 3]
+    ids.append(make_job("completed", task="shop.export", metadata=note).pk)
+    count_attempts("shop.export", failed=20, completed=1)
+    count_failures(cause, 20)
+    for known, expected in ((ids[:1], 1), (ids[:2], 0), ([ids[-1], *ids[:4]], 0), ([ids[0], ids[-1], ids[1]], 1)):
+        Schedule.objects.all().delete()
+        make_schedule("nightly", due=-60, last_job_id=known[0], earlier_job_ids=known[1:])
+        assert len(list(rules.failing_tasks(DEFAULT))) == expected
+    Schedule.objects.update(last_job_id=ids[0], earlier_job_ids=ids[1:4], paused_at=Now())
+    make_failing(cause, finished_at=timedelta(minutes=-11))
+    assert list(rules.failing_tasks(DEFAULT)) == [], "a job of the past says nothing"
+    make_failing(cause)
+    assert len(list(rules.failing_tasks(DEFAULT))) == 1, "one job in seven is of no schedule"
 
 
 def test_deaths_of_workers_do_not_count_as_failures_of_the_task() -> None:

@@ -1,14 +1,23 @@
-"""Empties the tables after a test that commits, but only tables with rows, and drops the partitions of the archive.
+"""Empties tables with rows after a test that commits, drops partitions of the archive, and keeps the connection.
 
 Django would truncate every table, and then write the rows of `migrate` again, which tests never change. TRUNCATE makes
 a new file for the table and for each index. To DELETE the few rows that most tests write takes a tenth of the time. So
 only tables that have grown are truncated, which limits the number of dead rows.
+
+Django would also close the connection. PostgreSQL would then start a process for each test, which reads the catalogues
+again.
 """
 
+from copy import deepcopy
 from typing import Any
+from weakref import WeakSet
 
-from django.core.management.commands import flush
+import psycopg
+from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.backends.signals import connection_created
+from django.test import TransactionTestCase
+from psycopg.pq import TransactionStatus
 
 KEPT = frozenset({"django_content_type", "auth_permission"})
 """Tables whose rows `migrate` writes. They are not emptied."""
@@ -38,12 +47,47 @@ PARTITIONS = "SELECT inhrelid::regclass::text FROM pg_inherits WHERE inhparent =
 
 
 def flush_little() -> None:
-    """From now on, let Django empty only tables with rows, and not write the rows of `migrate` again."""
-    setattr(flush, "sql_flush", statements)  # noqa: B010 (it has another signature)
-    setattr(flush, "emit_post_migrate_signal", lambda *_: None)  # noqa: B010 (it has another signature)
+    """From now on, let Django empty only tables with rows, write no rows of `migrate` again, and keep connections."""
+    settings = {alias: _settings(connections[alias]) for alias in connections}
+    with_usual_settings: WeakSet[Any] = WeakSet(each.connection for each in connections.all() if each.connection)
+
+    def note(connection: BaseDatabaseWrapper, **_: object) -> None:
+        if _settings(connection) == settings.get(connection.alias):
+            with_usual_settings.add(connection.connection)
+
+    def empty(case: TransactionTestCase) -> None:
+        for alias in case._databases_names(include_mirrors=False):  # type: ignore[attr-defined]
+            connections[alias].ops.execute_sql_flush(statements(connections[alias]))
+
+    def reload_connections(_: TransactionTestCase) -> bool:
+        for connection in connections.all(initialized_only=True):
+            if connection.connection not in with_usual_settings or not _reset(connection):
+                connection.close()
+        return False  # so Django closes no connection
+
+    connection_created.connect(note, weak=False)
+    setattr(TransactionTestCase, "_fixture_teardown", empty)  # noqa: B010 (no method of the type)
+    setattr(TransactionTestCase, "_should_reload_connections", reload_connections)  # noqa: B010 (no method of the type)
 
 
-def statements(style: Any, connection: BaseDatabaseWrapper, **options: Any) -> list[str]:
+def _settings(connection: BaseDatabaseWrapper) -> object:
+    return deepcopy(connection.settings_dict), connection.timezone_name
+
+
+def _reset(connection: BaseDatabaseWrapper) -> bool:
+    """Make the session as a new one. Returns False if it has ended, or has a transaction."""
+    raw = connection.connection
+    if raw.closed or raw.info.transaction_status != TransactionStatus.IDLE or not connection.autocommit:
+        return False
+    try:
+        raw.execute("DISCARD ALL")
+    except psycopg.Error:  # the test has ended the session
+        return False
+    connection.init_connection_state()
+    return True
+
+
+def statements(connection: BaseDatabaseWrapper) -> list[str]:
     """The SQL statements that empty the tables of the models.
 
     LOCK TABLE waits, as TRUNCATE does, for transactions of threads that the test has not ended.

@@ -14,6 +14,7 @@ from typing import Any
 
 import psutil
 from django.db import connections
+from django.db.models import Count
 
 from django_skipqueue.models import Job, Worker
 
@@ -192,10 +193,7 @@ def workers(count: int = 1) -> list[Worker]:
 
 def statuses() -> dict[str, int]:
     """The number of jobs of each status."""
-    counts: dict[str, int] = {}
-    for status in Job.objects.values_list("status", flat=True):
-        counts[status] = counts.get(status, 0) + 1
-    return counts
+    return dict(Job.objects.order_by().values_list("status").annotate(Count("pk")))
 
 
 def wait_for_statuses(*, deadline: float = DEADLINE, **expected: int) -> None:

@@ -17,7 +17,8 @@ from django_skipqueue import job
 from django_skipqueue.console.rules.examination import rules_of
 from django_skipqueue.console.rules.rule import Finding, Severity
 from django_skipqueue.jobs.registry import Registry
-from django_skipqueue.models import Job, Worker
+from django_skipqueue.models import Job, RollUp, Worker
+from django_skipqueue.parts.history.rules import FEWEST_FAILURES
 from django_skipqueue.queue.session import short_transaction
 from django_skipqueue.queue.store import Store
 
@@ -128,11 +129,14 @@ def current_findings() -> list[Finding]:
 
 
 def wait_for_finding(code: str, *also: str) -> Finding:
-    """Wait for the finding of this rule. No other rule may find something critical, except the rules in `also`."""
+    """Wait for the finding of this rule. No other rule may find a problem, except the rules in `also`.
+
+    A worker may be late, because it writes a heartbeat each half second, and the machine is busy.
+    """
 
     def find() -> Finding | None:
         has_workers, findings = Worker.objects.exists(), current_findings()
-        others = {finding.code for finding in findings if finding.severity == Severity.CRITICAL} - {code, *also}
+        others = {finding.code for finding in findings if finding.is_problem} - {code, "late-worker", *also}
         if others == {"no-worker"} and not has_workers:  # the workers have not started yet
             return None
         assert not others, findings
@@ -171,7 +175,7 @@ def test_a_task_that_hangs_is_named(runworker: RunWorker, set_thresholds: Any) -
     runworker("-c", "2", jobs=JOBS, skipqueue=FAST)
     finding = wait_for_finding("no-free-slot")
     assert finding.title.startswith(
-        "extra.jobs.push holds the slots for default, 2 in all, and jobs wait: its 2 running jobs have run for up to "
+        "extra.jobs.push holds the slots of queue default (2 in all), and jobs wait: its 2 running jobs have run for "
     )
     assert finding.command.startswith("python manage.py skipqueue cancel ")
     assert set(finding.command.split()[4:]) == ids
@@ -202,7 +206,7 @@ def test_the_workers_of_a_killed_machine_are_named(runworker: RunWorker, set_thr
     runworker("-c", "4", "--name", "two", jobs=JOBS, skipqueue=FAST)
     workers(3)
     machine.send_to_group(signal.SIGKILL)
-    finding = wait_for_finding("worker-deaths")
+    finding = wait_for_finding("worker-deaths", "dead-worker")  # until the jobs are recovered
     assert finding.severity == "warning"
     assert re.fullmatch(
         r"Workers and their supervisor have been gone since [\d:]+: one/\d, one/\d\. 4 running jobs were lost",
@@ -257,13 +261,18 @@ def test_a_limit_whose_permit_holders_wait_is_named(runworker: RunWorker, set_th
 
 
 def test_a_failing_schedule_is_named(runworker: RunWorker, set_thresholds: Any) -> None:
+    """The task fails in runs of the schedule alone, so it is no second problem."""
     runworker(jobs=JOBS + PERIODIC, skipqueue=FAST)
-    finding = wait_for_finding("failing-schedule", "failing-task")
+    finding = wait_for_finding("failing-schedule")
     assert re.fullmatch(
         r"Schedule nightly has been failing since [\d:]+, \d runs in a row: ValueError: no such bucket", finding.title
     )
     assert finding.command == "python manage.py skipqueue schedules run nightly"
-    assert {each.subject for each in current_findings() if each.code == "failing-task"} <= {"extra.jobs.export"}
+    wait_until(
+        lambda: RollUp.objects.filter(span=0, task="extra.jobs.export", failed__gte=2 * FEWEST_FAILURES),
+        "failed attempts enough for `failing-task`",
+    )
+    assert {finding.code for finding in current_findings()} - {"late-worker"} == {"failing-schedule"}
 
 
 def test_a_job_that_kills_its_workers_is_named(runworker: RunWorker, set_thresholds: Any) -> None:

@@ -45,7 +45,7 @@ class Exported:
 
 @pytest.fixture(autouse=True)
 def own_tracers() -> Iterator[None]:
-    """No tracer is installed before the test, nor after it."""
+    """Remove all tracers for the test, and restore them afterwards."""
     before, tracing.tracers[:] = list(tracing.tracers), []
     yield
     tracing.tracers[:] = before
@@ -53,17 +53,17 @@ def own_tracers() -> Iterator[None]:
 
 @pytest.fixture
 def exported() -> Exported:
-    found = Exported()
-    instrument(found.provider)
-    return found
+    exported = Exported()
+    instrument(exported.provider)
+    return exported
 
 
 def registered_task(function: Callable[..., Any], **options: Any) -> Task[..., Any]:
     """A task made of a function of a test."""
     function.__qualname__ = function.__name__
     decorate: Any = job(**options)
-    made: Task[..., Any] = decorate(function)
-    return made
+    task: Task[..., Any] = decorate(function)
+    return task
 
 
 def attributes(span: ReadableSpan) -> dict[str, Any]:
@@ -79,10 +79,10 @@ def test_a_job_continues_the_trace_in_which_it_was_deferred(exported: Exported) 
     with exported.tracer.start_as_current_span("request"):
         deferred = jobs.add.using(queue_name="mail").defer(1)
     run_jobs()
-    (request,), (sent,), (processed,) = map(exported.spans, ("request", "send mail", "process mail"))
-    assert (sent.kind, processed.kind) == (SpanKind.PRODUCER, SpanKind.CONSUMER)
-    assert is_child(sent, request)
-    assert is_child(processed, sent)
+    (request_span,), (sending_span,), (processing_span,) = map(exported.spans, ("request", "send mail", "process mail"))
+    assert (sending_span.kind, processing_span.kind) == (SpanKind.PRODUCER, SpanKind.CONSUMER)
+    assert is_child(sending_span, request_span)
+    assert is_child(processing_span, sending_span)
     common = {
         "messaging.system": "skipqueue",
         "messaging.destination.name": "mail",
@@ -90,24 +90,25 @@ def test_a_job_continues_the_trace_in_which_it_was_deferred(exported: Exported) 
         "skipqueue.task": jobs.add.name,
     }
     operation = {"messaging.operation.name": "send", "messaging.operation.type": "send"}
-    assert attributes(sent) == {**common, **operation}
+    assert attributes(sending_span) == {**common, **operation}
     operation = {"messaging.operation.name": "process", "messaging.operation.type": "process"}
-    assert attributes(processed) == {
+    assert attributes(processing_span) == {
         **common,
         **operation,
         "skipqueue.attempt": 1,
         "skipqueue.outcome": "completed",
     }
-    assert processed.status.status_code is StatusCode.UNSET
-    assert processed.instrumentation_scope is not None
-    assert processed.instrumentation_scope.schema_url == "https://opentelemetry.io/schemas/1.44.0"
+    assert processing_span.status.status_code is StatusCode.UNSET
+    assert processing_span.instrumentation_scope is not None
+    assert processing_span.instrumentation_scope.schema_url == "https://opentelemetry.io/schemas/1.44.0"
 
 
 def test_the_trace_context_is_stored_beside_the_callers_metadata(exported: Exported) -> None:
     job = Job.objects.enqueue(jobs.noop.name, metadata={"tenant": 4})
-    (sent,) = exported.spans("send default")
-    assert sent.context is not None
-    traceparent = f"00-{sent.context.trace_id:032x}-{sent.context.span_id:016x}-{sent.context.trace_flags:02x}"
+    (sending_span,) = exported.spans("send default")
+    assert sending_span.context is not None
+    context = sending_span.context
+    traceparent = f"00-{context.trace_id:032x}-{context.span_id:016x}-{context.trace_flags:02x}"
     assert Job.objects.get().metadata == {"tenant": 4, "opentelemetry": {"traceparent": traceparent}} == job.metadata
 
 
@@ -116,25 +117,25 @@ def test_jobs_deferred_together_have_one_sending_span(exported: Exported) -> Non
     jobs.add.using(unique_key=str).defer_many([(1,), (2,)])
     assert jobs.add.defer_many([]) == []
     assert len(run_jobs()) == 5
-    first, second = exported.spans("send default")
-    assert attributes(first)["messaging.batch.message_count"] == 3
-    assert "messaging.message.id" not in attributes(first)
-    assert attributes(second)["messaging.batch.message_count"] == 2
-    processed = exported.spans("process default")
-    children = [span for span in processed if is_child(span, first)]
+    first_sending_span, second_sending_span = exported.spans("send default")
+    assert attributes(first_sending_span)["messaging.batch.message_count"] == 3
+    assert "messaging.message.id" not in attributes(first_sending_span)
+    assert attributes(second_sending_span)["messaging.batch.message_count"] == 2
+    processing_spans = exported.spans("process default")
+    children = [span for span in processing_spans if is_child(span, first_sending_span)]
     assert {attributes(span)["messaging.message.id"] for span in children} == set(map(str, ids))
-    assert len([span for span in processed if is_child(span, second)]) == 2
+    assert len([span for span in processing_spans if is_child(span, second_sending_span)]) == 2
 
 
 def test_each_attempt_has_a_span_with_its_error(exported: Exported) -> None:
     jobs.fail.defer("as asked")
     run_jobs()
-    (sent,) = exported.spans("send default")
+    (sending_span,) = exported.spans("send default")
     spans = exported.spans("process default")
     assert [attributes(span)["skipqueue.attempt"] for span in spans] == [1, 2, 3]
     assert [attributes(span)["skipqueue.outcome"] for span in spans] == ["queued", "queued", "failed"]
     for span in spans:
-        assert is_child(span, sent)
+        assert is_child(span, sending_span)
         assert span.status.status_code is StatusCode.ERROR
         assert attributes(span)["error.type"] == "builtins.ValueError"
         (event,) = span.events
@@ -161,13 +162,13 @@ def test_snooze_and_discard_are_no_errors_of_a_span(exported: Exported) -> None:
     jobs.ask_for_retry.using(max_attempts=1).defer()
     Job.objects.enqueue("nowhere.task")
     run_jobs()
-    found = {attributes(span)["skipqueue.task"]: span for span in exported.spans("process default")}
-    assert found[jobs.snooze.name].status.status_code is StatusCode.UNSET
-    assert attributes(found[jobs.snooze.name])["skipqueue.outcome"] == "scheduled"
-    assert found[jobs.discard.name].status.status_code is StatusCode.UNSET
-    assert attributes(found[jobs.discard.name])["skipqueue.outcome"] == "discarded"
-    assert found[jobs.ask_for_retry.name].status.status_code is StatusCode.ERROR, "it has no attempt left"
-    assert found["nowhere.task"].status.status_code is StatusCode.UNSET
+    spans_by_task = {attributes(span)["skipqueue.task"]: span for span in exported.spans("process default")}
+    assert spans_by_task[jobs.snooze.name].status.status_code is StatusCode.UNSET
+    assert attributes(spans_by_task[jobs.snooze.name])["skipqueue.outcome"] == "scheduled"
+    assert spans_by_task[jobs.discard.name].status.status_code is StatusCode.UNSET
+    assert attributes(spans_by_task[jobs.discard.name])["skipqueue.outcome"] == "discarded"
+    assert spans_by_task[jobs.ask_for_retry.name].status.status_code is StatusCode.ERROR, "it has no attempt left"
+    assert spans_by_task["nowhere.task"].status.status_code is StatusCode.UNSET
 
 
 def test_attempts_in_threads_and_coroutines_have_separate_spans(
@@ -187,15 +188,15 @@ def test_attempts_in_threads_and_coroutines_have_separate_spans(
     registered_task(ainner).defer_many([(f"async {number}",) for number in range(8)])
     worker_thread(concurrency=4)
     wait_for_statuses(completed=16)
-    processed = {span.context.span_id: span for span in exported.spans("process default") if span.context}
-    parents = set()
+    spans_by_id = {span.context.span_id: span for span in exported.spans("process default") if span.context}
+    parent_ids = set()
     for number in range(8):
         for kind in ("def", "async"):
             (span,) = exported.spans(f"{kind} {number}")
             assert span.parent is not None
-            assert span.parent.span_id in processed
-            parents.add(span.parent.span_id)
-    assert len(parents) == 16
+            assert span.parent.span_id in spans_by_id
+            parent_ids.add(span.parent.span_id)
+    assert len(parent_ids) == 16
     assert trace.get_current_span() is trace.INVALID_SPAN
 
 
@@ -248,8 +249,8 @@ def test_without_a_tracer_provider_no_metadata_is_stored() -> None:
     instrument(trace.NoOpTracerProvider())
     jobs.noop.defer()
     assert Job.objects.get().metadata == {}
-    (ran,) = run_jobs()
-    assert ran.status == "completed"
+    (finished_job,) = run_jobs()
+    assert finished_job.status == "completed"
 
 
 @pytest.mark.parametrize("metadata", [{}, {"opentelemetry": "x"}, {"opentelemetry": {"traceparent": "no"}}])
@@ -290,7 +291,7 @@ def test_a_tracer_that_raises_harms_nothing(exported: Exported, caplog: pytest.L
     tracing.use(Broken())
     for queue_name in ("broken", "default"):
         jobs.noop.using(queue_name=queue_name).defer()
-    assert [ran.status for ran in run_jobs()] == ["completed", "completed"]
+    assert [finished_job.status for finished_job in run_jobs()] == ["completed", "completed"]
     for part in ("sending", "sent", "attempt", "ended"):
         assert f"A tracer raised: RuntimeError('{part}')" in caplog.messages
     assert len(exported.spans("process default")) == 1, "the other tracer goes on"
@@ -315,9 +316,9 @@ def test_without_the_library_the_error_names_the_extra() -> None:
         "    try: __import__(f'django_skipqueue.integrations.{name}')\n"
         "    except ImportError as error: print(error)\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert 'pip install "django-skipqueue[otel]"' in done.stdout
-    assert 'pip install "django-skipqueue[sentry]"' in done.stdout
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert 'pip install "django-skipqueue[otel]"' in process.stdout
+    assert 'pip install "django-skipqueue[sentry]"' in process.stdout
 
 
 def test_instrumenting_twice_replaces_the_first_tracer(exported: Exported) -> None:

@@ -58,8 +58,8 @@ class Recorder(Transport):
         return self._items("transaction")
 
     def transaction(self, name: str) -> dict[str, Any]:
-        (found,) = [each for each in self.transactions if each["transaction"] == name]
-        return found
+        (matching_transaction,) = [item for item in self.transactions if item["transaction"] == name]
+        return matching_transaction
 
 
 Start = Callable[..., Recorder]
@@ -100,8 +100,8 @@ def registered_task(function: Callable[..., Any], **options: Any) -> Task[..., A
     """A task made of a function of a test."""
     function.__qualname__ = function.__name__
     decorate: Any = job(**options)
-    made: Task[..., Any] = decorate(function)
-    return made
+    task: Task[..., Any] = decorate(function)
+    return task
 
 
 def error_entries() -> list[dict[str, Any]]:
@@ -149,8 +149,8 @@ def test_a_job_of_a_schedule_sends_check_ins(start: Start) -> None:
 def test_the_check_in_of_a_retried_job_is_in_progress_until_the_job_fails(start: Start) -> None:
     recorder = start(monitors=True)
     run_job_of_schedule("often", task=jobs.fail.name, interval=timedelta(hours=2))
-    assert [each["status"] for each in recorder.check_ins] == ["in_progress"] * 3 + ["error"]
-    assert len({each["check_in_id"] for each in recorder.check_ins}) == 1
+    assert [check_in["status"] for check_in in recorder.check_ins] == ["in_progress"] * 3 + ["error"]
+    assert len({check_in["check_in_id"] for check_in in recorder.check_ins}) == 1
     schedule = {"type": "interval", "value": 2, "unit": "hour"}
     assert recorder.check_ins[0]["monitor_config"] == {"schedule": schedule}
 
@@ -250,9 +250,9 @@ def test_secret_arguments_are_masked_everywhere(start: Start, registry: Registry
     frame = error["exception"]["values"][-1]["stacktrace"]["frames"][-1]
     assert frame["vars"]["order"] == "4"
     assert frame["vars"]["card"] == "••••••"
-    for found in (*recorder.errors, *recorder.transactions):
-        assert token not in str(found)
-        assert number not in str(found)
+    for envelope_item in (*recorder.errors, *recorder.transactions):
+        assert token not in str(envelope_item)
+        assert number not in str(envelope_item)
 
 
 def test_an_unknown_task_has_a_transaction_too(start: Start) -> None:
@@ -296,8 +296,8 @@ def test_log_lines_other_than_a_failure_with_its_exception_are_events(start: Sta
     logger.error("job failed", extra={"event": "job_failed"})
     logger.warning("job retrying", extra={"event": "job_retrying"}, exc_info=error)
     logger.error("job failed", extra={"event": "job_failed"}, exc_info=error)
-    found = [event["logentry"]["message"] for event in recorder.errors]
-    assert found == ["worker died", "job failed", "job retrying"]
+    messages = [event["logentry"]["message"] for event in recorder.errors]
+    assert messages == ["worker died", "job failed", "job retrying"]
 
 
 def test_without_the_integration_no_envelope_is_sent(start: Start) -> None:
@@ -359,10 +359,10 @@ def test_a_worker_sends_waiting_envelopes_before_it_ends(runworker: Run) -> None
     process = runworker("--drain", jobs=CODE, settings=SETTINGS)
     assert process.wait() == 0
     items = [json.loads(line) for line in (process.folder / "envelopes").read_text().splitlines()]
-    sent = {item["event_id"]: item["tags"]["task"] for kind, item in items if kind == "event"}
-    assert sorted(sent.values()) == ["extra.jobs.afail", "extra.jobs.fail"]
-    kept = {job.errors[0]["sentry_event_id"]: job.task for job in Job.objects.all()}
-    assert kept == sent
+    task_by_sent_event_id = {item["event_id"]: item["tags"]["task"] for kind, item in items if kind == "event"}
+    assert sorted(task_by_sent_event_id.values()) == ["extra.jobs.afail", "extra.jobs.fail"]
+    task_by_stored_event_id = {job.errors[0]["sentry_event_id"]: job.task for job in Job.objects.all()}
+    assert task_by_stored_event_id == task_by_sent_event_id
     assert len([item for kind, item in items if kind == "transaction"]) == 2
 
 
@@ -383,12 +383,14 @@ class TestSeveralDatabases:
         assert data["messaging.message.id"] == deferred.handle
 
     def test_jobs_with_the_same_id_have_check_ins_of_their_own(self) -> None:
-        note = {SCHEDULE_METADATA_KEY: {"name": "nightly", "cron": "0 3 * * *", "planned_at": "2026-03-01T03:00:00Z"}}
-        job = ClaimedJob(7, 1, jobs.noop.name, "default", "[]", "{}", 1, 1, 0, 0.0, 0.0, json.dumps(note))
-        found = set()
+        metadata = {
+            SCHEDULE_METADATA_KEY: {"name": "nightly", "cron": "0 3 * * *", "planned_at": "2026-03-01T03:00:00Z"}
+        }
+        job = ClaimedJob(7, 1, jobs.noop.name, "default", "[]", "{}", 1, 1, 0, 0.0, 0.0, json.dumps(metadata))
+        check_in_ids = set()
         for alias in ("default", "other"):
             with log_context.about(alias):
                 check_in = check_in_of(job)
             assert check_in is not None
-            found.add(check_in.id)
-        assert len(found) == 2
+            check_in_ids.add(check_in.id)
+        assert len(check_in_ids) == 2

@@ -42,8 +42,8 @@ def received() -> Iterator[list[Any]]:
 
 
 def run_one() -> Job:
-    (ran,) = run_jobs()
-    return ran
+    (finished_job,) = run_jobs()
+    return finished_job
 
 
 @pytest.fixture
@@ -118,7 +118,7 @@ def test_an_enum_member_is_stored_as_its_value_where_the_annotation_is_the_type_
 
 
 @pytest.mark.parametrize(
-    ("kwargs", "said"),
+    ("kwargs", "message"),
     [
         ({"size": Level.LOW}, "size is Level.LOW, which would arrive as 1"),
         ({"size": "s", "level": Size.SMALL}, "level is Size.SMALL, which would arrive as 's'"),
@@ -126,8 +126,8 @@ def test_an_enum_member_is_stored_as_its_value_where_the_annotation_is_the_type_
         ({"size": "s", "plan": [Place("2026-01-01")]}, r"plan\[0\] is a Place, which would arrive as a list"),  # type: ignore[arg-type]
     ],
 )
-def test_an_enum_member_without_a_fitting_annotation_is_refused(kwargs: Any, said: str) -> None:
-    with pytest.raises(InvalidArguments, match=f"{said}.* or annotate it with its type"):
+def test_an_enum_member_without_a_fitting_annotation_is_refused(kwargs: Any, message: str) -> None:
+    with pytest.raises(InvalidArguments, match=f"{message}.* or annotate it with its type"):
         tasks.labelled.defer(**kwargs)
 
 
@@ -160,8 +160,8 @@ def test_a_model_instance_is_stored_as_a_reference_and_fetched_when_the_job_runs
     assert task.defer(user).args == [{"model": "auth.user", "pk": user.pk, "database": "default"}]
     User.objects.update(username="lovelace")
     assert run_one().status == "completed"
-    found = received[0][0] if isinstance(received[0], tuple) else received[0]
-    assert (type(found), found.pk, found.username) == (User, user.pk, "lovelace")
+    fetched_user = received[0][0] if isinstance(received[0], tuple) else received[0]
+    assert (type(fetched_user), fetched_user.pk, fetched_user.username) == (User, user.pk, "lovelace")
 
 
 def test_the_model_instances_of_a_list_are_fetched_together(user: User, received: list[Any]) -> None:
@@ -174,17 +174,17 @@ def test_the_model_instances_of_a_list_are_fetched_together(user: User, received
     ) as queries:
         assert run_one().status == "completed"
     assert received == [(user, others, Group.objects.get())]
-    assert len([each for each in queries if '"auth_user"' in each["sql"]]) == 2
+    assert len([query for query in queries if '"auth_user"' in query["sql"]]) == 2
 
 
 def test_a_model_argument_that_was_deleted_fails_the_job_at_once(user: User, received: list[Any]) -> None:
     tasks.with_user.defer(user)
     User.objects.all().delete()
-    ran = run_one()
-    assert (ran.status, ran.attempts, received) == ("failed", 1, [])
-    assert ran.errors[0]["exception"] == "django_skipqueue.exceptions.RowMissing"
-    assert "user is auth.User 1".replace(" 1", f" {ran.args[0]['pk']}") in ran.last_error
-    assert "the database 'default' no longer has" in ran.last_error
+    finished_job = run_one()
+    assert (finished_job.status, finished_job.attempts, received) == ("failed", 1, [])
+    assert finished_job.errors[0]["exception"] == "django_skipqueue.exceptions.RowMissing"
+    assert "user is auth.User 1".replace(" 1", f" {finished_job.args[0]['pk']}") in finished_job.last_error
+    assert "the database 'default' no longer has" in finished_job.last_error
 
 
 def test_a_missing_row_discards_the_job_if_discard_on_says_so(user: User) -> None:
@@ -199,8 +199,8 @@ def test_an_atomic_task_fetches_within_its_transaction(user: User) -> None:
 
 
 def test_typed_arguments_without_secrets_are_not_masked() -> None:
-    ran = make_job("failed", task=tasks.scalars.name, args=STORED)
-    assert tasks.scalars.redacted(ran.args, {}).args == STORED
+    finished_job = make_job("failed", task=tasks.scalars.name, args=STORED)
+    assert tasks.scalars.redacted(finished_job.args, {}).args == STORED
 
 
 # Results
@@ -209,9 +209,9 @@ def test_typed_arguments_without_secrets_are_not_masked() -> None:
 def test_a_result_is_stored_by_the_annotation_and_read_back() -> None:
     lines = [Line("a", Decimal("1.50"))]
     tasks.place.defer(lines)
-    ran = run_one()
-    assert dict(ran.result or {})["lines"] == [{"sku": "a", "price": "1.50", "size": "s"}]
-    order = tasks.place.result_of(ran)
+    finished_job = run_one()
+    assert dict(finished_job.result or {})["lines"] == [{"sku": "a", "price": "1.50", "size": "s"}]
+    order = tasks.place.result_of(finished_job)
     assert order == Order(datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC), lines)
 
 
@@ -219,15 +219,15 @@ def test_results_of_coroutines_and_of_complete_are_stored_by_the_annotation() ->
     tasks.anow.defer()
     assert run_one().result == "2026-01-01T00:00:00+00:00"
     tasks.complete_with.defer("1.50")
-    ran = run_one()
-    assert (ran.result, tasks.complete_with.result_of(ran)) == ("1.50", Decimal("1.50"))
+    finished_job = run_one()
+    assert (finished_job.result, tasks.complete_with.result_of(finished_job)) == ("1.50", Decimal("1.50"))
 
 
 @pytest.mark.parametrize(("given", "stored"), [("1.50", "1.50"), ({"a": 1}, {"a": 1}), (0.5, 0.5), (None, None)])
 def test_a_result_of_another_type_is_plain_json(given: Any, stored: Any) -> None:
     tasks.price.defer(given)
-    ran = run_one()
-    assert (ran.status, ran.result) == ("completed", stored)
+    finished_job = run_one()
+    assert (finished_job.status, finished_job.result) == ("completed", stored)
 
 
 def test_a_result_in_another_form_is_a_clear_error() -> None:
@@ -238,12 +238,12 @@ def test_a_result_in_another_form_is_a_clear_error() -> None:
 
 
 def test_the_next_job_of_a_chain_has_the_results_in_their_types(received: list[Any]) -> None:
-    before = [
-        *(tasks.price.defer(given) for given in ("1.50", {"a": 1}, None)),
+    predecessors = [
+        *(tasks.price.defer(result) for result in ("1.50", {"a": 1}, None)),
         make_job("completed", task=tasks.plain.name, result=3),
         make_job("completed", task="shop.jobs.gone", result="1.50"),
     ]
-    tasks.see_results.using(after=before).defer()
+    tasks.see_results.using(after=predecessors).defer()
     run_jobs(raise_errors=True)
     assert received == [[Decimal("1.50"), {"a": 1}, None, 3, "1.50"]]
 
@@ -259,9 +259,9 @@ def test_arguments_stored_before_the_annotation_are_read(received: list[Any]) ->
 
 def test_a_job_whose_arguments_cannot_be_read_is_retried(received: list[Any]) -> None:
     make_job(task=tasks.with_user.name, args=[42], max_attempts=3)
-    ran = run_one()
-    assert (ran.status, received) == ("scheduled", [])
-    assert "user was stored as 42, and cannot be read as User" in ran.last_error
+    finished_job = run_one()
+    assert (finished_job.status, received) == ("scheduled", [])
+    assert "user was stored as 42, and cannot be read as User" in finished_job.last_error
 
 
 # Operators
@@ -292,10 +292,12 @@ def test_the_form_of_the_admin_checks_the_types(user: User) -> None:
     form = EditForm(row, tasks.nested)
     posted = {"confirmed": "yes"} | {name: form.fields[name].initial for name in form.fields}
     assert EditForm(row, tasks.nested, posted).is_valid()
-    wrong = {"0": "{}", "1": '["soon"]', "2": '{"eu": [0.5]}', "3": '["GOLD", 1, 3]', "5": '{"shirt": "xl"}'}
-    edited = EditForm(row, tasks.nested, posted | {f"argument_{place}": text for place, text in wrong.items()})
+    wrong_texts = {"0": "{}", "1": '["soon"]', "2": '{"eu": [0.5]}', "3": '["GOLD", 1, 3]', "5": '{"shirt": "xl"}'}
+    edited = EditForm(
+        row, tasks.nested, posted | {f"argument_{position}": text for position, text in wrong_texts.items()}
+    )
     assert not edited.is_valid()
-    assert set(edited.errors) == {f"argument_{place}" for place in wrong}
+    assert set(edited.errors) == {f"argument_{position}" for position in wrong_texts}
     assert "Pass one of &#x27;FREE&#x27;, &#x27;PAID&#x27;" in str(edited.errors["argument_3"])
 
 
@@ -327,8 +329,8 @@ def late(value: "Later") -> None:
 
 
 def test_registering_evaluates_no_annotation(registry: Registry) -> None:
-    made = job(name="shop.late")(late)
-    assert made.encoded([Later("1")], {}).args == '["1"]'
+    task = job(name="shop.late")(late)
+    assert task.encoded([Later("1")], {}).args == '["1"]'
 
 
 Later = Decimal

@@ -41,8 +41,8 @@ def test_the_value_of_each_parameter_is_found_in_the_arguments_of_the_call(subte
     for function, args, kwargs, expected in CALLS:
         with subtests.test(function.__name__, args=args, kwargs=kwargs):
             getters = getters_of(inspect.signature(function), len(args), tuple(kwargs))
-            found = {name: get_value(args, kwargs) for name, get_value in getters.items()}
-            assert list(found.items()) == list(expected.items())
+            values = {name: get_value(args, kwargs) for name, get_value in getters.items()}
+            assert list(values.items()) == list(expected.items())
 
 
 def test_a_call_without_a_required_argument_is_refused() -> None:
@@ -80,15 +80,15 @@ def test_a_signature_is_bound_twice_for_50_calls_of_the_same_form(
 def test_only_arguments_that_are_part_of_a_key_are_encoded_for_keys(
     task: Task[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    read: list[str] = []
+    encoded_names: list[str] = []
 
     def record_and_return(_: Task[..., Any], name: str, value: Any) -> Any:
-        read.append(name)
+        encoded_names.append(name)
         return value
 
     monkeypatch.setattr(Task, "encoded_argument", record_and_return)
     task.encoded((1, 2), {"note": [1]})
-    assert set(read) == {"account", "order"}
+    assert set(encoded_names) == {"account", "order"}
 
 
 def test_a_key_without_arguments_consists_of_the_name_of_the_task(registry: Registry) -> None:

@@ -26,9 +26,9 @@ MOMENT = datetime.datetime(2026, 3, 29, 1, 30, tzinfo=UTC)
 
 
 def require_codec(annotation: Any) -> Codec:
-    found = codec_of(annotation)
-    assert found is not None
-    return found
+    codec = codec_of(annotation)
+    assert codec is not None
+    return codec
 
 
 def round_trip(annotation: Any, value: Any) -> Any:
@@ -84,8 +84,8 @@ def test_a_value_is_stored_as_json_and_read_back(subtests: pytest.Subtests) -> N
     for annotation, value, stored in VALUES:
         with subtests.test(annotation=annotation, value=value):
             assert require_codec(annotation).encode("x", value) == stored
-            found = round_trip(annotation, value)
-            assert (found, type(found)) == (value, type(value))
+            decoded = round_trip(annotation, value)
+            assert (decoded, type(decoded)) == (value, type(value))
 
 
 def test_the_stored_json_of_a_value_is_accepted_as_an_argument(subtests: pytest.Subtests) -> None:
@@ -97,9 +97,9 @@ def test_the_stored_json_of_a_value_is_accepted_as_an_argument(subtests: pytest.
 
 @given(some.datetimes(timezones=some.none() | some.timezones()))
 def test_every_datetime_is_read_back_as_the_same_moment(value: datetime.datetime) -> None:
-    found = round_trip(datetime.datetime, value)
-    assert found.isoformat() == value.isoformat()
-    assert found.utcoffset() == value.utcoffset()
+    decoded = round_trip(datetime.datetime, value)
+    assert decoded.isoformat() == value.isoformat()
+    assert decoded.utcoffset() == value.utcoffset()
 
 
 @given(some.timedeltas())
@@ -200,11 +200,11 @@ REFUSED: list[tuple[Any, Any, str]] = [
 
 
 def test_a_value_that_does_not_fit_is_refused_with_advice(subtests: pytest.Subtests) -> None:
-    for annotation, value, said in REFUSED:
+    for annotation, value, message in REFUSED:
         with subtests.test(annotation=annotation, value=value):
             with pytest.raises(InvalidArguments) as raised:
                 require_codec(annotation).encode("x", value)
-            assert said in str(raised.value)
+            assert message in str(raised.value)
 
 
 # Annotation, stored JSON that it cannot read, and a part of the error.
@@ -229,11 +229,11 @@ UNREADABLE: list[tuple[Any, Any, str]] = [
 
 
 def test_stored_json_that_the_annotation_cannot_read_is_a_clear_error(subtests: pytest.Subtests) -> None:
-    for annotation, value, said in UNREADABLE:
+    for annotation, value, message in UNREADABLE:
         with subtests.test(annotation=annotation, value=value):
             with pytest.raises(UndecodableArguments) as raised:
                 require_codec(annotation).decode("x", value)
-            assert said in str(raised.value)
+            assert message in str(raised.value)
 
 
 # Annotation, JSON that was stored before the task had the annotation, and the value that is read.
@@ -308,9 +308,9 @@ class Once:
 
 
 def make_numbered() -> Numbered:
-    found = Numbered("a")
-    found.number = 7
-    return found
+    numbered = Numbered("a")
+    numbered.number = 7
+    return numbered
 
 
 @pytest.mark.parametrize(

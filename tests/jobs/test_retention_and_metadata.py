@@ -24,8 +24,8 @@ pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("registry")]
 def send(order_id: int) -> None: ...
 
 
-def make_task(**given: Any) -> Task[[int], None]:
-    decorate: Any = job(**given)
+def make_task(**job_options: Any) -> Task[[int], None]:
+    decorate: Any = job(**job_options)
     task: Task[[int], None] = decorate(send)
     return task
 
@@ -36,7 +36,7 @@ def test_finished_jobs_are_deleted_after_the_retention_of_their_task() -> None:
     short_lived.defer_many([[2]])
     job_without_retention = make_task(name="kept").defer(3)
     assert job_without_retention.retention is None
-    stored = [each.retention for each in Job.objects.exclude(pk=job_without_retention.pk)]
+    stored = [job.retention for job in Job.objects.exclude(pk=job_without_retention.pk)]
     assert stored == [{"completed": 0.0, "failed": 3600.0, "discarded": 60.5}] * 2
     run_jobs()
     assert Store("default").prune() == {"completed": 2}
@@ -78,7 +78,7 @@ def test_defer_many_and_chain_take_metadata_too() -> None:
     task = make_task().using(metadata={"order_id": 42})
     task.defer_many([[1], [2]])
     chain(task.s(3), task.s(4)).defer()
-    assert [each.metadata for each in Job.objects.all()] == [{"order_id": 42}] * 4
+    assert [deferred_job.metadata for deferred_job in Job.objects.all()] == [{"order_id": 42}] * 4
 
 
 @pytest.mark.parametrize(

@@ -64,7 +64,7 @@ def with_context(context: JobContext, /, a: int) -> Any:
 
 
 def function_without_parameters() -> None:
-    """Used where another function is needed, or one that cannot take a context."""
+    """A second function, which cannot take a context because it has no parameters."""
 
 
 REFUSED_BY_THE_DECORATOR: list[dict[str, Any]] = [
@@ -206,14 +206,14 @@ class TestJobDecorator:
     def test_an_object_that_is_no_function_cannot_be_a_task(
         self, registry: Registry, subtests: pytest.Subtests
     ) -> None:
-        things: list[Any] = [functools.partial(subtract, 1), int, print, 5, "name", jobs.noop]
-        for thing in things:
-            with subtests.test(thing=thing), pytest.raises(InvalidTask, match="@job takes a function, not"):
-                job(thing)
+        objects: list[Any] = [functools.partial(subtract, 1), int, print, 5, "name", jobs.noop]
+        for value in objects:
+            with subtests.test(value=value), pytest.raises(InvalidTask, match="@job takes a function, not"):
+                job(value)
 
     @pytest.mark.parametrize("function", [generator, agenerator])
     def test_a_generator_cannot_be_a_task(self, registry: Registry, function: Any) -> None:
-        """A call of a generator function runs nothing of its body."""
+        """Calling a generator function does not run its body."""
         with pytest.raises(InvalidTask, match="generator yields, so calling it would run nothing of it"):
             job(function)
 
@@ -282,10 +282,10 @@ class TestRegistry:
 
     def test_a_reload_of_a_module_replaces_its_tasks(self, registry: Registry) -> None:
         job(subtract)
-        again = job(subtract)
+        reloaded_task = job(subtract)
         assert not registry.duplicates
-        assert registry.get(again.name) is again
-        registry.require_findable(again)
+        assert registry.get(reloaded_task.name) is reloaded_task
+        registry.require_findable(reloaded_task)
 
     def test_a_task_with_another_name_is_not_affected_by_a_duplicate(self, registry: Registry) -> None:
         job(name="sums")(subtract)
@@ -301,35 +301,50 @@ def test_each_runner_name_that_a_task_can_use_has_a_runner() -> None:
 class TestDeferring:
     @pytest.mark.core
     def test_defer_returns_a_job_with_all_values_of_its_row(self) -> None:
-        made = jobs.add.defer(1, b=2)
-        assert isinstance(made, Job)
-        assert made.created
-        assert made.task == "tests.app.jobs.add"
-        assert (made.args, made.kwargs) == ([1], {"b": 2})
-        assert (made.status, made.queue_name, made.priority) == (Status.QUEUED, "default", 0)
-        assert (made.attempts, made.max_attempts, made.lease) == (0, 10, 0)
-        assert made.run_after == made.enqueued_at
-        assert (made.locked_at, made.locked_by, made.started_at, made.finished_at) == (None, "", None, None)
-        assert (made.result, made.last_error, made.errors, made.metadata) == (None, "", [], {})
-        read = Job.objects.get()
-        assert {field.attname: getattr(made, field.attname) for field in Job._meta.fields} == {
-            field.attname: getattr(read, field.attname) for field in Job._meta.fields
+        deferred_job = jobs.add.defer(1, b=2)
+        assert isinstance(deferred_job, Job)
+        assert deferred_job.created
+        assert deferred_job.task == "tests.app.jobs.add"
+        assert (deferred_job.args, deferred_job.kwargs) == ([1], {"b": 2})
+        assert (deferred_job.status, deferred_job.queue_name, deferred_job.priority) == (Status.QUEUED, "default", 0)
+        assert (deferred_job.attempts, deferred_job.max_attempts, deferred_job.lease) == (0, 10, 0)
+        assert deferred_job.run_after == deferred_job.enqueued_at
+        assert (deferred_job.locked_at, deferred_job.locked_by, deferred_job.started_at, deferred_job.finished_at) == (
+            None,
+            "",
+            None,
+            None,
+        )
+        assert (deferred_job.result, deferred_job.last_error, deferred_job.errors, deferred_job.metadata) == (
+            None,
+            "",
+            [],
+            {},
+        )
+        stored_job = Job.objects.get()
+        assert {field.attname: getattr(deferred_job, field.attname) for field in Job._meta.fields} == {
+            field.attname: getattr(stored_job, field.attname) for field in Job._meta.fields
         }
 
     @pytest.mark.core
     def test_a_job_has_the_options_of_its_task(self) -> None:
-        made = jobs.send_mail.defer(payment_id=3)
-        assert (made.task, made.queue_name, made.priority, made.max_attempts) == ("mail.send", "mail", 7, 3)
+        deferred_job = jobs.send_mail.defer(payment_id=3)
+        assert (deferred_job.task, deferred_job.queue_name, deferred_job.priority, deferred_job.max_attempts) == (
+            "mail.send",
+            "mail",
+            7,
+            3,
+        )
 
     @pytest.mark.core
     def test_using_changes_the_options_of_one_job_only(self) -> None:
-        made = jobs.send_mail.using(queue_name="slow", priority=-3, max_attempts=1).defer(payment_id=3)
-        assert (made.queue_name, made.priority, made.max_attempts) == ("slow", -3, 1)
+        deferred_job = jobs.send_mail.using(queue_name="slow", priority=-3, max_attempts=1).defer(payment_id=3)
+        assert (deferred_job.queue_name, deferred_job.priority, deferred_job.max_attempts) == ("slow", -3, 1)
         assert jobs.send_mail.defer(payment_id=3).queue_name == "mail"
 
     def test_several_calls_of_using_combine_their_options(self) -> None:
-        made = jobs.noop.using(priority=5).using(queue_name="slow").using(priority=6).defer()
-        assert (made.priority, made.queue_name) == (6, "slow")
+        deferred_job = jobs.noop.using(priority=5).using(queue_name="slow").using(priority=6).defer()
+        assert (deferred_job.priority, deferred_job.queue_name) == (6, "slow")
 
     def test_priorities_from_minus_100_to_100_are_accepted(self, subtests: pytest.Subtests) -> None:
         for priority in (-100, -1, 0, 1, 100):
@@ -383,12 +398,14 @@ class TestDeferring:
         for (run_after, (status, seconds)), many in product(delays.items(), [False, True]):
             with row(run_after=run_after, many=many):
                 task = jobs.noop.using(run_after=run_after)
-                made = Job.objects.get(pk=task.defer_many([()])[0]) if many else task.defer()
-                assert made.status == status
+                deferred_job = Job.objects.get(pk=task.defer_many([()])[0]) if many else task.defer()
+                assert deferred_job.status == status
                 with connection.cursor() as cursor:  # now() is the start of the transaction, which is enqueued_at
                     cursor.execute("SELECT extract(epoch FROM statement_timestamp() - now())::float8")
                     (elapsed,) = cursor.fetchone()
-                assert seconds <= (made.run_after - made.enqueued_at).total_seconds() <= seconds + elapsed
+                assert (
+                    seconds <= (deferred_job.run_after - deferred_job.enqueued_at).total_seconds() <= seconds + elapsed
+                )
 
     def test_a_datetime_as_run_after_is_stored_exactly(self, row: Row) -> None:
         times = {
@@ -399,9 +416,9 @@ class TestDeferring:
         for (run_after, status), many in product(times.items(), [False, True]):
             with row(run_after=run_after, many=many):
                 task = jobs.noop.using(run_after=run_after)
-                made = Job.objects.get(pk=task.defer_many([()])[0]) if many else task.defer()
-                assert made.run_after == run_after
-                assert made.status == status
+                deferred_job = Job.objects.get(pk=task.defer_many([()])[0]) if many else task.defer()
+                assert deferred_job.run_after == run_after
+                assert deferred_job.status == status
 
     @pytest.mark.core
     def test_arguments_are_stored_by_position_or_by_name_as_they_were_given(self, row: Row) -> None:
@@ -415,10 +432,13 @@ class TestDeferring:
         }
         for name, (args, kwargs, stored_args, stored_kwargs) in calls.items():
             with row(name):
-                made = jobs.gather.defer(*args, **kwargs)
-                assert (made.args, made.kwargs) == (stored_args, stored_kwargs)
-                many = Job.objects.get(pk=jobs.gather.defer_many([args or kwargs])[0])
-                assert (many.args, many.kwargs) == (stored_args if args else [], {} if args else stored_kwargs)
+                deferred_job = jobs.gather.defer(*args, **kwargs)
+                assert (deferred_job.args, deferred_job.kwargs) == (stored_args, stored_kwargs)
+                jobs_of_many = Job.objects.get(pk=jobs.gather.defer_many([args or kwargs])[0])
+                assert (jobs_of_many.args, jobs_of_many.kwargs) == (
+                    stored_args if args else [],
+                    {} if args else stored_kwargs,
+                )
 
     def test_the_default_of_a_parameter_is_not_stored(self) -> None:
         assert jobs.add.defer(1).kwargs == {}
@@ -490,9 +510,9 @@ REFUSED_CALLS: dict[str, tuple[Task[..., Any], tuple[Any, ...], dict[str, Any], 
 def test_each_field_of_the_returned_job_equals_the_stored_row(options: dict[str, Any]) -> None:
     """`defer` fills the returned job from the values that it has sent. The test fails if a new column is forgotten."""
     job = jobs.gather.using(**options).defer(1, "ü", [1.5, None, 1e23], flag={"b": 1, "a": True})  # type: ignore[arg-type]
-    read = Job.objects.get()
-    assert {field.name: getattr(job, field.name) for field in Job._meta.fields} == state(read)
-    assert (job._state.adding, job._state.db) == (False, read._state.db)
+    stored_job = Job.objects.get()
+    assert {field.name: getattr(job, field.name) for field in Job._meta.fields} == state(stored_job)
+    assert (job._state.adding, job._state.db) == (False, stored_job._state.db)
     job.save()
 
 
@@ -531,8 +551,8 @@ class TestRefusedCalls:
 @pytest.mark.django_db(transaction=True)
 class TestAsync:
     def test_adefer_makes_a_job_in_async_code(self) -> None:
-        made = async_to_sync(jobs.aadd.adefer)(1, b=2)
-        assert (made.task, made.args, made.kwargs) == ("tests.app.jobs.aadd", [1], {"b": 2})
+        deferred_job = async_to_sync(jobs.aadd.adefer)(1, b=2)
+        assert (deferred_job.task, deferred_job.args, deferred_job.kwargs) == ("tests.app.jobs.aadd", [1], {"b": 2})
 
     def test_adefer_many_returns_the_ids_of_its_jobs(self) -> None:
         ids = async_to_sync(jobs.aadd.adefer_many)([{"a": 1}, (2, 3)])
@@ -546,8 +566,8 @@ class TestAsync:
         async def main() -> list[Job]:
             return list(await asyncio.gather(*(jobs.aadd.adefer(number) for number in range(50))))
 
-        made = async_to_sync(main)()
-        assert sorted(each.args[0] for each in made) == list(range(50))
+        deferred_job = async_to_sync(main)()
+        assert sorted(job.args[0] for job in deferred_job) == list(range(50))
         assert Job.objects.count() == 50
 
 
@@ -573,12 +593,12 @@ class TestDeferringMany:
 
     def test_defer_many_takes_dicts_tuples_and_lists(self) -> None:
         ids = jobs.add.defer_many([{"a": 1, "b": 2}, (3,), [4, 5], {"a": 6}])
-        stored = {each.pk: (each.args, each.kwargs) for each in Job.objects.all()}
+        stored = {job.pk: (job.args, job.kwargs) for job in Job.objects.all()}
         assert [stored[id] for id in ids] == [([], {"a": 1, "b": 2}), ([3], {}), ([4, 5], {}), ([], {"a": 6})]
 
     def test_defer_many_takes_calls_made_by_s(self) -> None:
         ids = jobs.add.defer_many([jobs.add.s(1, b=2), (3,), jobs.add.s(a=4)])
-        stored = {each.pk: (each.args, each.kwargs) for each in Job.objects.all()}
+        stored = {job.pk: (job.args, job.kwargs) for job in Job.objects.all()}
         assert [stored[id] for id in ids] == [([1], {"b": 2}), ([3], {}), ([], {"a": 4})]
 
     def test_defer_many_refuses_a_call_of_another_task_or_with_other_options(self, row: Row) -> None:
@@ -634,11 +654,11 @@ class TestTransactions:
 
     def test_a_rollback_to_a_savepoint_keeps_the_jobs_deferred_before_it(self) -> None:
         with transaction.atomic():
-            kept = jobs.noop.defer()
+            kept_job = jobs.noop.defer()
             with contextlib.suppress(RuntimeError), transaction.atomic():
                 jobs.noop.defer()
                 raise RuntimeError
-        assert list(Job.objects.values_list("pk", flat=True)) == [kept.pk]
+        assert list(Job.objects.values_list("pk", flat=True)) == [kept_job.pk]
 
     def test_a_refused_call_does_not_break_the_transaction(self) -> None:
         with transaction.atomic():

@@ -49,11 +49,15 @@ def test_every_option_given_to_with_options_can_be_read_back() -> None:
         discard_on=(KeyError,),
         redact="iban",
     )(function)
-    given = options_given_to(function)
-    assert given is not None
-    assert given.options == Options(timeout=5, max_attempts=3).changed({"unique_key": "k"})
-    assert (given.policy.backoff, given.policy.retry_on, given.policy.discard_on) == (slowly, (OSError,), (KeyError,))
-    assert given.redact == ("iban",)
+    checked_options = options_given_to(function)
+    assert checked_options is not None
+    assert checked_options.options == Options(timeout=5, max_attempts=3).changed({"unique_key": "k"})
+    assert (checked_options.policy.backoff, checked_options.policy.retry_on, checked_options.policy.discard_on) == (
+        slowly,
+        (OSError,),
+        (KeyError,),
+    )
+    assert checked_options.redact == ("iban",)
 
 
 @pytest.mark.parametrize(

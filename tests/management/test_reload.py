@@ -105,7 +105,7 @@ def linger():
 if "RUN_MAIN" in os.environ:  # the child of the reloader
     atexit.register(linger)
 """
-"""The process waits at the end of Python, when it handles no signal any more."""
+"""Settings that make the process wait at its exit, when it no longer handles signals."""
 
 
 def test_ctrl_c_while_a_reload_ends_the_worker_is_no_failure(run_on_terminal: RunWorker) -> None:

@@ -126,8 +126,8 @@ def test_runworker_serves_the_given_database(runworker: RunWorker) -> None:
 def worker_options(*arguments: str) -> WorkerOptions:
     """The options of the worker, for this command line."""
     parsed = command.Command().create_parser("manage.py", "runworker").parse_args(list(arguments))
-    [chosen] = command.Command().options_of_loops(vars(parsed))
-    return chosen
+    [worker_options] = command.Command().options_of_loops(vars(parsed))
+    return worker_options
 
 
 @pytest.fixture(autouse=True)

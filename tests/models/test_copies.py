@@ -24,8 +24,13 @@ def test_a_copy_is_enqueued_and_names_the_job_that_it_copies() -> None:
     copied_columns = ("task", "args", "kwargs", "queue_name", "priority", "max_attempts", "timeout", "metadata")
     assert [state(copy)[name] for name in copied_columns] == [before[name] for name in copied_columns]
     assert (copy.status, copy.attempts) == ("queued", 0)
-    [noted] = copy.operations or []
-    assert (noted["verb"], noted["by"], noted["reason"], noted["job"]) == ("run_again", "anna", "mended", job.pk)
+    [copy_record] = copy.operations or []
+    assert (copy_record["verb"], copy_record["by"], copy_record["reason"], copy_record["job"]) == (
+        "run_again",
+        "anna",
+        "mended",
+        job.pk,
+    )
 
 
 def test_only_finished_jobs_are_copied() -> None:
@@ -37,12 +42,12 @@ def test_only_finished_jobs_are_copied() -> None:
 
 
 def test_jobs_with_one_unique_key_get_at_most_one_copy() -> None:
-    free = [make_job("failed", unique_key="free") for _ in range(2)]
-    with_held_key = make_job("failed", unique_key="held")
+    jobs_with_free_key = [make_job("failed", unique_key="free") for _ in range(2)]
+    job_with_held_key = make_job("failed", unique_key="held")
     make_job("queued", unique_key="held")
     assert Job.objects.failed().run_again() == 1
     assert Job.objects.queued().filter(unique_key="free").count() == 1
-    assert (with_held_key.run_again(), free[0].run_again()) == (None, None)
+    assert (job_with_held_key.run_again(), jobs_with_free_key[0].run_again()) == (None, None)
 
 
 def test_a_limit_is_copied_with_its_key() -> None:
@@ -50,8 +55,8 @@ def test_a_limit_is_copied_with_its_key() -> None:
     copies = [job.run_again() for job in jobs]
     assert [copy and (copy.limit_key, copy.capacity) for copy in copies] == [("k0", 1), ("k1", 2)]
     assert Job.objects.completed().run_again() == 2
-    made = Job.objects.order_by("-pk").values_list("limit_key", "capacity")[:2]
-    assert set(made) == {("k0", 1), ("k1", 2)}
+    newest_limits = Job.objects.order_by("-pk").values_list("limit_key", "capacity")[:2]
+    assert set(newest_limits) == {("k0", 1), ("k1", 2)}
 
 
 def test_a_job_that_acts_for_a_user_is_not_copied() -> None:

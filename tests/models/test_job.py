@@ -1,4 +1,4 @@
-"""`Job` and `Worker`: the row's own methods for hand-written loops and operators, and what the table refuses."""
+"""`Job` and `Worker`: their methods for operators and for loops without a worker, and the constraints of the table."""
 
 from collections.abc import Callable
 from datetime import timedelta
@@ -59,9 +59,13 @@ class TestForTheHolderOfTheLease:
             with row(result=result):
                 job = claim_one()
                 job.complete(result)
-                after = Job.objects.get()
-                assert (job.status, after.status, after.result) == (Status.COMPLETED, Status.COMPLETED, result)
-                assert after.finished_at
+                stored_job = Job.objects.get()
+                assert (job.status, stored_job.status, stored_job.result) == (
+                    Status.COMPLETED,
+                    Status.COMPLETED,
+                    result,
+                )
+                assert stored_job.finished_at
 
     def test_complete_refuses_a_result_that_is_not_json_and_leaves_the_job_running(self, row: Row) -> None:
         cases: list[Any] = [{1}, float("nan"), "\0", object()]
@@ -224,14 +228,14 @@ class TestRows:
     def test_each_status_has_a_filter_of_its_name(self, row: Row) -> None:
         for status in STATUSES:
             with row(status):
-                for each in STATUSES:
-                    make_job(each)
+                for other_status in STATUSES:
+                    make_job(other_status)
                 assert [job.status for job in getattr(Job.objects, status)()] == [status]
                 assert [job.status for job in getattr(Job.objects.all(), status)()] == [status]
 
     def test_the_filter_unfinished_finds_jobs_of_every_unfinished_status(self) -> None:
-        for each in STATUSES:
-            make_job(each)
+        for other_status in STATUSES:
+            make_job(other_status)
         assert set(Job.objects.unfinished().values_list("status", flat=True)) == set(UNFINISHED)
 
     def test_each_status_is_in_one_group(self) -> None:
@@ -260,9 +264,9 @@ class TestRows:
     def test_a_worker_is_live_until_the_worker_timeout_after_its_heartbeat(self) -> None:
         worker = make_worker()
         worker.refresh_from_db()
-        beat = worker.heartbeat_at
-        assert worker.is_live(beat + timedelta(seconds=59), timedelta(seconds=60))
-        assert not worker.is_live(beat + timedelta(seconds=60), timedelta(seconds=60))
+        heartbeat_at = worker.heartbeat_at
+        assert worker.is_live(heartbeat_at + timedelta(seconds=59), timedelta(seconds=60))
+        assert not worker.is_live(heartbeat_at + timedelta(seconds=60), timedelta(seconds=60))
 
     def test_columns_have_defaults_in_the_database(self) -> None:
         with connection.cursor() as cursor:

@@ -1,4 +1,4 @@
-"""`JobQuerySet`: the verbs of operators change what the query set has, and nothing else."""
+"""`JobQuerySet`: the methods for operators, such as `cancel`, change only the jobs in the query set."""
 
 from collections.abc import Callable
 from datetime import date, timedelta
@@ -42,15 +42,15 @@ VERBS_BY_NAME = ["run_again"] + [name for name in VERBS if name != "retry later"
 @pytest.mark.parametrize("name", VERBS)
 def test_a_verb_changes_the_jobs_of_the_filter_and_returns_their_number(name: str) -> None:
     verb, before, after = VERBS[name]
-    chosen = [make_job(before, task="x") for _ in range(2)]
-    others = [make_job(before, task="y"), make_job("completed", task="x")]
-    rows = [state(job) for job in others]
+    chosen_jobs = [make_job(before, task="x") for _ in range(2)]
+    other_jobs = [make_job(before, task="y"), make_job("completed", task="x")]
+    states_before = [state(job) for job in other_jobs]
     assert verb(Job.objects.filter(task="x")) == 2
-    for job in chosen:
+    for job in chosen_jobs:
         job.refresh_from_db()
         assert job.status == after
-        assert [(each["by"], each["reason"]) for each in job.operations or []] == [("anna", "mended")]
-    assert [state(job) for job in others] == rows
+        assert [(record["by"], record["reason"]) for record in job.operations or []] == [("anna", "mended")]
+    assert [state(job) for job in other_jobs] == states_before
 
 
 def test_a_verb_takes_any_query_set() -> None:
@@ -95,9 +95,9 @@ def test_the_jobs_of_a_query_set_are_found_once_for_all_batches(
     ],
 )
 def test_the_ids_of_later_batches_stay_in_the_database(in_transaction: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The process holds the ids of one batch. A job that is made meanwhile is not changed."""
+    """The process reads the ids of one batch at a time. A job that is inserted meanwhile is not changed."""
     monkeypatch.setattr(verbs, "BATCH_ROWS", 2)
-    made = [make_job() for _ in range(5)]
+    created_jobs = [make_job() for _ in range(5)]
     cursors: list[tuple[bool, int]] = []
 
     def note_cursors_and_make_a_job(sender: object, **event: Any) -> None:
@@ -112,7 +112,7 @@ def test_the_ids_of_later_batches_stay_in_the_database(in_transaction: bool, mon
     finally:
         jobs_operated.disconnect(note_cursors_and_make_a_job)
     assert cursors[:2] == [(not in_transaction, 1)] * 2
-    assert set(Job.objects.discarded()) == set(made)
+    assert set(Job.objects.discarded()) == set(created_jobs)
 
 
 def test_many_jobs_are_changed_in_batches_of_one_statement_each(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,12 +121,13 @@ def test_many_jobs_are_changed_in_batches_of_one_statement_each(monkeypatch: pyt
         make_job("queued")
     with CaptureQueriesContext(connection) as queries:
         assert Job.objects.queued().discard() == 5
-    assert len([query for query in queries if "UPDATE" in query["sql"]]) == 3
+    discards = [query for query in queries if "'verb', 'discard'" in query["sql"]]
+    assert len(discards) == 3
 
 
 @pytest.mark.parametrize("found", [0, 1])
 def test_a_time_that_no_row_can_have_is_refused_before_anything_is_written(found: int) -> None:
-    made = [make_job("queued") for _ in range(found)]
+    created_jobs = [make_job("queued") for _ in range(found)]
     with pytest.raises(InvalidOption, match="run_after"):
         Job.objects.all().postpone(timedelta(days=1_000_000))
     with pytest.raises(InvalidOption, match="run_after"):
@@ -135,19 +136,19 @@ def test_a_time_that_no_row_can_have_is_refused_before_anything_is_written(found
         Job.objects.all().change_queue("a,b")
     with pytest.raises(InvalidOption, match="priority"):
         Job.objects.all().change_priority(101)
-    assert list(Job.objects.queued()) == made
+    assert list(Job.objects.queued()) == created_jobs
 
 
 def test_the_newest_of_many_jobs_with_one_key_is_retried(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(verbs, "BATCH_ROWS", 2)
-    made = [make_job("failed", unique_key="k") for _ in range(5)]
+    created_jobs = [make_job("failed", unique_key="k") for _ in range(5)]
     assert Job.objects.failed().retry() == 1
-    assert list(Job.objects.queued()) == [made[-1]]
+    assert list(Job.objects.queued()) == [created_jobs[-1]]
 
 
 @pytest.mark.parametrize("verb", VERBS_BY_NAME)
 def test_the_manager_has_no_verbs(verb: str) -> None:
-    """So no slip of the keyboard and no template changes the whole table."""
+    """Otherwise a mistyped line or a template could change all jobs of the table."""
     assert not hasattr(Job.objects, verb)
     assert getattr(JobQuerySet, verb).alters_data
 

@@ -23,8 +23,8 @@ FILE = Path(__file__).with_name("statements.sql")
 
 def _modules_of_parts() -> Iterator[ModuleType]:
     """Every module of every part, in the reversed order of their names."""
-    found = walk_packages(parts.__path__, f"{parts.__name__}.")
-    yield from (import_module(name) for name in sorted((module.name for module in found), reverse=True))
+    module_infos = walk_packages(parts.__path__, f"{parts.__name__}.")
+    yield from (import_module(name) for name in sorted((module.name for module in module_infos), reverse=True))
 
 
 ALL_MODULES: tuple[ModuleType, ...] = (
@@ -35,7 +35,7 @@ ALL_MODULES: tuple[ModuleType, ...] = (
 )
 
 MAINTENANCE = r"\s*(CREATE|DROP|REINDEX) "
-"""The first word of a statement of maintenance, which `STATEMENTS` leaves out."""
+"""The first words of statements such as CREATE INDEX, which `STATEMENTS` leaves out."""
 
 NAME_LINE = re.compile(r"^-- (\w+ \([\w.]+\))\n", re.MULTILINE)
 

@@ -35,7 +35,7 @@ from django_skipqueue.parts.unique import enqueue as enqueue_unique
 from django_skipqueue.queue import fragments
 
 WITHOUT_STATEMENTS = {"fragments", "store"}
-"""Modules of the queue: what statements share, and what collects the methods."""
+"""Modules of the queue that define no statements: SQL fragments, and the class `Store`."""
 
 MODULES: tuple[ModuleType, ...] = (
     *(

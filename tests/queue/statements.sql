@@ -5237,6 +5237,17 @@ needed AS (
     SET is_met = false
     FROM held
     WHERE needs.job_id = held.id AND needs.needs_job_id = ANY (%(ids)s::bigint[])
+    RETURNING needs.needs_job_id
+),
+needed_again AS (
+    INSERT INTO skipqueue_dependency (job_id, position, needs_job_id, after_failure)
+    SELECT
+        held.id,
+        COALESCE((SELECT max(position) FROM skipqueue_dependency WHERE job_id = held.id), 0)
+            + row_number() OVER (ORDER BY child.id),
+        child.id,
+        'run'
+    FROM held, (SELECT DISTINCT unnest(%(ids)s::bigint[]) AS id EXCEPT SELECT needs_job_id FROM needed) AS child
 )
 UPDATE skipqueue_job AS job SET held = true FROM held WHERE job.id = held.id RETURNING job.id
 
@@ -5302,7 +5313,15 @@ FROM (
     WHERE job_id = ANY ((SELECT %(ids)s::bigint[])::bigint[])
     GROUP BY job_id
 ) AS last
-WHERE step.job_id = last.job_id AND step.number = last.number AND step.error IS NOT NULL
+WHERE
+    step.job_id = last.job_id
+    AND step.number = last.number
+    AND step.error IS NOT NULL
+    AND (
+        SELECT split_part(job.last_error, ':', 1) IN ('SignalTimeout', 'ChildFailed')
+        FROM skipqueue_job AS job
+        WHERE job.id = step.job_id
+    )
 RETURNING step.job_id
 
 -- STEP_COUNTS (parts.steps.console)

@@ -33,7 +33,7 @@ def call_every_verb(store: Store, manager: Any, worker_manager: Any) -> None:
     worker_id = "w:0123456789ab"
     worker_row = {"id": worker_id, "name": "w", "hostname": "h", "pid": 1, "queues": [], "concurrency": 1}
     store.heartbeat_workers([worker_row])
-    assert [each.name for each in worker_manager.live()] == ["w"]
+    assert [worker.name for worker in worker_manager.live()] == ["w"]
 
     manager.enqueue("t", unique_key="k")
     assert manager.enqueue("t", unique_key="k").created is False
@@ -53,9 +53,9 @@ def call_every_verb(store: Store, manager: Any, worker_manager: Any) -> None:
     assert store.settle([Settlement(job.pk, job.lease, COMPLETED)]) == {job.pk}
     assert store.admit().by_queue == {}
     assert (store.next_due() or 0) > 0
-    (later,) = manager.scheduled()
-    assert store.discard([later.pk]).keys() == {later.pk}
-    assert later.retry() is True
+    (scheduled_job,) = manager.scheduled()
+    assert store.discard([scheduled_job.pk]).keys() == {scheduled_job.pk}
+    assert scheduled_job.retry() is True
     store.prune()
     store.prune_workers([worker_id], age=60)
     store.delete_workers([worker_id])
@@ -82,8 +82,8 @@ def test_every_verb_works_on_the_database_of_the_setting(settings: Any) -> None:
 def test_a_task_defers_into_the_database_of_the_setting(settings: Any) -> None:
     settings.SKIPQUEUE = {"DATABASE": "other"}
     job = jobs.noop.defer()
-    (other,) = jobs.noop.defer_many([()])
-    assert set(Job.objects.using("other").values_list("pk", flat=True)) == {job.pk, other}
+    (second_id,) = jobs.noop.defer_many([()])
+    assert set(Job.objects.using("other").values_list("pk", flat=True)) == {job.pk, second_id}
     job.refresh_from_db()
     assert job._state.db == "other"
     assert job.discard()
@@ -132,11 +132,15 @@ def test_a_context_loads_its_job_from_the_database_that_holds_it() -> None:
 @pytest.mark.parametrize("server_side_binding", [True, False])
 def test_every_verb_works_with_either_way_of_binding_parameters(server_side_binding: bool) -> None:
     connection = connections["other"]
-    before = connection.settings_dict["OPTIONS"]
-    connection.settings_dict["OPTIONS"] = {**before, "server_side_binding": server_side_binding, "prepare_threshold": 0}
+    original_options = connection.settings_dict["OPTIONS"]
+    connection.settings_dict["OPTIONS"] = {
+        **original_options,
+        "server_side_binding": server_side_binding,
+        "prepare_threshold": 0,
+    }
     connection.close()
     try:
         call_every_verb(Store("other"), Job.objects.db_manager("other"), Worker.objects.using("other"))
     finally:
-        connection.settings_dict["OPTIONS"] = before
+        connection.settings_dict["OPTIONS"] = original_options
         connection.close()

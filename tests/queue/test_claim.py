@@ -37,7 +37,7 @@ WITH_BOTH_WAYS_TO_CLAIM = pytest.mark.parametrize(
 
 
 def ids_of(claimed: list[Any]) -> list[int]:
-    return [each.id for each in claimed]
+    return [job.id for job in claimed]
 
 
 @pytest.mark.core
@@ -103,17 +103,17 @@ def test_jobs_come_by_queue_as_listed_then_priority_then_time_then_id(claim_jobs
         for minutes in (-30, -20, -20, -1)
     ]
     noon = datetime(2026, 1, 1, 12, tzinfo=UTC)
-    created: dict[tuple[str, int, int], list[int]] = {}
+    created_ids: dict[tuple[str, int, int], list[int]] = {}
     for queue, priority, minutes in random.sample(expected, len(expected)):
         job = make_job(queue_name=queue, priority=priority, run_after=noon + timedelta(minutes=minutes))
-        created.setdefault((queue, priority, minutes), []).append(job.pk)
-    order = [created[key].pop(0) for key in expected]
+        created_ids.setdefault((queue, priority, minutes), []).append(job.pk)
+    expected_ids = [created_ids[key].pop(0) for key in expected]
 
-    taken = ids_of(claim_jobs("mail", "default", "a", limit=7))
-    assert taken == order[:7]
-    while more := ids_of(claim_jobs("mail", "default", "a", limit=11)):
-        taken += more
-    assert taken == order
+    claimed_ids = ids_of(claim_jobs("mail", "default", "a", limit=7))
+    assert claimed_ids == expected_ids[:7]
+    while further_ids := ids_of(claim_jobs("mail", "default", "a", limit=11)):
+        claimed_ids += further_ids
+    assert claimed_ids == expected_ids
 
 
 @pytest.mark.core
@@ -184,25 +184,25 @@ def test_the_limit_holds_whatever_plan_is_chosen(claim_jobs: Callable[..., list[
 def test_rows_that_another_transaction_has_locked_are_skipped_without_waiting(
     claim_jobs: Callable[..., list[Any]], connect: Callable[..., Any]
 ) -> None:
-    created = jobs.noop.defer_many([()] * 6)
+    created_ids = jobs.noop.defer_many([()] * 6)
     other = connect(autocommit=False)
-    other.execute("SELECT FROM skipqueue_job WHERE id = ANY (%s) FOR UPDATE", [[created[0], created[2]]])
+    other.execute("SELECT FROM skipqueue_job WHERE id = ANY (%s) FOR UPDATE", [[created_ids[0], created_ids[2]]])
     with connection.cursor() as cursor:
         cursor.execute("SET lock_timeout = '5s'")
-        assert ids_of(claim_jobs(limit=3)) == [created[1], created[3], created[4]]
+        assert ids_of(claim_jobs(limit=3)) == [created_ids[1], created_ids[3], created_ids[4]]
         cursor.execute("RESET lock_timeout")
     other.rollback()
-    assert ids_of(claim_jobs(limit=3)) == [created[0], created[2], created[5]]
+    assert ids_of(claim_jobs(limit=3)) == [created_ids[0], created_ids[2], created_ids[5]]
 
 
 def test_a_claim_locks_no_row_that_it_does_not_take(connect: Callable[..., Any]) -> None:
     for queue in ("a", "b", "c"):
         jobs.noop.using(queue_name=queue).defer_many([()] * 4)
     with transaction.atomic():
-        taken = ids_of(claim("a", "b", "c", limit=6))
-        free = connect().execute("SELECT id FROM skipqueue_job FOR UPDATE SKIP LOCKED").fetchall()
-        assert len(taken) == 6
-        assert {id for (id,) in free} == set(Job.objects.values_list("id", flat=True)) - set(taken)
+        claimed_ids = ids_of(claim("a", "b", "c", limit=6))
+        unlocked_rows = connect().execute("SELECT id FROM skipqueue_job FOR UPDATE SKIP LOCKED").fetchall()
+        assert len(claimed_ids) == 6
+        assert {id for (id,) in unlocked_rows} == set(Job.objects.values_list("id", flat=True)) - set(claimed_ids)
 
 
 @WITH_BOTH_WAYS_TO_CLAIM
@@ -215,8 +215,8 @@ def test_a_job_that_another_worker_claims_meanwhile_is_not_claimed_again(
     ids_of_other = ids_of(other(claim, limit=4))
     own_ids = ids_of(claim_jobs(limit=4))
     other.commit()
-    rest = ids_of(claim_jobs(limit=4))
-    assert len({*ids_of_other, *own_ids, *rest}) == 10
+    remaining_ids = ids_of(claim_jobs(limit=4))
+    assert len({*ids_of_other, *own_ids, *remaining_ids}) == 10
 
 
 def test_a_rolled_back_claim_leaves_the_jobs_queued(session: Callable[[], Any]) -> None:
@@ -235,32 +235,32 @@ def test_eight_claims_at_once_never_get_one_job_twice_nor_more_than_the_limit(
     jobs.noop.defer_many([()] * 2_000)
 
     def drain(worker: int) -> list[int]:
-        taken: list[int] = []
+        claimed_ids: list[int] = []
         limits = random.Random(worker)
         try:
             while claimed := claim_jobs(limit=(limit := limits.randint(1, 25)), worker_id=str(worker)):
                 assert len(claimed) <= limit
-                taken += ids_of(claimed)
+                claimed_ids += ids_of(claimed)
         finally:
             connections.close_all()
-        return taken
+        return claimed_ids
 
     with ThreadPoolExecutor(8) as pool:
-        taken = [id for drained in pool.map(drain, range(8)) for id in drained]
-    assert len(taken) == len(set(taken)), "no job was claimed twice"
-    # Of two claims that meet at the front each may leave the other's rows: what is left is found by the next one.
-    taken += ids_of(claim(limit=2_000))
-    assert sorted(taken) == sorted(Job.objects.values_list("id", flat=True))
+        claimed_ids = [id for drained in pool.map(drain, range(8)) for id in drained]
+    assert len(claimed_ids) == len(set(claimed_ids)), "no job was claimed twice"
+    # Two claims at the front of the queue may skip each other's locked rows. The next claim finds the skipped rows.
+    claimed_ids += ids_of(claim(limit=2_000))
+    assert sorted(claimed_ids) == sorted(Job.objects.values_list("id", flat=True))
     assert set(Job.objects.values_list("attempts", "lease")) == {(1, 1)}
 
 
 @pytest.mark.core
 @WITH_BOTH_WAYS_TO_CLAIM
 def test_a_released_job_keeps_its_position_in_the_queue(claim_jobs: Callable[..., list[Any]]) -> None:
-    created = jobs.noop.defer_many([()] * 3)
+    created_ids = jobs.noop.defer_many([()] * 3)
     first, *_ = claim(limit=2)
     store.release([lease_of(first)])
-    assert ids_of(claim_jobs(limit=10)) == [created[0], created[2]]
+    assert ids_of(claim_jobs(limit=10)) == [created_ids[0], created_ids[2]]
 
 
 @pytest.mark.core

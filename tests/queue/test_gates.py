@@ -57,16 +57,18 @@ def test_every_statement_that_queues_a_job_checks_the_gates() -> None:
     """Only statements for jobs that have passed their gates write `queued` themselves."""
     modules = {module.__name__.rpartition("django_skipqueue.")[2]: module for module in (fragments, *MODULES)}
     sources = {name: inspect.getsource(module) for name, module in modules.items()}
-    says_queued = {name for name, text in sources.items() if re.search(r"(THEN|ELSE|SET status =) 'queued'", text)}
-    assert says_queued == {
+    modules_writing_queued = {
+        name for name, text in sources.items() if re.search(r"(THEN|ELSE|SET status =) 'queued'", text)
+    }
+    assert modules_writing_queued == {
         "parts.limits.claim",
         "parts.rates.admit",
         "queue.fragments",
         "queue.recover",
         "queue.release",
     }
-    asks = r"rate_key(\)s)?::text IS NOT NULL THEN 'blocked' ELSE 'queued' END"
-    assert {name for name, text in STATEMENTS.items() if re.search(asks, text)} == {
+    checks_gates = r"rate_key(\)s)?::text IS NOT NULL THEN 'blocked' ELSE 'queued' END"
+    assert {name for name, text in STATEMENTS.items() if re.search(checks_gates, text)} == {
         "ADMIT",
         "ADMIT_BY_KEY",
         "ADMIT_DEPENDANTS",
@@ -91,7 +93,7 @@ def test_every_statement_that_queues_a_job_checks_the_gates() -> None:
 
 
 class OtherGate:
-    """A gate that says it has admitted jobs of two queues."""
+    """A gate that returns admitted jobs of two queues, without changing a row."""
 
     name = "other"
 
@@ -108,8 +110,8 @@ class OtherGate:
 @pytest.mark.django_db
 @pytest.mark.parametrize(("other", "seconds"), [(None, 5.0), (2.0, 2.0), (9.0, 5.0)])
 def test_admit_calls_every_gate(monkeypatch: pytest.MonkeyPatch, other: float | None, seconds: float) -> None:
-    found = [*(type(gate)() for gate in gates()), OtherGate(other)]
-    monkeypatch.setattr(gates_module, "gates", lambda: found)
+    gates_with_other = [*(type(gate)() for gate in gates()), OtherGate(other)]
+    monkeypatch.setattr(gates_module, "gates", lambda: gates_with_other)
     make_job("scheduled", run_after=timedelta(seconds=5))
     assert store.next_due() == pytest.approx(seconds, abs=1.0)
     make_job("scheduled", run_after=timedelta(seconds=-1), queue_name="default")
@@ -192,7 +194,7 @@ def test_a_gate_that_postgresql_refuses_does_not_stop_the_other_gates(monkeypatc
     monkeypatch.setattr(others[-1], "admit", divide_by_zero)
     with pytest.raises(DataError, match="division by zero"):
         store.admit()
-    assert [state(each)["status"] for each in (job, later)] == ["queued", "scheduled"]
+    assert [state(scheduled_job)["status"] for scheduled_job in (job, later)] == ["queued", "scheduled"]
 
 
 @pytest.mark.django_db

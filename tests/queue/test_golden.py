@@ -13,15 +13,21 @@ from .statements import STATEMENTS
 
 
 def test_every_statement_is_what_the_golden_file_shows() -> None:
-    now = golden.statements()
+    statements_of_code = golden.statements()
     if os.environ.get("SKIPQUEUE_WRITE_CONTRACT"):
-        golden.FILE.write_text(golden.content_of_file(now))
+        golden.FILE.write_text(golden.content_of_file(statements_of_code))
     content = golden.FILE.read_text()
-    shown = golden.statements_in(content)
-    differ = [name for name in now | shown if shown.get(name) != now.get(name, "").strip()]
-    if differ or content != golden.content_of_file(now):
-        what = "\n".join(differ) or "None in its text: the head of the file, or the order of the statements."
-        pytest.fail(f"statements.sql differs in:\n{what}\nTo keep the change: make contract.", pytrace=False)
+    statements_of_file = golden.statements_in(content)
+    differing_names = [
+        name
+        for name in statements_of_code | statements_of_file
+        if statements_of_file.get(name) != statements_of_code.get(name, "").strip()
+    ]
+    if differing_names or content != golden.content_of_file(statements_of_code):
+        difference = (
+            "\n".join(differing_names) or "None in its text: the head of the file, or the order of the statements."
+        )
+        pytest.fail(f"statements.sql differs in:\n{difference}\nTo keep the change: make contract.", pytrace=False)
 
 
 def test_no_statement_in_the_golden_file_has_an_unfilled_placeholder() -> None:
@@ -30,7 +36,7 @@ def test_no_statement_in_the_golden_file_has_an_unfilled_placeholder() -> None:
     placeholders = {
         name: set(re.findall(r"{([a-z]\w*)}", text)) - golden.FILLED_BY_THE_CONSOLE for name, text in texts.items()
     }
-    assert {name: found for name, found in placeholders.items() if found} == {}
+    assert {name: unfilled for name, unfilled in placeholders.items() if unfilled} == {}
 
 
 def test_joined_needs_exactly_the_pieces_for_the_placeholders_of_a_statement() -> None:

@@ -45,7 +45,7 @@ def settlement(job: Job, outcome: Outcome = COMPLETED) -> Settlement:
 
 
 def lost_lease(job: Job, outcome: Outcome = COMPLETED) -> LostLease:
-    """Check that settling writes nothing, and return what the row tells about the lost lease."""
+    """Check that settling writes nothing, and return how the lease ended, from the columns of the job's row."""
     assert store.settle([settlement(job, outcome)]) == set()
     return store.lost_leases([(job.pk, job.lease)])[job.pk, job.lease]
 
@@ -62,7 +62,7 @@ def claim_again() -> None:
 
 
 DEATHS: list[Any] = [None, ["another:0123456789ab"]]
-"""Values of the column `deaths`: no worker, or one worker, has died with the job before."""
+"""Values of the column `deaths`: no worker, or one worker, died while it ran the job."""
 
 
 def test_a_written_outcome_is_recognized_after_the_lease_is_lost(row: Row) -> None:
@@ -116,17 +116,17 @@ def test_a_cancelled_job_is_cancelled_whatever_the_outcome(row: Row) -> None:
 
 
 def test_a_discard_by_the_task_is_recognized_after_a_cancel_and_a_retry() -> None:
-    made = make_job("queued")
-    store.cancel([made.pk], reason="not wanted")
-    store.retry([made.pk])
+    cancelled_job = make_job("queued")
+    store.cancel([cancelled_job.pk], reason="not wanted")
+    store.retry([cancelled_job.pk])
     [job] = Job.objects.claim(queue_names=["default"], limit=1, worker_id="w")
     store.settle([settlement(job, DISCARDED)])
     assert written_status(job, DISCARDED) == "discarded"
 
 
 def test_malformed_operations_in_a_row_do_not_break_the_statement(row: Row) -> None:
-    forms: list[Any] = [[], [5], [{}], [{"verb": 5, "at": "soon"}], [{"verb": "retry", "at": "soon"}]]
-    for operations in forms:
+    malformed_values: list[Any] = [[], [5], [{}], [{"verb": 5, "at": "soon"}], [{"verb": "retry", "at": "soon"}]]
+    for operations in malformed_values:
         with row(operations=operations):
             job, other = (make_job("running", operations=operations) for _ in range(2))
             store.settle([settlement(job, DISCARDED)])
@@ -181,7 +181,7 @@ def test_a_valid_lease_is_not_reported_as_lost() -> None:
 
 
 def test_outcomes_written_before_a_claim_that_failed_are_recognized(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A batch that PostgreSQL refuses is written in parts, each committed; the claim that follows meets an outage."""
+    """PostgreSQL refuses a batch, so it is written in parts, each committed. Then the claim loses the connection."""
     good, bad = make_job("running"), make_job("running")
     exchange = Store.exchange
 

@@ -49,9 +49,9 @@ class TestAdmit:
         assert store.admit().by_queue == {"mail": 2, "default": 1}
 
     def test_a_batch_has_a_limit_and_the_most_overdue_go_first(self) -> None:
-        made = [make_job("scheduled", run_after=-ONE_SECOND * number) for number in (1, 4, 2, 3, 5)]
+        created_jobs = [make_job("scheduled", run_after=-ONE_SECOND * number) for number in (1, 4, 2, 3, 5)]
         assert store.admit(limit=2).by_queue == {"default": 2}
-        assert set(Job.objects.queued()) == {made[1], made[4]}
+        assert set(Job.objects.queued()) == {created_jobs[1], created_jobs[4]}
         assert store.admit(limit=2).by_queue == {"default": 2}
         assert store.admit(limit=2).by_queue == {"default": 1}
         assert store.admit(limit=2).by_queue == {}
@@ -74,7 +74,7 @@ class TestRecover:
             with row(status):
                 job = make_job(status, locked_at=-ONE_HOUR, locked_by="gone")
                 by_age, by_worker = store.recover(worker_timeout=60), store.recover(worker_ids=["gone"])
-                assert [each.id for each in by_age] == ([job.pk] if status == "running" else [])
+                assert [job_recovered.id for job_recovered in by_age] == ([job.pk] if status == "running" else [])
                 assert by_worker == []
 
     @pytest.mark.core
@@ -122,12 +122,12 @@ class TestRecover:
         assert after["lease"] == 2
 
     def test_after_a_second_death_in_a_row_a_job_waits_for_up_to_half_a_minute(self) -> None:
-        made = [make_job("running", attempts=2, deaths=["first"], locked_by="gone") for _ in range(20)]
+        created_jobs = [make_job("running", attempts=2, deaths=["first"], locked_by="gone") for _ in range(20)]
         recovered = store.recover(worker_ids=["gone"])
         assert {job.status for job in recovered} == {"scheduled"}
-        waits = {Job.objects.get(pk=job.pk).run_after for job in made}
-        assert len(waits) == 20, "each job waits for another time"
-        assert all(timedelta(0) < wait - now() + ONE_SECOND < timedelta(seconds=31) for wait in waits)
+        due_times = {Job.objects.get(pk=job.pk).run_after for job in created_jobs}
+        assert len(due_times) == 20, "each job waits for another time"
+        assert all(timedelta(0) < due_time - now() + ONE_SECOND < timedelta(seconds=31) for due_time in due_times)
 
     def test_at_the_third_death_in_a_row_a_job_fails_whatever_its_attempts(self) -> None:
         job = make_job("running", attempts=3, max_attempts=100, deaths=["first", "second"], locked_by="gone")
@@ -141,7 +141,7 @@ class TestRecover:
 
     def test_the_first_death_is_noted(self) -> None:
         job = make_job("running", attempts=3, errors=[{"attempt": 2, "exception": "ValueError"}], locked_by="gone")
-        assert [each.status for each in store.recover(worker_ids=["gone"])] == ["queued"]
+        assert [job_recovered.status for job_recovered in store.recover(worker_ids=["gone"])] == ["queued"]
         assert state(job)["deaths"] == ["gone"]
 
     @pytest.mark.parametrize("before", [["alive"], ["alive", "dead"], ["dead", "alive"]], ids=str)
@@ -180,7 +180,7 @@ class TestRecover:
         stale, live = make_worker(heartbeat=-61 * ONE_SECOND), make_worker(heartbeat=-30 * ONE_SECOND)
         lost = make_job("running", locked_at=-ONE_HOUR, locked_by=str(stale.pk))
         make_job("running", locked_at=-ONE_HOUR, locked_by=str(live.pk))
-        assert [each.id for each in store.recover(worker_timeout=60)] == [lost.pk]
+        assert [job_recovered.id for job_recovered in store.recover(worker_timeout=60)] == [lost.pk]
 
     def test_a_carrier_keeps_its_jobs_however_old_its_heartbeat_is(self) -> None:
         """The jobs of a carrier run even if all its relays are gone."""
@@ -216,7 +216,9 @@ class TestRecover:
         dead, live = make_worker(), make_worker()
         lost = [make_job("running", locked_by=str(dead.pk)) for _ in range(3)]
         make_job("running", locked_by=str(live.pk), locked_at=-ONE_HOUR)
-        assert [each.id for each in store.recover(worker_ids=[str(dead.pk)])] == [job.pk for job in lost]
+        assert [job_recovered.id for job_recovered in store.recover(worker_ids=[str(dead.pk)])] == [
+            job.pk for job in lost
+        ]
         assert store.recover(worker_ids=[]) == []
 
     def test_the_worker_timeout_is_a_setting(self, settings: Any) -> None:
@@ -227,8 +229,11 @@ class TestRecover:
         assert len(store.recover()) == 1
 
     def test_a_batch_has_a_limit_and_the_oldest_go_first(self) -> None:
-        made = [make_job("running", locked_at=-ONE_HOUR * number) for number in (1, 4, 2, 3)]
-        assert {each.id for each in store.recover(worker_timeout=60, limit=2)} == {made[1].pk, made[3].pk}
+        created_jobs = [make_job("running", locked_at=-ONE_HOUR * number) for number in (1, 4, 2, 3)]
+        assert {job_recovered.id for job_recovered in store.recover(worker_timeout=60, limit=2)} == {
+            created_jobs[1].pk,
+            created_jobs[3].pk,
+        }
         assert len(store.recover(worker_timeout=60, limit=2)) == 2
         assert store.recover(worker_timeout=60, limit=2) == []
 
@@ -264,14 +269,14 @@ class TestPrune:
             (timedelta(hours=3), 3),
             (timedelta(minutes=1), 1),
         ]
-        for status, (kept, left) in product(FINISHED, cases):
-            with row(status=status, kept=kept, left=left):
-                set_retention(**({"completed": None, "failed": None, "discarded": None} | {status: kept}))
+        for status, (retention, remaining_count) in product(FINISHED, cases):
+            with row(status=status, retention=retention, remaining_count=remaining_count):
+                set_retention(**({"completed": None, "failed": None, "discarded": None} | {status: retention}))
                 for finished in FINISHED:
                     for age in (ONE_HOUR * 2, timedelta(minutes=30), timedelta(0)):
                         make_job(finished, finished_at=-age)
-                assert store.prune() == ({status: 3 - left} if left < 3 else {})
-                assert Job.objects.filter(status=status).count() == left
+                assert store.prune() == ({status: 3 - remaining_count} if remaining_count < 3 else {})
+                assert Job.objects.filter(status=status).count() == remaining_count
                 assert Job.objects.exclude(status=status).count() == 6
 
     def test_the_defaults_are_a_day_a_week_and_a_month(self) -> None:
@@ -283,9 +288,9 @@ class TestPrune:
 
     def test_a_batch_has_a_limit_and_the_oldest_go_first(self, set_retention: Callable[..., None]) -> None:
         set_retention(completed=0)
-        made = [make_job("completed", finished_at=-ONE_HOUR * number) for number in (1, 4, 2, 3)]
+        created_jobs = [make_job("completed", finished_at=-ONE_HOUR * number) for number in (1, 4, 2, 3)]
         assert store.prune(limit=2) == {"completed": 2}
-        assert set(Job.objects.all()) == {made[0], made[2]}
+        assert set(Job.objects.all()) == {created_jobs[0], created_jobs[2]}
 
     def test_the_limit_holds_over_all_statuses_together(self, set_retention: Callable[..., None]) -> None:
         set_retention(completed=0, failed=0, discarded=0)
@@ -304,12 +309,12 @@ class TestRetentionOfItsOwn:
         for status in FINISHED:
             with row(status):
                 own_retention = {status: 60}
-                gone = make_job(status, finished_at=timedelta(seconds=-61), retention=own_retention)
-                early = make_job(status, finished_at=timedelta(seconds=-50), retention=own_retention)
-                plain = make_job(status, finished_at=timedelta(seconds=-61))
+                expired_job = make_job(status, finished_at=timedelta(seconds=-61), retention=own_retention)
+                kept_job = make_job(status, finished_at=timedelta(seconds=-50), retention=own_retention)
+                job_without_retention = make_job(status, finished_at=timedelta(seconds=-61))
                 assert store.prune() == {status: 1}
-                assert set(Job.objects.values_list("pk", flat=True)) == {early.pk, plain.pk}
-                assert gone.pk not in {early.pk, plain.pk}
+                assert set(Job.objects.values_list("pk", flat=True)) == {kept_job.pk, job_without_retention.pk}
+                assert expired_job.pk not in {kept_job.pk, job_without_retention.pk}
 
     def test_a_status_without_its_own_retention_keeps_the_setting(self, db: None) -> None:
         make_job("failed", finished_at=timedelta(days=-3), retention={"completed": 60})
@@ -366,7 +371,7 @@ class TestPruneLag:
 
 @pytest.mark.parametrize(("verb", "most"), [("admit", 6), ("recover", 1), ("prune", 2), ("next_due", 7)])
 def test_admit_recover_and_prune_are_a_few_statements_each(verb: str, most: int, settings: Any) -> None:
-    """An admission is one statement for each gate, or two if it sweeps; a prune locks and then deletes."""
+    """An admission sends one statement for each gate, or two if it checks all keys. A prune locks, then deletes."""
     settings.SKIPQUEUE = {"RETENTION": {"completed": 0}}
     store.admit()  # finishes a sweep that another test may have left unfinished
     sweep_gates_soon(store)
@@ -421,36 +426,36 @@ class TestWorkers:
         } | changes
 
     def test_the_first_heartbeat_makes_the_row(self) -> None:
-        described = self.description()
-        store.heartbeat_workers([described])
+        columns = self.description()
+        store.heartbeat_workers([columns])
         row = state(Worker.objects.get())
-        assert {name: row[name] for name in described} == described
+        assert {name: row[name] for name in columns} == columns
         assert row["started_at"] == row["heartbeat_at"]
 
     def test_a_later_heartbeat_changes_only_the_time(self) -> None:
-        described = self.description()
-        worker = make_worker(id=described["id"], heartbeat=-ONE_HOUR, started_at=now() - ONE_HOUR)
+        columns = self.description()
+        worker = make_worker(id=columns["id"], heartbeat=-ONE_HOUR, started_at=now() - ONE_HOUR)
         before = state(worker)
-        store.heartbeat_workers([described])
+        store.heartbeat_workers([columns])
         after = state(Worker.objects.get())
         assert after.pop("heartbeat_at") - before.pop("heartbeat_at") >= ONE_HOUR
         assert after == before
 
     def test_heartbeats_of_many_workers_are_one_statement(self) -> None:
-        described = [self.description() for _ in range(5)]
+        columns = [self.description() for _ in range(5)]
         with CaptureQueriesContext(connection) as queries:
-            store.heartbeat_workers(described)
+            store.heartbeat_workers(columns)
         assert len(queries) == 1
         assert Worker.objects.count() == 5
 
     def test_the_row_of_a_carrier_says_what_the_settings_say_now(self) -> None:
-        described = self.description() | {"is_external": True}
-        store.heartbeat_workers([described])
+        columns = self.description() | {"is_external": True}
+        store.heartbeat_workers([columns])
         assert state(Worker.objects.get())["is_external"]
         changes = {"queues": ["pdf"], "concurrency": 2_000}
-        store.heartbeat_workers([described | changes])
+        store.heartbeat_workers([columns | changes])
         row = state(Worker.objects.get())
-        assert {name: row[name] for name in described} == described | changes
+        assert {name: row[name] for name in columns} == columns | changes
 
     def test_the_row_of_a_worker_is_not_marked_as_a_carrier(self) -> None:
         store.heartbeat_workers([self.description()])

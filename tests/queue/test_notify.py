@@ -44,14 +44,17 @@ class NotificationListener:
         return [jobs_in(payload)[0] for payload in self.payloads()]
 
     def payloads(self) -> list[str]:
-        """The payloads since the last call. They come in the order of commits, so this reads up to one of its own."""
+        """The payloads since the last call. Sends a payload of its own, the fence, and reads until it arrives.
+
+        Notifications arrive in the order of the commits.
+        """
         self.fence += 1
-        mark = f"fence {self.fence}"
+        fence_payload = f"fence {self.fence}"
         with connect_to() as other:
-            other.execute("SELECT pg_notify(%s, %s)", [self.channel, mark])
+            other.execute("SELECT pg_notify(%s, %s)", [self.channel, fence_payload])
         payloads: list[str] = []
         for notification in self.connection.notifies(timeout=20):
-            if notification.payload == mark:
+            if notification.payload == fence_payload:
                 return payloads
             payloads.append(notification.payload)
         raise AssertionError("the fence was never heard")
@@ -59,9 +62,9 @@ class NotificationListener:
 
 @pytest.fixture
 def listener(transactional_db: None) -> Iterator[NotificationListener]:
-    made = NotificationListener()
-    yield made
-    made.connection.close()
+    notification_listener = NotificationListener()
+    yield notification_listener
+    notification_listener.connection.close()
 
 
 def defer_noop(queue_name: str) -> None:
@@ -355,16 +358,16 @@ def test_a_failed_notify_neither_raises_nor_loses_the_job(monkeypatch: pytest.Mo
 )
 def test_supervisors_are_notified_only_of_jobs_that_are_due_soon(delay: float, queues_named: list[str]) -> None:
     listener = NotificationListener("skipqueue_supervisors")
-    later = jobs.noop.using(run_after=timedelta(seconds=delay))
-    with_unique_key = jobs.noop.using(run_after=timedelta(seconds=delay), unique_key="k")
-    retried = make_job("running")
-    for scheduled in (
-        later.defer,
-        lambda: later.defer_many([()] * 3),
-        with_unique_key.defer,
-        lambda: store.settle([Settlement(*lease_of(retried), Outcome("scheduled", delay=delay))]),
+    delayed_task = jobs.noop.using(run_after=timedelta(seconds=delay))
+    unique_delayed_task = jobs.noop.using(run_after=timedelta(seconds=delay), unique_key="k")
+    running_job = make_job("running")
+    for schedule_job in (
+        delayed_task.defer,
+        lambda: delayed_task.defer_many([()] * 3),
+        unique_delayed_task.defer,
+        lambda: store.settle([Settlement(*lease_of(running_job), Outcome("scheduled", delay=delay))]),
     ):
-        scheduled()
+        schedule_job()
         assert listener.queues_named() == queues_named
     defer_noop("a")
     assert listener.queues_named() == []
@@ -422,8 +425,8 @@ class TestInOneMessage:
     def test_a_notify_that_fails_after_the_commit_is_only_logged(
         self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
-        refused = ENQUEUE_AND_NOTIFY.replace("pg_notify('skipqueue'", "pg_notify(''")
-        monkeypatch.setattr(enqueue, "ENQUEUE_AND_NOTIFY", refused)
+        failing_statement = ENQUEUE_AND_NOTIFY.replace("pg_notify('skipqueue'", "pg_notify(''")
+        monkeypatch.setattr(enqueue, "ENQUEUE_AND_NOTIFY", failing_statement)
         job = jobs.noop.using(queue_name="a").defer()
         assert Job.objects.get().pk == job.pk
         assert "channel name cannot be empty" in caplog.text
@@ -432,9 +435,9 @@ class TestInOneMessage:
     def test_after_a_failed_notify_in_another_session_of_a_pooler_the_error_is_raised(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """A pooler has moved the client: nobody knows whether the job is committed."""
-        refused = ENQUEUE_AND_NOTIFY.replace("pg_notify('skipqueue'", "pg_notify(''")
-        monkeypatch.setattr(enqueue, "ENQUEUE_AND_NOTIFY", refused)
+        """A pooler has moved the client to another session, which does not know whether the job is committed."""
+        failing_statement = ENQUEUE_AND_NOTIFY.replace("pg_notify('skipqueue'", "pg_notify(''")
+        monkeypatch.setattr(enqueue, "ENQUEUE_AND_NOTIFY", failing_statement)
         monkeypatch.setattr(enqueue, "INSERTED", INSERTED.replace("skipqueue.inserted", "skipqueue.other"))
         with pytest.raises(DatabaseError, match="channel name cannot be empty"):
             defer_noop("a")
@@ -482,15 +485,15 @@ class TestInOneMessage:
             connection.close()
 
     def test_an_interrupt_leaves_no_transaction_behind(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        slow = ENQUEUE_AND_NOTIFY.replace("COMMIT;", "SELECT pg_sleep(60); COMMIT;")
-        monkeypatch.setattr(enqueue, "ENQUEUE_AND_NOTIFY", slow)
-        before = signal.signal(signal.SIGALRM, signal.default_int_handler)
+        slow_statement = ENQUEUE_AND_NOTIFY.replace("COMMIT;", "SELECT pg_sleep(60); COMMIT;")
+        monkeypatch.setattr(enqueue, "ENQUEUE_AND_NOTIFY", slow_statement)
+        original_handler = signal.signal(signal.SIGALRM, signal.default_int_handler)
         try:
             signal.setitimer(signal.ITIMER_REAL, 0.2)
             with pytest.raises(KeyboardInterrupt):
                 defer_noop("a")
         finally:
-            signal.signal(signal.SIGALRM, before)
+            signal.signal(signal.SIGALRM, original_handler)
         assert connection.connection.info.transaction_status == TransactionStatus.IDLE
         assert not Job.objects.exists()
 
@@ -557,7 +560,7 @@ def test_jobs_put_back_for_some_seconds_notify_supervisors_and_no_worker(
     defer_noop("a")
     (job,) = store.claim(queue_names=["a"], limit=1, worker_id="w")
     listener.queues_named()
-    others = NotificationListener("skipqueue_supervisors")
+    supervisor_listener = NotificationListener("skipqueue_supervisors")
     store.release([job.ref], later=later)
-    assert (listener.queues_named(), others.payloads()) == (workers, supervisors)
-    others.connection.close()
+    assert (listener.queues_named(), supervisor_listener.payloads()) == (workers, supervisors)
+    supervisor_listener.connection.close()

@@ -1,4 +1,4 @@
-"""`observe` reads what is in the queues now, by a few probes of an index."""
+"""`observe` counts the jobs that are in the queues now. It needs only a few probes of an index."""
 
 from datetime import timedelta
 
@@ -61,8 +61,8 @@ def test_with_many_queues_fewer_jobs_of_each_queue_are_counted() -> None:
     for name, number in (("a", 9), ("b", 12), ("c", 20)):
         Job.objects.bulk_create(Job(queue_name=name, task="t", status="queued") for _ in range(number))
     for together, least, estimated in ((33, 5, {"b", "c"}), (3, 12, {"c"}), (90, 5, set())):
-        found = queues_now(store, together=together, least=least)
-        assert {queue.name for queue in found if queue.is_estimate} == estimated
+        queues = queues_now(store, together=together, least=least)
+        assert {queue.name for queue in queues if queue.is_estimate} == estimated
 
 
 def test_the_running_jobs_of_queues_are_estimated_from_the_first_running_jobs() -> None:
@@ -114,13 +114,15 @@ def test_only_the_long_queues_with_the_longest_wait_are_estimated(
         for _ in range(2):
             make_job(queue_name=f"q{number}", run_after=timedelta(hours=-number))
     with CaptureQueriesContext(connection) as queries:
-        found = queues_now(store, most=1)
+        queues_found = queues_now(store, most=1)
     estimates = [query["sql"] for query in queries if "EXPLAIN" in query["sql"]]
-    assert [name for name in ("q0", "q1", "q2", "q3", "q4") if any(f"'{name}'" in each for each in estimates)] == [
+    assert [
+        name for name in ("q0", "q1", "q2", "q3", "q4") if any(f"'{name}'" in statement for statement in estimates)
+    ] == [
         "q3",
         "q4",
     ]
-    assert [(queue.name, queue.queued >= 2, queue.is_estimate) for queue in found] == [
+    assert [(queue.name, queue.queued >= 2, queue.is_estimate) for queue in queues_found] == [
         (f"q{number}", True, True) for number in range(5)
     ]
 
@@ -130,20 +132,20 @@ def test_the_jobs_of_all_workers_are_read_in_one_statement() -> None:
     running = [make_job("running", task=task, locked_by=worker.pk) for task in ("a", "b", "a")]
     job_of_other = make_job("running", task="c", locked_by=other.pk, locked_at=timedelta(minutes=-1))
     make_job(locked_by=other.pk)
-    found = held_now(store, shown=2)
-    assert found.keys() == {worker.pk, other.pk}
-    assert found[worker.pk].tasks == {"a": 2, "b": 1}
-    assert [job["id"] for job in found[worker.pk].jobs] == [running[0].pk, running[1].pk]
-    assert [(job["id"], job["task"]) for job in found[other.pk].jobs] == [(job_of_other.pk, "c")]
+    held_jobs = held_now(store, shown=2)
+    assert held_jobs.keys() == {worker.pk, other.pk}
+    assert held_jobs[worker.pk].tasks == {"a": 2, "b": 1}
+    assert [job["id"] for job in held_jobs[worker.pk].jobs] == [running[0].pk, running[1].pk]
+    assert [(job["id"], job["task"]) for job in held_jobs[other.pk].jobs] == [(job_of_other.pk, "c")]
 
 
 def test_short_transactions_forbid_sequential_scans_and_have_a_timeout() -> None:
     with CaptureQueriesContext(connection), short_transaction(store, 5), connection.cursor() as cursor:
-        found = []
+        setting_values = []
         for name in ("statement_timeout", "jit", "enable_seqscan", "max_parallel_workers_per_gather"):
             cursor.execute(f"SHOW {name}")
-            found += cursor.fetchone()
-    assert found == ["5s", "off", "off", "0"]
+            setting_values += cursor.fetchone()
+    assert setting_values == ["5s", "off", "off", "0"]
     with connection.cursor() as cursor:
         cursor.execute("SHOW enable_seqscan")
         assert cursor.fetchone() == ("on",)

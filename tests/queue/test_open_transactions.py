@@ -72,15 +72,15 @@ def test_no_open_transaction_of_an_operator_blocks_workers_or_supervisors(
     operator = session()
     operator.begin()
     operator(action)
-    settled, released = (make_job("running", locked_by=worker.pk) for _ in range(2))
+    job_to_settle, job_to_release = (make_job("running", locked_by=worker.pk) for _ in range(2))
     make_job("scheduled", run_after=-ONE_HOUR)
     make_job()
 
     store.heartbeat_workers([WORKER_ROW | {"id": worker.pk}, WORKER_ROW | {"id": "new"}])
     assert store.heartbeat_worker(worker.pk)
     assert store.heartbeats()[1].keys() == {worker.pk, dead.pk, "new"}
-    assert store.settle([Settlement(*lease_of(settled), COMPLETED)]) == {settled.pk}
-    assert store.release([lease_of(released)]) == {released.pk}
+    assert store.settle([Settlement(*lease_of(job_to_settle), COMPLETED)]) == {job_to_settle.pk}
+    assert store.release([lease_of(job_to_release)]) == {job_to_release.pk}
     assert store.claim(queue_names=["default"], limit=10, worker_id=worker.pk)
     assert store.admit().by_queue
     store.release_orphans(worker.pk, known=[])

@@ -55,8 +55,8 @@ def number_of_statements(queries: CaptureQueriesContext) -> int:
     return len(statements) - sum(part.on_operate is not None for part in installed_parts())
 
 
-def apply_verb(verb: str, ids: Iterable[int], **noted: str) -> dict[int, str]:
-    changed: dict[int, str] = getattr(store, verb)(ids, **OPTIONS.get(verb, {}), **noted)
+def apply_verb(verb: str, ids: Iterable[int], **operator: str) -> dict[int, str]:
+    changed: dict[int, str] = getattr(store, verb)(ids, **OPTIONS.get(verb, {}), **operator)
     return changed
 
 
@@ -116,9 +116,9 @@ class TestRetry:
         older, newest, discarded = (make_job(status, unique_key="k") for status in ("failed", "failed", "discarded"))
         completed = make_job("completed", unique_key="k")
         with_another_key = make_job("failed", unique_key="another")
-        everything = [older.pk, newest.pk, discarded.pk, completed.pk, with_another_key.pk]
-        assert store.retry(everything).keys() == {discarded.pk, with_another_key.pk}
-        assert store.retry(everything).keys() == set()
+        ids = [older.pk, newest.pk, discarded.pk, completed.pk, with_another_key.pk]
+        assert store.retry(ids).keys() == {discarded.pk, with_another_key.pk}
+        assert store.retry(ids).keys() == set()
 
     def test_ids_may_be_any_iterable_with_unknown_and_repeated_ids(self) -> None:
         job = make_job("failed")
@@ -126,9 +126,9 @@ class TestRetry:
         assert store.retry([]).keys() == set()
 
     def test_many_jobs_are_changed_in_one_statement(self) -> None:
-        made = [make_job("failed", unique_key=str(number)) for number in range(50)]
+        created_jobs = [make_job("failed", unique_key=str(number)) for number in range(50)]
         with CaptureQueriesContext(connection) as queries:
-            assert len(store.retry([job.pk for job in made])) == 50
+            assert len(store.retry([job.pk for job in created_jobs])) == 50
         assert number_of_statements(queries) == 1
 
     def test_a_retry_of_many_jobs_reads_each_job_once(self) -> None:
@@ -184,9 +184,9 @@ class TestDiscard:
         assert store.discard([]).keys() == set()
 
     def test_many_jobs_are_changed_in_one_statement(self) -> None:
-        made = [make_job() for _ in range(50)]
+        created_jobs = [make_job() for _ in range(50)]
         with CaptureQueriesContext(connection) as queries:
-            assert len(store.discard([job.pk for job in made])) == 50
+            assert len(store.discard([job.pk for job in created_jobs])) == 50
         assert number_of_statements(queries) == 1
 
     def test_a_reason_that_no_text_column_takes_is_written_as_far_as_possible(self) -> None:
@@ -249,11 +249,11 @@ class TestCancel:
     def test_a_cancel_is_reported_only_for_the_lease_that_it_ended(self) -> None:
         job = make_job("running", locked_by="dead")
         store.recover(worker_ids=["dead"])
-        (again,) = Job.objects.claim(queue_names=["default"], limit=1, worker_id="w")
+        (claimed_again,) = Job.objects.claim(queue_names=["default"], limit=1, worker_id="w")
         store.cancel([job.pk], reason="no")
-        lost = store.lost_leases([(job.pk, job.lease), (job.pk, again.lease)])
+        lost = store.lost_leases([(job.pk, job.lease), (job.pk, claimed_again.lease)])
         assert lost[job.pk, job.lease].cancel_reason is None
-        assert lost[job.pk, again.lease].cancel_reason == "no"
+        assert lost[job.pk, claimed_again.lease].cancel_reason == "no"
 
     def test_a_job_that_was_completed_under_the_lease_was_not_cancelled(self) -> None:
         job = make_job("running")
@@ -347,8 +347,8 @@ class TestChanges:
         job = make_job(priority=3)
         job.change_queue("mail", by="ann")
         job.change_priority(-5, by="ben")
-        noted = [(each["by"], each["from"], each["to"]) for each in state(job)["operations"]]
-        assert noted == [("ann", "default", "mail"), ("ben", 3, -5)]
+        records = [(record["by"], record["from"], record["to"]) for record in state(job)["operations"]]
+        assert records == [("ann", "default", "mail"), ("ben", 3, -5)]
         assert (job.queue_name, job.priority) == ("mail", -5)
 
     def test_a_job_is_claimed_from_its_new_queue_alone(self) -> None:
@@ -411,8 +411,10 @@ class TestOperations:
         job.postpone(ONE_HOUR, by="ben")
         job.run_now()
         job.cancel("no more", by="cem")
-        noted = [(each["verb"], each["by"], each["reason"], each["attempts"]) for each in state(job)["operations"]]
-        assert noted == [
+        records = [
+            (record["verb"], record["by"], record["reason"], record["attempts"]) for record in state(job)["operations"]
+        ]
+        assert records == [
             ("retry", "anna", "", 10),
             ("postpone", "ben", "", 0),
             ("run_now", "", "", 0),
@@ -424,9 +426,9 @@ class TestOperations:
             with row(verb):
                 job = make_job(status, operations=[{"verb": "old", "attempts": number} for number in range(50)])
                 apply_verb(verb, [job.pk])
-                kept = state(job)["operations"]
-                assert [each["attempts"] for each in kept[:-1]] == list(range(1, 50))
-                assert kept[-1]["verb"] == verb
+                kept_records = state(job)["operations"]
+                assert [record["attempts"] for record in kept_records[:-1]] == list(range(1, 50))
+                assert kept_records[-1]["verb"] == verb
 
     def test_a_name_and_a_reason_of_any_kind_are_written_as_far_as_possible(self) -> None:
         job = make_job("failed")
@@ -437,15 +439,15 @@ class TestOperations:
 
     @pytest.mark.parametrize(("verb", "done"), [("discard", "Discarded"), ("cancel", "Cancelled")])
     def test_the_last_error_names_who_ended_the_job_and_why(self, verb: str, done: str) -> None:
-        ended = {
+        operator_by_last_error = {
             f"{done} by hand.": {},
             f"{done} by anna.": {"by": "anna"},
             f"{done} by anna: no use": {"by": "anna", "reason": "no use"},
             "no use": {"reason": "no use"},
         }
-        for last_error, noted in ended.items():
+        for last_error, operator in operator_by_last_error.items():
             job = make_job()
-            assert apply_verb(verb, [job.pk], **noted)
+            assert apply_verb(verb, [job.pk], **operator)
             assert state(job)["last_error"] == last_error
 
 
@@ -464,8 +466,8 @@ class TestKeepErrors:
         before = state(job)
         assert self.append_error(job)
         after = state(job)
-        (kept,) = after.pop("errors")
-        assert kept == self.ERROR | {"at": kept["at"], "worker_id": "w:0123456789ab"}
+        (kept_error,) = after.pop("errors")
+        assert kept_error == self.ERROR | {"at": kept_error["at"], "worker_id": "w:0123456789ab"}
         assert after == {name: value for name, value in before.items() if name != "errors"}
 
     def test_an_error_that_is_sent_twice_is_kept_once(self) -> None:

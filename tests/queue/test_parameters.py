@@ -1,4 +1,4 @@
-"""`pipelined`: PostgreSQL runs the statements and commits while the caller goes on."""
+"""`pipelined`: PostgreSQL runs the statements and commits, while the caller already does other work."""
 
 from collections.abc import Callable
 from typing import Any

@@ -41,15 +41,15 @@ def libpq_parameters(alias: str) -> dict[str, Any]:
 def pooled_alias(transactional_db: None) -> Iterator[str]:
     """Connect Django's second database through PgBouncer."""
     wrapper = connections["other"]
-    before = wrapper.settings_dict
+    original_settings = wrapper.settings_dict
     with pgbouncer(libpq_parameters("other")) as folder:
         wrapper.close()
-        wrapper.settings_dict = {**before, **settings_through_pooler(folder, before)}
+        wrapper.settings_dict = {**original_settings, **settings_through_pooler(folder, original_settings)}
         try:
             yield "other"
         finally:
             wrapper.close()
-            wrapper.settings_dict = before
+            wrapper.settings_dict = original_settings
 
 
 @pytest.fixture
@@ -81,8 +81,8 @@ def test_a_pooler_without_our_timeouts_is_named_once(
 
 def settings_source(folder: Path) -> str:
     """The settings of a process that uses the pooler."""
-    changed = settings_through_pooler(folder, connections["default"].settings_dict)
-    return f"DATABASES['default'] |= {changed!r}"
+    changed_settings = settings_through_pooler(folder, connections["default"].settings_dict)
+    return f"DATABASES['default'] |= {changed_settings!r}"
 
 
 def test_every_verb_works_behind_pgbouncer(pooled_alias: str) -> None:

@@ -51,7 +51,7 @@ VALUES
 
 
 class TableOfSize:
-    """The tables as the migrations make them, in a schema of their own, with as many jobs as asked for."""
+    """The tables as the migrations make them, in a separate schema, with a chosen number of jobs."""
 
     def __init__(self, connection: psycopg.Connection[Any]) -> None:
         self.connection = connection
@@ -63,7 +63,7 @@ class TableOfSize:
         )
 
     def set_sizes(self, size: int, statistics_size: int) -> None:
-        """Have `size` rows, and the statistics of a table of `statistics_size`."""
+        """Give the table `size` rows, and the planner the statistics of a table with `statistics_size` rows."""
         self._fill(statistics_size)
         self.connection.execute("ANALYZE")
         self._fill(size)
@@ -93,7 +93,7 @@ def table_of_size(django_db_setup: None, django_db_blocker: Any) -> Iterator[Tab
 
 @pytest.fixture(scope="module", params=STATES)
 def table_and_size(request: pytest.FixtureRequest, table_of_size: TableOfSize) -> tuple[TableOfSize, int]:
-    """The table, and how many rows it has; its statistics may be of another number."""
+    """The table, and its number of rows. The planner's statistics may be of a table with another number of rows."""
     size, statistics_size = request.param
     table_of_size.set_sizes(size, statistics_size)
     return table_of_size, size
@@ -111,16 +111,16 @@ def most_rows_to_take(case: Case) -> int:
 
 
 def explained(table_of_size: TableOfSize, case: Case, explain: Callable[..., Any]) -> list[dict[str, Any]]:
-    """The nodes of the plan of the statement, which is run, and taken back."""
+    """Run the statement, roll it back, and return the nodes of its plan."""
     with table_of_size.connection.transaction(force_rollback=True):
         ((document,),) = explain(table_of_size.connection, case, "ANALYZE, FORMAT JSON")
     return list(nodes(document["Plan"]))
 
 
 def rows_read(node: dict[str, Any]) -> float:
-    """How many rows of the table a node has looked at."""
-    read = [node["Actual Rows"], node.get("Rows Removed by Filter", 0), node.get("Rows Removed by Index Recheck", 0)]
-    return float(sum(read) * node["Actual Loops"])
+    """How many rows of the table a plan node has read."""
+    counts = [node["Actual Rows"], node.get("Rows Removed by Filter", 0), node.get("Rows Removed by Index Recheck", 0)]
+    return float(sum(counts) * node["Actual Loops"])
 
 
 PLANNED = [case for case in CASES if case.statement not in WITHOUT_A_PLAN]
@@ -133,26 +133,34 @@ def test_each_statement_reads_few_rows_and_changes_no_more_than_its_limit(
     table_of_size, size = table_and_size
     for case, (mode, explain) in product(PLANNED, MODES.items()):
         with subtests.test(statement=case.statement, label=case.label, mode=mode):
-            found = explained(table_of_size, case, explain)
-            described = json.dumps(found[0], indent=1)
-            scans = [
-                node for node in found if node.get("Relation Name") == "skipqueue_job" and "Scan" in node["Node Type"]
+            plan_nodes = explained(table_of_size, case, explain)
+            plan_text = json.dumps(plan_nodes[0], indent=1)
+            scan_nodes = [
+                node
+                for node in plan_nodes
+                if node.get("Relation Name") == "skipqueue_job" and "Scan" in node["Node Type"]
             ]
             if size > 10 * most_rows_to_take(case):
-                assert "Seq Scan" not in {node["Node Type"] for node in scans}, described
+                assert "Seq Scan" not in {node["Node Type"] for node in scan_nodes}, plan_text
             # At most ten rows are read for each taken row, and each taken row is read once more to be changed.
             most_rows_to_read = 11 * most_rows_to_take(case) + further_rows_allowed(table_of_size, case)
-            assert sum(map(rows_read, scans)) <= most_rows_to_read, described
+            assert sum(map(rows_read, scan_nodes)) <= most_rows_to_read, plan_text
             if "limit" in case.values:
-                changed = [node["Actual Rows"] for node in found if node["Node Type"] == "ModifyTable"]
-                assert sum(changed) <= case.values["limit"], described
+                changed_counts = [node["Actual Rows"] for node in plan_nodes if node["Node Type"] == "ModifyTable"]
+                assert sum(changed_counts) <= case.values["limit"], plan_text
 
 
 def further_rows_allowed(table_of_size: TableOfSize, case: Case) -> int:
     """The number of further rows that may be read: some statements read the running jobs, some of them twice."""
-    looking = ("RECOVER", "RECOVER_RETURNED", "RELEASE_ORPHANS", "STILL_HOLDING", "PRUNE_WORKERS")
-    is_looking = case.statement in looking or case.statement.startswith("CARRIED_")
-    return 2 * table_of_size.size // 100 if is_looking else 0
+    statements_reading_running_jobs = (
+        "RECOVER",
+        "RECOVER_RETURNED",
+        "RELEASE_ORPHANS",
+        "STILL_HOLDING",
+        "PRUNE_WORKERS",
+    )
+    reads_running_jobs = case.statement in statements_reading_running_jobs or case.statement.startswith("CARRIED_")
+    return 2 * table_of_size.size // 100 if reads_running_jobs else 0
 
 
 @pytest.mark.django_db

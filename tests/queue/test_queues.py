@@ -26,8 +26,8 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 
 def claimed_ids(*queue_names: str, limit: int = 100) -> list[int]:
-    by_hand = Job.objects.claim(queue_names=queue_names, limit=limit, worker_id="w")
-    return [job.pk for job in by_hand]
+    claimed_jobs = Job.objects.claim(queue_names=queue_names, limit=limit, worker_id="w")
+    return [job.pk for job in claimed_jobs]
 
 
 def end_pause(name: str) -> None:
@@ -101,8 +101,8 @@ def test_the_queues_keep_their_order_while_one_of_them_is_paused() -> None:
         )
         cursor.execute("ANALYZE skipqueue_queue")
     Queue.pause(names[7])
-    listed = sorted(names, key=lambda name: hash((name, 1)))
-    assert claimed_ids(*listed, limit=10) == [jobs[name] for name in listed if name != names[7]][:10]
+    shuffled_names = sorted(names, key=lambda name: hash((name, 1)))
+    assert claimed_ids(*shuffled_names, limit=10) == [jobs[name] for name in shuffled_names if name != names[7]][:10]
 
 
 def test_a_claim_locks_no_job_of_a_paused_queue(session: Callable[[], Session]) -> None:

@@ -1,4 +1,4 @@
-"""Two or more transactions at once: what each sees, and what happens to the job that both want."""
+"""Two or more transactions change the same job at the same time. The tests show which transaction succeeds."""
 
 import json
 import os
@@ -37,9 +37,11 @@ def test_eight_processes_work_through_twenty_thousand_jobs_each_exactly_once() -
     environment = {**os.environ, "DJANGO_SETTINGS_MODULE": os.environ.get("DJANGO_SETTINGS_MODULE", "tests.settings")}
     environment["PYTHONPATH"] = os.pathsep.join([path for path in sys.path if path])
     command += map(str, (1, 7, 20, 50, 50, 100, 100, 250))
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=100, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
-    results = json.loads(done.stdout)
+    process = subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=100, check=False
+    )
+    assert (process.returncode, process.stderr) == (0, "")
+    results = json.loads(process.stdout)
     counts = Counter(id for result in results for id in result["claimed"])
     assert not [id for id, count in counts.items() if count > 1], "no job was claimed twice"
     assert set(counts) == set(ids), "no job was left"
@@ -80,10 +82,10 @@ def test_a_settle_that_comes_while_the_job_is_being_recovered_loses(session: Mak
     recovering, settling = session(), session()
     recovering.begin()
     assert len(recovering(store.recover, worker_ids=["w"])) == 1
-    written = settling.start(complete, job)
+    pending_settle = settling.start(complete, job)
     settling.wait_until_blocked()
     recovering.commit()
-    assert written.result(20) == set()
+    assert pending_settle.result(20) == set()
     assert state(job)["status"] == "queued"
 
 
@@ -106,10 +108,10 @@ def test_a_settle_wins_where_the_recovery_is_rolled_back(session: MakeSession) -
     recovering, settling = session(), session()
     recovering.begin()
     recovering(store.recover, worker_ids=["w"])
-    written = settling.start(complete, job)
+    pending_settle = settling.start(complete, job)
     settling.wait_until_blocked()
     recovering.rollback()
-    assert written.result(20) == {job.pk}
+    assert pending_settle.result(20) == {job.pk}
 
 
 def test_two_recoveries_at_once_do_not_take_the_same_job(session: MakeSession) -> None:
@@ -126,7 +128,7 @@ def test_two_recoveries_at_once_do_not_take_the_same_job(session: MakeSession) -
 
 
 def test_a_discard_waits_for_no_settle_and_discards_the_retried_job_afterwards(session: MakeSession) -> None:
-    """The discard sees a running job and leaves it; after the commit of the settle it discards the job."""
+    """A discard skips the job while it runs. After the commit of the settle, a second discard changes the job."""
     make_job()
     (job,) = claim()
     settling = session()
@@ -210,10 +212,10 @@ def test_a_retry_waits_while_another_session_takes_its_unique_key(session: MakeS
     deferring, retrying = session(), session()
     deferring.begin()
     deferring(jobs.noop.using(unique_key="k").defer)
-    retried = retrying.start(store.retry, [failed.pk, other.pk])
+    pending_retry = retrying.start(store.retry, [failed.pk, other.pk])
     retrying.wait_until_blocked()
     deferring.commit() if commits else deferring.rollback()
-    assert retried.result(20).keys() == ({other.pk} if commits else {failed.pk, other.pk})
+    assert pending_retry.result(20).keys() == ({other.pk} if commits else {failed.pk, other.pk})
     assert Job.objects.unfinished().filter(unique_key="k").count() == 1
 
 
@@ -223,10 +225,10 @@ def test_a_unique_key_taken_meanwhile_does_not_break_the_transaction_of_a_retry(
     deferring.begin()
     deferring(jobs.noop.using(unique_key="k").defer)
     retrying.begin()
-    retried = retrying.start(store.retry, [failed.pk, other.pk])
+    pending_retry = retrying.start(store.retry, [failed.pk, other.pk])
     retrying.wait_until_blocked()
     deferring.commit()
-    assert retried.result(20) == {other.pk: "queued"}
+    assert pending_retry.result(20) == {other.pk: "queued"}
     retrying.commit()
     assert (state(failed)["status"], state(other)["status"]) == ("failed", "queued")
 
@@ -236,11 +238,11 @@ def test_a_defer_whose_key_is_being_retried_gets_the_retried_job(session: MakeSe
     retrying, deferring = session(), session()
     retrying.begin()
     retrying(store.retry, [failed.pk])
-    deferred = deferring.start(jobs.noop.using(unique_key="k").defer)
+    pending_defer = deferring.start(jobs.noop.using(unique_key="k").defer)
     deferring.wait_until_blocked()
     retrying.commit()
-    found = deferred.result(20)
-    assert (found.pk, found.created) == (failed.pk, False)
+    returned_job = pending_defer.result(20)
+    assert (returned_job.pk, returned_job.created) == (failed.pk, False)
 
 
 def test_only_one_of_two_retries_changes_a_job(session: MakeSession) -> None:
@@ -267,12 +269,12 @@ def test_a_worker_sees_the_heartbeat_that_its_supervisor_writes_meanwhile(sessio
     supervisor, worker_session = session(), session()
     supervisor.begin()
     supervisor(store.heartbeat_workers, [row])
-    beating = worker_session.start(store.heartbeat_worker, worker.pk)
+    pending_heartbeat = worker_session.start(store.heartbeat_worker, worker.pk)
     worker_session.wait_until_blocked()
     supervisor.commit()
-    found = beating.result(20)
-    assert found is not None
-    assert found[0] - worker.heartbeat_at >= timedelta(hours=1)
+    heartbeat_times = pending_heartbeat.result(20)
+    assert heartbeat_times is not None
+    assert heartbeat_times[0] - worker.heartbeat_at >= timedelta(hours=1)
 
 
 def release(*held: Job) -> set[int]:
@@ -283,12 +285,15 @@ def release(*held: Job) -> set[int]:
 def test_batches_that_end_the_same_jobs_in_opposite_order_do_not_deadlock(
     session: MakeSession, end_jobs: Callable[..., Any]
 ) -> None:
-    """Both begin while a third transaction holds a middle job: without a lock order each would hold one end."""
+    """Both batches begin while a third transaction has locked a job in the middle.
+
+    Without a lock order, each batch would lock one half of the jobs, and wait for the other half.
+    """
     jobs.noop.defer_many([()] * 9)
     held = claim()
     middle_locker, ascending, descending = session(), session(), session()
-    for each in (ascending, descending):
-        each(disable_hash_and_merge_joins)
+    for settling_session in (ascending, descending):
+        settling_session(disable_hash_and_merge_joins)
     middle_locker.begin()
     middle_locker(complete, held[4])
     first = ascending.start(complete, *held)
@@ -309,12 +314,12 @@ def test_a_discard_of_many_jobs_does_not_wait_for_a_settle_in_the_opposite_order
     middle_locker, settling = session(), session()
     middle_locker.begin()
     middle_locker(complete, held[1])
-    written = settling.start(complete, *held, outcome=Outcome("scheduled"))
+    pending_settle = settling.start(complete, *held, outcome=Outcome("scheduled"))
     settling.wait_until_blocked()
     with within(10):
         assert len(store.discard(ids)) == 3
     middle_locker.rollback()
-    assert written.result(20) == {job.pk for job in held}
+    assert pending_settle.result(20) == {job.pk for job in held}
 
 
 def test_batches_of_admit_recover_and_prune_by_two_supervisors_share_the_work(
@@ -378,10 +383,10 @@ def test_a_settle_waits_for_a_recovery_of_its_job_and_writes_nothing(
     taking, using = session(), session()
     taking.begin()
     assert len(taking(take_lease, job)) == 1
-    used = using.start(use_lease, job)
+    pending_use = using.start(use_lease, job)
     using.wait_until_blocked()
     taking.commit()
-    assert not used.result(20)
+    assert not pending_use.result(20)
     assert (state(job)["status"], state(job)["lease"]) == ("queued", job.lease + 1)
 
 
@@ -439,7 +444,9 @@ def test_a_job_that_is_being_retried_is_claimed_only_after_the_retry(session: Ma
     with within(10):
         assert claim() == []
     retrying.commit()
-    assert [(each.pk, each.attempts, each.lease) for each in claim()] == [(job.pk, 1, job.lease + 2)]
+    assert [(job_claimed.pk, job_claimed.attempts, job_claimed.lease) for job_claimed in claim()] == [
+        (job.pk, 1, job.lease + 2)
+    ]
 
 
 @pytest.mark.parametrize(("verb", "status"), [(store.discard, "queued"), (store.retry, "failed")])

@@ -91,14 +91,14 @@ class TestTransitions:
         settle([settlement(job, RETRY_LATER)])
         with connection.cursor() as cursor:
             cursor.execute("SELECT run_after - statement_timestamp() FROM skipqueue_job")
-            (left,) = cursor.fetchone()
-        assert timedelta(seconds=55) < left <= timedelta(seconds=60)
+            (remaining_delay,) = cursor.fetchone()
+        assert timedelta(seconds=55) < remaining_delay <= timedelta(seconds=60)
 
     def test_a_retry_without_a_delay_is_queued_behind_waiting_jobs(self) -> None:
         first, second = claim_new(1)[0], make_job()
         settle([settlement(first, RETRY_NOW)])
-        order = [job.pk for job in Job.objects.claim(queue_names=["default"], limit=2, worker_id="w")]
-        assert order == [second.pk, first.pk]
+        claimed_ids = [job.pk for job in Job.objects.claim(queue_names=["default"], limit=2, worker_id="w")]
+        assert claimed_ids == [second.pk, first.pk]
 
     def test_a_finished_job_keeps_its_run_after(self) -> None:
         (job,) = claim_new()
@@ -154,7 +154,7 @@ class TestTransitions:
         assert (after["unknown_since"], after["deaths"]) == (None, None)
 
     def test_a_worker_that_does_not_know_the_task_keeps_the_deaths(self) -> None:
-        """In a rolling deploy, workers of the old code claim a job between workers that die of it."""
+        """In a rolling deploy, workers with old code may claim a job between workers with new code that die of it."""
         (job,) = claim_new(deaths=["w"])
         settle([settlement(job, Outcome("scheduled", is_unknown=True))])
         assert state(job)["deaths"] == ["w"]
@@ -182,8 +182,8 @@ class TestTransitions:
                 "FROM skipqueue_job, jsonb_array_elements(errors) AS entry"
             )
             assert cursor.fetchone() == (True,)
-        described = {"attempt", "worker", "duration_ms", "exception", "place", "line", "message", "traceback"}
-        assert set(errors[0]) == {*described, "at", "worker_id"}
+        entry_keys = {"attempt", "worker", "duration_ms", "exception", "place", "line", "message", "traceback"}
+        assert set(errors[0]) == {*entry_keys, "at", "worker_id"}
 
     @WITH_BOTH_WAYS_TO_SETTLE
     def test_settling_an_empty_batch_sends_no_statement(self, settle_jobs: SettleFunction) -> None:
@@ -198,10 +198,10 @@ class TestTransitions:
     ) -> None:
         running = claim_new(30)
         mixed = [settlement(job, [COMPLETED, RETRY_LATER, FAILED][number % 3]) for number, job in enumerate(running)]
-        gone = running[4]
-        store.release([lease_of(gone)])
+        released_job = running[4]
+        store.release([lease_of(released_job)])
         with CaptureQueriesContext(connection) as queries:
-            assert settle_jobs(iter(mixed)) == {job.pk for job in running} - {gone.pk}
+            assert settle_jobs(iter(mixed)) == {job.pk for job in running} - {released_job.pk}
         assert len(queries) <= 1
         counts = {
             status: Job.objects.filter(status=status).count()
@@ -212,9 +212,11 @@ class TestTransitions:
     @pytest.mark.core
     def test_settle_and_claim_settles_and_claims_in_one_transaction(self) -> None:
         running, waiting = claim_new(3), [make_job() for _ in range(5)]
-        settled, taken = settle_and_claim(map(settlement, running), queue_names=["default"], limit=4, worker_id="me")
+        settled, claimed_jobs = settle_and_claim(
+            map(settlement, running), queue_names=["default"], limit=4, worker_id="me"
+        )
         assert settled == {lease_of(job) for job in running}
-        assert [job.id for job in taken] == [job.pk for job in waiting[:4]]
+        assert [job.id for job in claimed_jobs] == [job.pk for job in waiting[:4]]
         with connection.cursor() as cursor:
             cursor.execute("SELECT count(DISTINCT xmin::text) FROM skipqueue_job WHERE lease > 0")
             assert cursor.fetchone() == (1,)
@@ -222,8 +224,10 @@ class TestTransitions:
     def test_a_retry_without_a_delay_is_not_claimed_in_the_round_trip_that_settles_it(self) -> None:
         (job,) = claim_new()
         other = make_job()
-        _, taken = settle_and_claim([settlement(job, RETRY_NOW)], queue_names=["default"], limit=1, worker_id="w")
-        assert [each.id for each in taken] == [other.pk]
+        _, claimed_jobs = settle_and_claim(
+            [settlement(job, RETRY_NOW)], queue_names=["default"], limit=1, worker_id="w"
+        )
+        assert [job_claimed.id for job_claimed in claimed_jobs] == [other.pk]
 
 
 def recover(job: Job) -> None:
@@ -301,34 +305,36 @@ class TestFences:
     @pytest.mark.core
     @WITH_BOTH_WAYS_TO_SETTLE
     def test_a_stale_lease_cannot_settle(self, row: Row, settle_jobs: SettleFunction) -> None:
-        for lose in WAYS_TO_LOSE_A_LEASE:
-            with row(lose.__name__):
+        for lose_lease in WAYS_TO_LOSE_A_LEASE:
+            with row(lose_lease.__name__):
                 stale, *live = claim_new(1 + len(OUTCOMES))
-                lose(stale)
+                lose_lease(stale)
                 before = list(Job.objects.filter(pk=stale.pk).values())
                 live = [job for job in Job.objects.filter(pk__in=[job.pk for job in live]) if job.status == "running"]
                 for outcome, _ in OUTCOMES.values():
-                    companion = settlement(live.pop()) if live else None
-                    written = settle_jobs([settlement(stale, outcome), *([companion] if companion else [])])
-                    assert written == ({companion.job_id} if companion else set()), (
+                    other_settlement = settlement(live.pop()) if live else None
+                    written = settle_jobs(
+                        [settlement(stale, outcome), *([other_settlement] if other_settlement else [])]
+                    )
+                    assert written == ({other_settlement.job_id} if other_settlement else set()), (
                         "other jobs of the batch are settled"
                     )
                     assert list(Job.objects.filter(pk=stale.pk).values()) == before
 
     def test_a_stale_lease_cannot_release(self, row: Row) -> None:
-        for lose in WAYS_TO_LOSE_A_LEASE:
-            with row(lose.__name__):
+        for lose_lease in WAYS_TO_LOSE_A_LEASE:
+            with row(lose_lease.__name__):
                 stale, _ = claim_new(2)
-                lose(stale)
+                lose_lease(stale)
                 before = list(Job.objects.order_by("pk").values())
                 assert store.release([lease_of(stale)]) == set()
                 assert list(Job.objects.order_by("pk").values()) == before
 
     def test_a_stale_lease_cannot_heartbeat(self, row: Row) -> None:
-        for lose in WAYS_TO_LOSE_A_LEASE:
-            with row(lose.__name__):
+        for lose_lease in WAYS_TO_LOSE_A_LEASE:
+            with row(lose_lease.__name__):
                 stale, _ = claim_new(2)
-                lose(stale)
+                lose_lease(stale)
                 before = list(Job.objects.order_by("pk").values())
                 assert store.heartbeat_job(lease_of(stale)) is False
                 assert list(Job.objects.order_by("pk").values()) == before
@@ -357,7 +363,7 @@ OUTCOME_BY_KIND = {
 
 @WITH_BOTH_WAYS_TO_SETTLE
 def test_each_combination_of_outcomes_in_one_batch_is_written(row: Row, settle_jobs: SettleFunction) -> None:
-    """Each mix of outcomes must choose a statement that writes all of them."""
+    """Whatever outcomes a batch has, the chosen statement must write all of them."""
     for names in [
         names for size in range(1, len(OUTCOME_BY_KIND) + 1) for names in combinations(OUTCOME_BY_KIND, size)
     ]:
@@ -400,12 +406,12 @@ def test_many_jobs_are_released_in_one_statement() -> None:
 def test_locked_rows_are_found_without_waiting(
     connect: Callable[..., psycopg.Connection[Any]],
 ) -> None:
-    locked, free, gone, passed_on = claim_new(4)
-    leases = [lease_of(locked), lease_of(free), lease_of(gone), lease_of(passed_on)]
-    Job.objects.filter(pk=gone.pk).delete()
-    store.release([lease_of(passed_on)])
+    locked, free, deleted_job, released_job = claim_new(4)
+    leases = [lease_of(locked), lease_of(free), lease_of(deleted_job), lease_of(released_job)]
+    Job.objects.filter(pk=deleted_job.pk).delete()
+    store.release([lease_of(released_job)])
     with connect(autocommit=False) as other:
-        other.execute("SELECT FROM skipqueue_job WHERE id = ANY (%s) FOR UPDATE", [[locked.pk, passed_on.pk]])
+        other.execute("SELECT FROM skipqueue_job WHERE id = ANY (%s) FOR UPDATE", [[locked.pk, released_job.pk]])
         assert store.locked(leases) == {locked.pk}
     assert store.locked(leases) == set()
     assert store.locked([]) == set()
@@ -511,24 +517,24 @@ def test_a_refused_outcome_whose_lease_is_lost_is_dropped() -> None:
 def test_a_refused_outcome_does_not_prevent_the_claim_in_its_round_trip() -> None:
     (bad,) = claim_new()
     make_job()
-    settled, taken = settle_and_claim(
+    settled, claimed_jobs = settle_and_claim(
         [settlement(bad, Outcome("completed", result="{oops"))], queue_names=["default"], limit=5, worker_id="me"
     )
     assert settled == {lease_of(bad)}
-    assert len(taken) == 1
-    assert {job.id for job in taken} == set(Job.objects.running().values_list("pk", flat=True))
+    assert len(claimed_jobs) == 1
+    assert {job.id for job in claimed_jobs} == set(Job.objects.running().values_list("pk", flat=True))
 
 
 def test_a_failed_notify_does_not_lose_the_result_of_a_round_trip(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The round trip is committed: a worker that loses its result holds jobs that it does not know."""
+    """The round trip is committed. A worker that lost its result would hold jobs without knowing it."""
     monkeypatch.setattr(statements, "QUEUES_OF", "SELECT 1 / 0 WHERE %(ids)s <> ''")
-    (retried,) = claim_new()
+    (retried_job,) = claim_new()
     waiting = make_job(queue_name="other")
-    settled, taken = settle_and_claim(
-        [settlement(retried, Outcome("scheduled"))], queue_names=["other"], limit=5, worker_id="me"
+    settled, claimed_jobs = settle_and_claim(
+        [settlement(retried_job, Outcome("scheduled"))], queue_names=["other"], limit=5, worker_id="me"
     )
-    assert settled == {lease_of(retried)}
-    assert [job.id for job in taken] == [waiting.pk]
+    assert settled == {lease_of(retried_job)}
+    assert [job.id for job in claimed_jobs] == [waiting.pk]
 
 
 def test_a_refused_outcome_does_not_break_its_transaction() -> None:
@@ -589,7 +595,7 @@ class TestSnoozes:
         assert entry["times"] == 4
         store.postpone([job.pk], timedelta(days=1), by="ann")
         store.run_now([job.pk], by="ann")
-        assert [(each["verb"], each.get("times")) for each in self.claim_and_snooze(job, 2)] == [
+        assert [(record["verb"], record.get("times")) for record in self.claim_and_snooze(job, 2)] == [
             ("snooze", 4),
             ("postpone", None),
             ("run_now", None),
@@ -605,8 +611,8 @@ class TestSnoozes:
         assert self.claim_and_snooze(job)[0]["by"] == "1"
 
     def test_a_malformed_operation_in_the_row_does_not_prevent_a_snooze(self, row: Row) -> None:
-        written: list[Any] = ["x", None, {}, 2.5, 1e300]
-        for times in written:
+        malformed_times: list[Any] = ["x", None, {}, 2.5, 1e300]
+        for times in malformed_times:
             with row(times=times):
                 job = make_job(operations=[{"verb": "snooze", "times": times}])
                 assert len(self.claim_and_snooze(job)) == 1

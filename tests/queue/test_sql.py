@@ -463,7 +463,7 @@ CASES = [
     Case("END_WAITS", {"ids": as_array([70_100, 74_100])}, {"pkey", STEP, CHILD}),
     Case("END_SLEEPS", {"ids": as_array([72_100])}, {STEP}),
     Case("MOVE_SLEEPS", {"ids": as_array([72_100])}, {"pkey", STEP}),
-    Case("REOPEN_FAILED", {"ids": as_array([72_100])}, {STEP}),
+    Case("REOPEN_FAILED", {"ids": as_array([72_100])}, {"pkey", STEP}),
     Case("WITH_STEP", {"ids": as_array([72_100]), "step": "nap"}, {STEP}),
     Case("FORGET_STEPS", {"ids": as_array([50_000]), "step": "book"}, {"pkey", STEP, SIGNAL, CHILD, NEEDS}),
     Case("COPY_STEPS", {"ids": as_array([50_000]), "copy_ids": as_array([99_001]), "step": "book"}, {STEP}),
@@ -514,7 +514,7 @@ FROM
 """
 
 
-# Five hundred keys of limits and sequences: each with a job that holds a permit, and nineteen that wait for one.
+# Five hundred keys of limits and sequences, each with a job that holds a permit, and nineteen jobs that wait for one.
 INSERT_LIMITED_JOBS = """
 INSERT INTO skipqueue_job
     (id, queue_name, task, args, kwargs, status, gate, lease, limit_key, limit_kind, capacity)
@@ -528,8 +528,8 @@ SELECT
 FROM generate_series(100001, 110000) AS number
 """
 
-# Five hundred keys of rates, each with a job that has a token, and nineteen that wait for one; and the buckets of these
-# and of 5,000 other keys, most of which are full.
+# Five hundred keys of rates, each with a job that has a token, and nineteen jobs that wait for a token. Also the
+# buckets of these keys and of 5,000 other keys, most of which are full.
 INSERT_RATED_JOBS = """
 INSERT INTO skipqueue_job
     (id, queue_name, task, args, kwargs, status, gate, rate_key, rate_interval, rate_burst)
@@ -546,7 +546,7 @@ SELECT
 FROM generate_series(0, 5500) AS number
 """
 
-# Two thousand queues that were paused once, and a few that are; two have a limit, and a rate.
+# Two thousand queues that were paused once. Five queues are paused now, and two queues have a limit and a rate.
 INSERT_QUEUES = """
 INSERT INTO skipqueue_queue (name, paused_at, paused_until, concurrency, rate_interval, rate_burst)
 SELECT
@@ -556,8 +556,8 @@ SELECT
 FROM generate_series(1, 2000) AS number
 """
 
-# Three days of minutes and ten of hours, of two tasks, and 500 other tasks; failures with 200 causes, by minute, by
-# hour, and since the beginning, and 2,000 causes of other tasks.
+# Counts of two tasks, for three days by minute and ten days by hour, and counts of 500 other tasks. Failures with 200
+# causes, by minute, by hour and since the beginning, and 2,000 causes of other tasks.
 INSERT_ROLLUPS = """
 INSERT INTO skipqueue_rollup (span, queue_name, task, starts_at)
 SELECT span, 'mail', task, now() - number * make_interval(secs => span)
@@ -581,7 +581,7 @@ FROM generate_series(1, 2000) AS number;
 INSERT INTO skipqueue_rollup_progress (id, counted_to, ready_to, ready_xid, seen_to) VALUES (1, 99000, 99500, 0, 99900)
 """
 
-# 20,000 batches, of which the last 100 are open; the last but one has inner ones. The newest jobs belong to the last.
+# 20,000 batches. The last 100 are open. The last but one has inner batches. The newest jobs belong to the last batches.
 INSERT_BATCHES = """
 INSERT INTO skipqueue_batch (id, parent_id, callbacks, finished_at, callback_ids, completed, failed, discarded)
 SELECT
@@ -670,17 +670,17 @@ def explain_prepared(
     oids = [
         types.get_dumper(case.values[name], PyFormat.AUTO).oid if case.values[name] is not None else 0 for name in names
     ]
-    declared = ", ".join("unknown" if not oid else type_name(connection, oid) for oid in oids)
+    declared_types = ", ".join("unknown" if not oid else type_name(connection, oid) for oid in oids)
     cursor = psycopg.ClientCursor(connection)
     cursor.execute(f"SET plan_cache_mode = {mode}")
-    name = f"explained_{next(NUMBERS)}"  # one whose statement fails stays prepared
-    cursor.execute(f"PREPARE {name}{f' ({declared})' if names else ''} AS {text}")
+    name = f"explained_{next(NUMBERS)}"  # a new name, because a statement that fails stays prepared
+    cursor.execute(f"PREPARE {name}{f' ({declared_types})' if names else ''} AS {text}")
     values = ", ".join(f"%({name})s" for name in names)
-    found = cursor.execute(
+    plan = cursor.execute(
         f"EXPLAIN ({explain_options}) EXECUTE {name}{f' ({values})' if names else ''}", case.values or None
     ).fetchone()
     cursor.execute(f"DEALLOCATE {name}; RESET plan_cache_mode")
-    return found
+    return plan
 
 
 @cache
@@ -720,13 +720,20 @@ def test_every_statement_uses_its_index_among_a_hundred_thousand_rows(
 ) -> None:
     for case, mode in product(PLANNED, MODES):
         with subtests.test(statement=case.statement, label=case.label, mode=mode):
-            found, described = plan_of(busy_table, case, mode)
-            scanned = {node["Relation Name"] for node in found if node["Node Type"] == "Seq Scan"}
-            assert "skipqueue_job" not in scanned, described
-            used = {node["Index Name"] for node in found if node.get("Index Name", "").startswith("skipqueue")}
-            used |= {name for node in found for name in node.get("Conflict Arbiter Indexes", ())}
-            expected = {name if name.startswith("skipqueue") else f"skipqueue_job_{name}" for name in case.indexes}
-            assert {INDEX_TWINS.get(name, name) for name in used} in (expected, case.instead or expected), described
+            plan_nodes, plan_text = plan_of(busy_table, case, mode)
+            scanned_tables = {node["Relation Name"] for node in plan_nodes if node["Node Type"] == "Seq Scan"}
+            assert "skipqueue_job" not in scanned_tables, plan_text
+            used_indexes = {
+                node["Index Name"] for node in plan_nodes if node.get("Index Name", "").startswith("skipqueue")
+            }
+            used_indexes |= {name for node in plan_nodes for name in node.get("Conflict Arbiter Indexes", ())}
+            expected_indexes = {
+                name if name.startswith("skipqueue") else f"skipqueue_job_{name}" for name in case.indexes
+            }
+            assert {INDEX_TWINS.get(name, name) for name in used_indexes} in (
+                expected_indexes,
+                case.instead or expected_indexes,
+            ), plan_text
 
 
 @pytest.mark.django_db
@@ -735,8 +742,8 @@ def test_ordered_statements_read_an_index_in_order_without_a_sort(
 ) -> None:
     for case, mode in product((FIRST_CASE_BY_STATEMENT[name] for name in ("CLAIM", "ADMIT", "NEXT_DUE")), MODES):
         with subtests.test(statement=case.statement, mode=mode):
-            found, described = plan_of(busy_table, case, mode)
-            assert not [node for node in found if "Sort" in node["Node Type"]], described
+            plan_nodes, plan_text = plan_of(busy_table, case, mode)
+            assert not [node for node in plan_nodes if "Sort" in node["Node Type"]], plan_text
 
 
 @pytest.mark.django_db
@@ -745,9 +752,9 @@ def test_the_jobs_of_a_queue_are_counted_from_the_index_alone(
 ) -> None:
     for mode in MODES:
         with subtests.test(mode=mode):
-            found, described = plan_of(busy_table, FIRST_CASE_BY_STATEMENT["QUEUED_NOW"], mode)
-            counted = [node for node in found if "(queue_name <= " in node.get("Index Cond", "")]
-            assert [node["Node Type"] for node in counted] == ["Index Only Scan"], described
+            plan_nodes, plan_text = plan_of(busy_table, FIRST_CASE_BY_STATEMENT["QUEUED_NOW"], mode)
+            counting_nodes = [node for node in plan_nodes if "(queue_name <= " in node.get("Index Cond", "")]
+            assert [node["Node Type"] for node in counting_nodes] == ["Index Only Scan"], plan_text
 
 
 @pytest.mark.django_db
@@ -757,14 +764,14 @@ def test_unfinished_jobs_are_found_by_partial_indexes(busy_table: psycopg.Connec
         cursor = psycopg.ClientCursor(busy_table)
         cursor.execute("SET LOCAL enable_seqscan = off")  # two fifths of these jobs are alive; IN would read them all
         (((document,),),) = cursor.execute(f"EXPLAIN (FORMAT JSON) {statement}", values)
-    found = list(nodes(document["Plan"]))
-    assert {node.get("Index Name") for node in found} - {None} == {
+    plan_nodes = list(nodes(document["Plan"]))
+    assert {node.get("Index Name") for node in plan_nodes} - {None} == {
         "skipqueue_job_admit",
         "skipqueue_job_blocked",
         "skipqueue_job_claim",
         "skipqueue_job_recover",
     }
-    assert not [node for node in found if node["Node Type"] == "Seq Scan"]
+    assert not [node for node in plan_nodes if node["Node Type"] == "Seq Scan"]
 
 
 RECORDS: dict[str, tuple[str, ...]] = {
@@ -813,11 +820,11 @@ NO_PARAMETERS = {"columns", "after", "after_failure", "on_conflict"}
 
 
 def test_a_job_spec_is_plain_only_if_the_plain_insert_writes_all_its_fields() -> None:
-    written = set(re.findall(r"%\((\w+)\)s", STATEMENTS["ENQUEUE_PLAIN"]))
+    parameters = set(re.findall(r"%\((\w+)\)s", STATEMENTS["ENQUEUE_PLAIN"]))
     plain: Any = JobSpec("t")
     assert plain.is_plain
     for name in set(JobSpec._fields) - {"after_failure", "on_conflict"}:  # they mean something only with another field
-        assert plain._replace(**{name: 1.0}).is_plain is (name in written), name
+        assert plain._replace(**{name: 1.0}).is_plain is (name in parameters), name
 
 
 STATEMENTS_OF_OTHER_FORM = (
@@ -834,12 +841,12 @@ STATEMENTS_OF_OTHER_FORM = (
 def test_statements_that_skip_locked_rows_choose_rows_once_and_look_them_up() -> None:
     """Another form may choose rows again for every row that it compares, or read the whole table."""
     rows, columns = r"(job|rollup|request|batch|needs|bucket)\.(id|ctid|worker_id)", "(id|place|worker_id)"
-    looked_up = rf"WHERE {rows} = ANY \(ARRAY \(SELECT {columns} FROM \w+( WHERE [\w ]+)?\)\)"
+    lookup_pattern = rf"WHERE {rows} = ANY \(ARRAY \(SELECT {columns} FROM \w+( WHERE [\w ]+)?\)\)"
     bounds = ("LIMIT ", "%(ids)s::bigint[])", "= ANY (%(unique_keys)s::text[])")
     for name, text in STATEMENTS.items():
         if "SKIP LOCKED" in text and name not in STATEMENTS_OF_OTHER_FORM:
             assert " AS MATERIALIZED (" in text, name
-            assert re.search(looked_up, text), name
+            assert re.search(lookup_pattern, text), name
             assert any(bound in text for bound in bounds), f"{name} is not bounded"
 
 
@@ -851,7 +858,7 @@ def test_statements_fenced_by_a_lease_find_rows_only_by_id_and_lease() -> None:
 
 
 def test_statements_sent_often_are_short_enough_for_the_drivers_cache() -> None:
-    sent_often = (
+    frequent_statements = (
         "SETTLE",
         "CLAIM",
         "LOCK_KEYS",
@@ -860,7 +867,7 @@ def test_statements_sent_often_are_short_enough_for_the_drivers_cache() -> None:
         "ADMIT_BY_KEY",
         "ENQUEUE_AND_ADMIT",
     )
-    for name in sent_often:
+    for name in frequent_statements:
         assert len(unindented(STATEMENTS[name]).encode()) <= MAX_CACHED_STATEMENT_LENGTH, name
 
 

@@ -2,8 +2,8 @@
 
 After each step, the rows of the jobs must equal a model in Python that makes only the legal changes.
 
-SKIPQUEUE_EXAMPLES=1000 runs that many random sequences, and makes one that fails short; without it, a few that are the
-same every time.
+The relay hands jobs over to the carrier, an external engine such as Celery. SKIPQUEUE_EXAMPLES=1000 runs a thousand
+random sequences, and shortens a sequence that fails. Without the variable, the same 30 sequences run every time.
 """
 
 import os
@@ -127,7 +127,7 @@ class QueueMachine(RuleBasedStateMachine):
         self.model: dict[int, JobModel] = {}
         self.leases_given: dict[str, list[Job]] = {holder: [] for holder in [*WORKERS.values(), CARRIER]}
         store.heartbeat_workers([worker_row("celery", CARRIER) | {"is_external": True}])
-        Worker.objects.update(heartbeat_at=Now() - LATER)  # its relays are away for all the time
+        Worker.objects.update(heartbeat_at=Now() - LATER)  # so that all relays of the carrier count as gone
         self.heartbeat_all()
 
     # Enqueue
@@ -148,18 +148,18 @@ class QueueMachine(RuleBasedStateMachine):
         else:
             assert self.model[job.pk].unique_key == key
 
-    @rule(delay=delays, wanted=st.lists(keys, min_size=1, max_size=3))
-    def enqueue_many(self, delay: timedelta, wanted: list[str | None]) -> None:
-        calls = [EncodedCall("[]", "{}").with_unique_key(key) for key in wanted]
+    @rule(delay=delays, wanted_keys=st.lists(keys, min_size=1, max_size=3))
+    def enqueue_many(self, delay: timedelta, wanted_keys: list[str | None]) -> None:
+        calls = [EncodedCall("[]", "{}").with_unique_key(key) for key in wanted_keys]
         ids = store.enqueue_many(JobSpec("t", run_after=delay), calls)
-        fresh = {id: key for id, key in zip(ids, wanted, strict=True) if id not in self.model}
-        assert self.keys_of_unfinished().isdisjoint(fresh.values())
-        assert len(fresh) == wanted.count(None) + len({*wanted} - {None} - self.keys_of_unfinished())
-        self.add_to_model(list(fresh), list(fresh.values()), delay, 10)
-        assert [self.model[id].unique_key for id in ids] == wanted
+        key_by_new_id = {id: key for id, key in zip(ids, wanted_keys, strict=True) if id not in self.model}
+        assert self.keys_of_unfinished().isdisjoint(key_by_new_id.values())
+        assert len(key_by_new_id) == wanted_keys.count(None) + len({*wanted_keys} - {None} - self.keys_of_unfinished())
+        self.add_to_model(list(key_by_new_id), list(key_by_new_id.values()), delay, 10)
+        assert [self.model[id].unique_key for id in ids] == wanted_keys
 
-    def add_to_model(self, ids: list[int], made_for: list[str | None], delay: timedelta, max_attempts: int) -> None:
-        for id, key in zip(ids, made_for, strict=True):
+    def add_to_model(self, ids: list[int], keys_of_jobs: list[str | None], delay: timedelta, max_attempts: int) -> None:
+        for id, key in zip(ids, keys_of_jobs, strict=True):
             status = "scheduled" if delay else "queued"
             self.model[id] = JobModel(max_attempts, key, status, due=not delay)
 
@@ -294,7 +294,7 @@ class QueueMachine(RuleBasedStateMachine):
 
     @rule(times=st.integers(1, 3))
     def carry_and_give_back(self, times: int) -> None:
-        """Hand over and release jobs several times in a row."""
+        """Hand jobs over to the carrier, and have the carrier return them, several times in a row."""
         for _ in range(times):
             self.admit(limit=4, chosen=range(1_000))
             self.claim_and_hand_over(limit=4, chosen=range(1_000))
@@ -303,8 +303,8 @@ class QueueMachine(RuleBasedStateMachine):
     @rule(limit=limits)
     def never_recover_from_the_carrier(self, limit: int) -> None:
         """The heartbeat of the carrier and the `locked_at` of its jobs are old, and no job is recovered."""
-        carried = Job.objects.filter(locked_by=CARRIER, status="running")
-        carried.update(locked_at=Now() - LATER, started_at=F("started_at") - LATER)
+        jobs_of_carrier = Job.objects.filter(locked_by=CARRIER, status="running")
+        jobs_of_carrier.update(locked_at=Now() - LATER, started_at=F("started_at") - LATER)
         self.recovered(set(), limit)
         assert store.recover_without_worker(locked_before=now() + LATER, limit=limit) == []
 
@@ -320,9 +320,9 @@ class QueueMachine(RuleBasedStateMachine):
     @rule(limit=limits, chosen=job_choices)
     def admit(self, limit: int, chosen: Sequence[int]) -> None:
         """Admit jobs after a time in which some scheduled jobs become due."""
-        ripe = pick(sorted(self.with_status("scheduled")), chosen)
-        Job.objects.filter(pk__in=ripe).update(run_after=Now() - timedelta(seconds=1))
-        self.model |= {id: replace(self.model[id], due=True) for id in ripe}
+        ids_made_due = pick(sorted(self.with_status("scheduled")), chosen)
+        Job.objects.filter(pk__in=ids_made_due).update(run_after=Now() - timedelta(seconds=1))
+        self.model |= {id: replace(self.model[id], due=True) for id in ids_made_due}
         due = {id for id in self.with_status("scheduled") if self.model[id].due}
         count = store.admit(limit=limit).by_queue.get("default", 0)
         assert count == min(limit, len(due))
@@ -345,7 +345,7 @@ class QueueMachine(RuleBasedStateMachine):
             self.recover_a_dead_worker(dead, limit=4, chosen=None)
 
     @rule(worker=workers, limit=limits)
-    def recover_one_who_is_silent(self, worker: str, limit: int) -> None:
+    def recover_a_silent_worker(self, worker: str, limit: int) -> None:
         Worker.objects.filter(pk=worker).update(heartbeat_at=Now() - LATER)
         Job.objects.running().update(locked_at=Now() - LATER, started_at=F("started_at") - LATER)
         try:
@@ -366,12 +366,12 @@ class QueueMachine(RuleBasedStateMachine):
         old = {id for status in statuses for id in self.with_status(status)}
         with override_settings(SKIPQUEUE={"RETENTION": retention}):
             counts = store.prune(limit=limit)
-        left = set(Job.objects.values_list("pk", flat=True))
-        gone = self.model.keys() - left
-        assert gone <= old
-        assert len(gone) == min(limit, len(old))
-        assert counts == Counter(self.model[id].status for id in gone)
-        self.model = {id: row for id, row in self.model.items() if id in left}
+        remaining_ids = set(Job.objects.values_list("pk", flat=True))
+        deleted_ids = self.model.keys() - remaining_ids
+        assert deleted_ids <= old
+        assert len(deleted_ids) == min(limit, len(old))
+        assert counts == Counter(self.model[id].status for id in deleted_ids)
+        self.model = {id: row for id, row in self.model.items() if id in remaining_ids}
 
     # Operators
 
@@ -379,12 +379,12 @@ class QueueMachine(RuleBasedStateMachine):
     def retry(self, chosen: Sequence[int]) -> None:
         ids = pick(sorted(self.model), chosen)
         expected: dict[int, JobModel] = {}
-        taken = self.keys_of_unfinished()
-        for id in sorted(ids, reverse=True):  # of several that share a key, the newest
+        taken_keys = self.keys_of_unfinished()
+        for id in sorted(ids, reverse=True):  # of several jobs with one key, the newest is retried
             row = self.model[id]
-            if row.status in ("failed", "discarded") and row.unique_key not in taken:
+            if row.status in ("failed", "discarded") and row.unique_key not in taken_keys:
                 expected[id] = replace(row, deaths=(), status="queued", lease=row.lease + 1, attempts=0, due=True)
-                taken |= {row.unique_key} - {None}
+                taken_keys |= {row.unique_key} - {None}
         assert store.retry(ids).keys() == set(expected)
         self.model |= expected
 
@@ -401,7 +401,7 @@ class QueueMachine(RuleBasedStateMachine):
 
     @rule(chosen=job_choices)
     def cancel(self, chosen: Sequence[int]) -> None:
-        """Cancel jobs, running jobs as well: their outcome comes late."""
+        """Cancel unfinished jobs. The outcomes of running jobs then come too late."""
         ids = pick(sorted(self.model), chosen)
         expected = {
             id: replace(self.model[id], status="discarded", lease=self.model[id].lease + 1)
@@ -429,8 +429,14 @@ class QueueMachine(RuleBasedStateMachine):
         store.heartbeat_workers(
             [worker_row(name, id) | ({"concurrency": 0} if id == RELAY else {}) for name, id in WORKERS.items()]
         )
-        seen = {"carrier": "celery", "carrier_id": CARRIER, "relay_id": RELAY, "is_reached": True, "refused": 0}
-        store.execute(relay_sql.HEARTBEAT, seen)
+        heartbeat_values = {
+            "carrier": "celery",
+            "carrier_id": CARRIER,
+            "relay_id": RELAY,
+            "is_reached": True,
+            "refused": 0,
+        }
+        store.execute(relay_sql.HEARTBEAT, heartbeat_values)
 
     # The check after every step
 
@@ -451,8 +457,8 @@ class QueueMachine(RuleBasedStateMachine):
                 "a job has one valid lease, and its holder has it"
             )
         assert Reclaim.begin(store, "celery").count() == len(self.held_by(CARRIER))
-        alive = [job.unique_key for job in jobs if job.unique_key and job.status in UNFINISHED]
-        assert len(alive) == len(set(alive))
+        held_keys = [job.unique_key for job in jobs if job.unique_key and job.status in UNFINISHED]
+        assert len(held_keys) == len(set(held_keys))
 
 
 def worker_row(name: str, id: str) -> dict[str, Any]:

@@ -80,14 +80,14 @@ class FakeWorker:
 @pytest.fixture
 def make_workers() -> Iterator[MakeWorkers]:
     """Make one worker for each given number of free slots."""
-    made: list[FakeWorker] = []
+    created_workers: list[FakeWorker] = []
 
     def workers_with_slots(*slots: int) -> list[FakeWorker]:
-        made.extend(FakeWorker(number, free_slots) for number, free_slots in enumerate(slots, 1))
-        return made
+        created_workers.extend(FakeWorker(number, free_slots) for number, free_slots in enumerate(slots, 1))
+        return created_workers
 
     yield workers_with_slots
-    for worker in made:
+    for worker in created_workers:
         os.close(worker.lifeline)
         os.close(worker.process.lifeline)
 

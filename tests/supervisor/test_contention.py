@@ -15,11 +15,11 @@ from django_skipqueue.supervisor.calls import ANSWER_PAUSE, WIN_SECONDS, Content
 
 
 def make_machines(number: int) -> list[Contention]:
-    """The contention state of each of this many machines. Each knows the workers of all others."""
-    made = [Contention() for _ in range(number)]
-    for contention in made:
+    """Make the `Contention` objects of this number of machines. Each knows the workers of all other machines."""
+    machines = [Contention() for _ in range(number)]
+    for contention in machines:
         contention.see([f"m{other}/1:0" for other in range(number - 1)])
-    return made
+    return machines
 
 
 def test_a_machine_without_others_reacts_to_every_notification_at_once() -> None:
@@ -62,10 +62,10 @@ def test_the_workers_of_one_supervisor_count_as_one_machine() -> None:
 
 
 def test_machines_that_lost_at_the_same_time_react_at_different_times() -> None:
-    many = make_machines(50)
-    for contention in many:
+    machines = make_machines(50)
+    for contention in machines:
         contention.lost(10.0)
-    assert len({contention.answer_at(1, 10.0) for contention in many}) == 50
+    assert len({contention.answer_at(1, 10.0) for contention in machines}) == 50
 
 
 @pytest.mark.parametrize("number", [1, 2, 8, 25, 200])
@@ -112,13 +112,13 @@ class Simulation:
 
     def run(self) -> Self:
         while self._events:
-            now, _, happen, machine = heapq.heappop(self._events)
-            happen(now, machine)
+            now, _, handle_event, machine = heapq.heappop(self._events)
+            handle_event(now, machine)
         assert len(self.waits) == NUMBER_OF_JOBS
         return self
 
-    def _schedule(self, at: float, happen: Callable[[float, int], None], machine: int) -> None:
-        heapq.heappush(self._events, (at, next(self._order), happen, machine))
+    def _schedule(self, at: float, handle_event: Callable[[float, int], None], machine: int) -> None:
+        heapq.heappush(self._events, (at, next(self._order), handle_event, machine))
 
     def _job_comes(self, now: float, _: int) -> None:
         self._waiting.append(now)

@@ -38,9 +38,9 @@ class Clock:
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    made = Clock()
-    monkeypatch.setattr("django_skipqueue.supervisor.liveness.time.monotonic", made)
-    return made
+    supervisor_clock = Clock()
+    monkeypatch.setattr("django_skipqueue.supervisor.liveness.time.monotonic", supervisor_clock)
+    return supervisor_clock
 
 
 class SupervisorUnderTest:
@@ -53,10 +53,10 @@ class SupervisorUnderTest:
         self.heartbeat = Heartbeat(
             store, workers=list, interval=1.0, on_written=lambda _: None, on_requests=lambda _: None
         )
-        reporting = Store("default", send=self._note)
-        self.recover = Recover(reporting, dead=self.dead, timeout=TIMEOUT, heartbeat=self.heartbeat)
+        reporting_store = Store("default", send=self._record_recovered_jobs)
+        self.recover = Recover(reporting_store, dead=self.dead, timeout=TIMEOUT, heartbeat=self.heartbeat)
 
-    def _note(self, event: Event) -> None:
+    def _record_recovered_jobs(self, event: Event) -> None:
         assert isinstance(event, JobsRecovered)
         self.recovered += event.jobs
 
@@ -139,20 +139,20 @@ def test_a_worker_that_comes_back_keeps_the_jobs_that_it_claims_then(clock: Cloc
 
 
 def test_a_holder_without_a_row_lives_by_the_heartbeats_of_its_jobs(clock: Clock) -> None:
-    kept, lost = (make_job("running", locked_by="by hand") for _ in range(2))
+    kept_job, lost_job = (make_job("running", locked_by="by hand") for _ in range(2))
     supervisor = SupervisorUnderTest(clock)
     for _ in range(8):
-        assert store.heartbeat_job((kept.pk, kept.lease))
+        assert store.heartbeat_job((kept_job.pk, kept_job.lease))
         supervisor.run_for(TIMEOUT / 4)
-    assert [job.id for job in supervisor.recovered] == [lost.pk]
+    assert [job.id for job in supervisor.recovered] == [lost_job.pk]
 
 
 def test_after_the_clock_was_set_back_holders_without_a_row_are_watched_again(clock: Clock) -> None:
     supervisor = SupervisorUnderTest(clock)
     supervisor.run_for(2 * TIMEOUT)
     assert supervisor.dead.locked_before is not None
-    read = supervisor.dead.times[-1]
-    supervisor.dead.times[-1] = (read[0], read[1] + ONE_HOUR)  # what was read before is an hour ahead of the clock now
+    last_time = supervisor.dead.times[-1]
+    supervisor.dead.times[-1] = (last_time[0], last_time[1] + ONE_HOUR)  # an hour ahead of the clock as it is now
     clock.now += 1
     supervisor.run()
     assert supervisor.dead.locked_before is None
@@ -206,12 +206,14 @@ def test_the_row_of_a_dead_worker_stays_for_an_hour_and_while_it_holds_a_job(clo
 def test_a_carrier_is_never_declared_dead(clock: Clock) -> None:
     """All relays may be gone for a day, while Celery's workers run the jobs that the relays handed on."""
     carrier, dead = (make_worker(heartbeat=-2 * ONE_HOUR, is_external=is_external) for is_external in (True, False))
-    kept, lost = (make_job("running", locked_by=holder.pk, locked_at=-2 * ONE_HOUR) for holder in (carrier, dead))
+    kept_job, lost_job = (
+        make_job("running", locked_by=holder.pk, locked_at=-2 * ONE_HOUR) for holder in (carrier, dead)
+    )
     supervisor = SupervisorUnderTest(clock)
     supervisor.run_for(2 * TIMEOUT)
     assert supervisor.dead.ids == [dead.pk]
-    assert [job.id for job in supervisor.recovered] == [lost.pk]
-    Job.objects.filter(pk=kept.pk).update(status="queued")
+    assert [job.id for job in supervisor.recovered] == [lost_job.pk]
+    Job.objects.filter(pk=kept_job.pk).update(status="queued")
     PruneWorkers(Store("default"), dead=supervisor.dead, timeout=TIMEOUT).run(clock.now)
     assert list(Worker.objects.all()) == [carrier]
 

@@ -61,10 +61,10 @@ def test_more_hanging_jobs_than_slots_do_not_starve_another_queue(runworker: Run
     for _ in range(8):
         make_job(task="extra.jobs.hang", queue_name="hung", max_attempts=25)
     runworker("--processes", "1", "-c", "4", jobs=JOBS)
-    deferred, end = 0, time.monotonic() + SECONDS
+    deferred_count, end = 0, time.monotonic() + SECONDS
     while time.monotonic() < end:
         make_job(task="extra.jobs.quick", queue_name="quick")
-        deferred += 1
+        deferred_count += 1
         time.sleep(0.05)  # jobs arrive one after the other
-    done = Job.objects.completed().count()
-    assert done > 0.8 * deferred, f"{done} of {deferred} quick jobs are done"
+    completed = Job.objects.completed().count()
+    assert completed > 0.8 * deferred_count, f"{completed} of {deferred_count} quick jobs are done"

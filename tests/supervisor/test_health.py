@@ -1,4 +1,4 @@
-"""`runworker --health-port`: what its HTTP pages answer, also during failures and to hostile clients."""
+"""`runworker --health-port` serves HTTP pages, also during failures and to hostile clients."""
 
 import contextlib
 import errno
@@ -66,11 +66,11 @@ def metrics(port: int) -> dict[str, float]:
     status, text = get(port, "/metrics")
     assert status == 200
     lines = [line for line in text.splitlines() if not line.startswith("#")]
-    found = {}
+    metric_values = {}
     for line in lines:
         series, _, value = line.rpartition(" ")
-        found[re.sub(r'worker=".*/(\d+)"', r"\1", series).removeprefix("skipqueue_worker_")] = float(value)
-    return found
+        metric_values[re.sub(r'worker=".*/(\d+)"', r"\1", series).removeprefix("skipqueue_worker_")] = float(value)
+    return metric_values
 
 
 # A real worker
@@ -96,11 +96,16 @@ def test_the_health_pages_and_metrics_of_two_working_processes(runworker: Run) -
     wait_for_statuses(completed=10)
     wait_until(lambda: sum(metrics(port)[f"jobs_done_total{{{n}}}"] for n in (1, 2)) == 10, "counted")
     wait_until(lambda: metrics(port).get("slots_free{2}") == 3, "idle")
-    found = metrics(port)
-    assert (found["up{1}"], found["slots{1}"], found["jobs_running{1}"], found["restarts_total{1}"]) == (1, 3, 0, 0)
-    assert found["memory_bytes{1}"] > 10_000_000
-    assert 0 <= found["heartbeat_age_seconds{2}"] < 60
-    assert (found["database_up"], found["loop_age_seconds"] < 30) == (1, True)
+    metric_values = metrics(port)
+    assert (
+        metric_values["up{1}"],
+        metric_values["slots{1}"],
+        metric_values["jobs_running{1}"],
+        metric_values["restarts_total{1}"],
+    ) == (1, 3, 0, 0)
+    assert metric_values["memory_bytes{1}"] > 10_000_000
+    assert 0 <= metric_values["heartbeat_age_seconds{2}"] < 60
+    assert (metric_values["database_up"], metric_values["loop_age_seconds"] < 30) == (1, True)
 
 
 @db
@@ -234,11 +239,11 @@ def port() -> Iterator[int]:
         return {"/ok": Page("200 OK", "ok\n"), "/large": Page("200 OK", BODY)}.get(path)
 
     listener = open_port("127.0.0.1", 0)
-    served = HealthPort(listener, answer)
-    served.start()
+    server = HealthPort(listener, answer)
+    server.start()
     yield listener.getsockname()[1]
-    served.stop()
-    served.close()
+    server.stop()
+    server.close()
 
 
 def test_the_port_answers_get_and_head_and_ignores_a_query(port: int) -> None:
@@ -280,12 +285,12 @@ def test_wrong_requests_get_an_answer_with_the_right_status(port: int, sent: byt
 
 def test_a_slow_client_is_disconnected_and_delays_no_other(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_exchange, "HTTP_EXCHANGE_SECONDS", 3.0)
-    with socket.create_connection(("127.0.0.1", port), timeout=30) as slow:
-        slow.sendall(b"GET /ok HT")
+    with socket.create_connection(("127.0.0.1", port), timeout=30) as slow_client:
+        slow_client.sendall(b"GET /ok HT")
         assert get(port, "/ok") == (200, "ok\n")
-        assert slow.recv(1) == b"", "its time is over"
-    with socket.create_connection(("127.0.0.1", port), timeout=30) as mute:
-        mute.sendall(b"GET /large HTTP/1.1\r\n\r\n")  # and does not read
+        assert slow_client.recv(1) == b"", "its time is over"
+    with socket.create_connection(("127.0.0.1", port), timeout=30) as client_that_does_not_read:
+        client_that_does_not_read.sendall(b"GET /large HTTP/1.1\r\n\r\n")  # and does not read
         wait_until(lambda: get(port, "/ok") == (200, "ok\n"), "answered")
 
 
@@ -301,16 +306,16 @@ def test_many_idle_clients_do_not_keep_another_client_out(port: int) -> None:
 
 def test_a_client_waits_while_the_thread_is_stopped_for_a_fork() -> None:
     listener = open_port("127.0.0.1", 0)
-    served = HealthPort(listener, lambda path: Page("200 OK", path))
-    served.start()
-    served.stop()
+    server = HealthPort(listener, lambda path: Page("200 OK", path))
+    server.start()
+    server.stop()
     with socket.create_connection(listener.getsockname(), timeout=30) as client:
         client.sendall(b"GET /ok HTTP/1.1\r\n\r\n")
-        served.start()
-        served.start()  # it runs already
+        server.start()
+        server.start()  # it runs already
         assert client.recv(100).startswith(b"HTTP/1.1 200 OK")
-    served.stop()
-    served.close()
+    server.stop()
+    server.close()
 
 
 def test_clients_that_disconnect_early_do_no_harm(port: int) -> None:
@@ -335,11 +340,11 @@ class SocketWithoutDescriptors(socket.socket):
 
 def test_an_accept_that_fails_for_lack_of_file_descriptors_is_repeated() -> None:
     listener = SocketWithoutDescriptors(fileno=open_port("127.0.0.1", 0).detach())
-    served = HealthPort(listener, lambda path: Page("200 OK", "ok\n"))
-    served.start()
+    server = HealthPort(listener, lambda path: Page("200 OK", "ok\n"))
+    server.start()
     assert get(listener.getsockname()[1], "/ok") == (200, "ok\n")
-    served.stop()
-    served.close()
+    server.stop()
+    server.close()
 
 
 def test_the_health_port_can_listen_on_an_ipv6_address() -> None:

@@ -43,12 +43,12 @@ def test_workers_under_load_stop_claiming_within_a_second_of_a_pause(runworker: 
     Queue.pause("paused")
     # Jobs that were claimed before have a second to end, while the workers go on with the second queue.
     wait_until(Queue.objects.filter(paused_at__lt=Now() - timedelta(seconds=1)).exists, "a second has passed")
-    waiting = leases_of_queued("paused")
-    assert waiting, "the test was too slow: nothing was left to pause"
+    waiting_leases = leases_of_queued("paused")
+    assert waiting_leases, "the test was too slow: nothing was left to pause"
     wait_until(lambda: count_completed("other") == 5_000, deadline=60)
     wait_until(lambda: "running" not in statuses())
-    left = leases_of_queued("paused")
-    assert waiting.items() <= left.items(), "each claim gives a job another lease"
+    remaining_leases = leases_of_queued("paused")
+    assert waiting_leases.items() <= remaining_leases.items(), "each claim gives a job another lease"
     start_times = Job.objects.filter(queue_name="paused").order_by("-started_at").values_list("started_at", flat=True)
     last_start = start_times.exclude(started_at=None).first()
     paused_at = Queue.objects.get().paused_at
@@ -57,7 +57,7 @@ def test_workers_under_load_stop_claiming_within_a_second_of_a_pause(runworker: 
     assert last_start - paused_at < timedelta(seconds=10)  # one second, and some more on a busy machine
     noop_in_other_queue.defer()
     wait_until(lambda: count_completed("other") == 5_001)
-    assert leases_of_queued("paused") == left
+    assert leases_of_queued("paused") == remaining_leases
 
 
 @pytest.mark.parametrize("options", [(), ("--queues", "paused")], ids=["all queues", "this queue"])
@@ -120,13 +120,13 @@ def count_active_workers() -> int:
     wait_until(lambda: count_workers_active_since("now() - interval '1 second'") == 0, "all are idle")
     with connection.cursor() as cursor:
         cursor.execute("SELECT now()::text")
-        before = cursor.fetchone()[0]
+        started_at = cursor.fetchone()[0]
     for _ in range(20):
         noop_in_paused_queue.defer()
     finished = count_completed("other")
     noop_in_other_queue.defer()
     wait_until(lambda: count_completed("other") == finished + 1)
-    return count_workers_active_since(f"'{before}'")
+    return count_workers_active_since(f"'{started_at}'")
 
 
 def test_the_retry_of_a_failed_job_waits_in_its_paused_queue(runworker: Run) -> None:

@@ -1,4 +1,4 @@
-"""What a part can change for several databases, tried with parts of this test."""
+"""A part can change how jobs are placed into several databases. These tests define their own parts."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -29,12 +29,12 @@ BOTH = ("default", "other")
 
 @pytest.fixture(autouse=True)
 def install_part(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
-    """Installs one part in place of all others. Until it is called, no part is installed."""
+    """Return a function that installs one part in place of all other parts. Before its call, no part is installed."""
     monkeypatch.setattr(parts, "parts_by_name", {})
-    before = [*parts.placements_of_parts]
+    placements_before = [*parts.placements_of_parts]
     parts.placements_of_parts.clear()
     yield lambda **options: install_parts([Part(name="mail", **options)])
-    parts.placements_of_parts[:] = before
+    parts.placements_of_parts[:] = placements_before
 
 
 class PlacementByNumber(Placement):
@@ -69,7 +69,7 @@ def test_one_command_serves_several_databases_if_a_part_can(install_part: Callab
     databases_run: list[Any] = []
 
     def run_all(workers: Sequence[WorkerOptions], **options: Any) -> int:
-        databases_run.extend([each.database for each in workers])
+        databases_run.extend([worker.database for worker in workers])
         return 7
 
     install_part(run_supervisors=run_all)
@@ -90,7 +90,7 @@ def test_a_section_of_a_part_may_be_the_first_of_the_dashboard(install_part: Cal
     install_part(
         console=lambda: PartConsole(sections=(PartSection(name="letters", template="", content=str, after=""),))
     )
-    assert [each.name for each in sections()] == ["letters", *(each.name for each in SECTIONS)]
+    assert [section.name for section in sections()] == ["letters", *(section.name for section in SECTIONS)]
 
 
 def test_a_part_wraps_each_view_of_the_admin(install_part: Callable[..., None]) -> None:

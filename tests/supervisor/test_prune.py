@@ -50,13 +50,13 @@ def prune_all(pruner: Pruner, *, batches: int = 300) -> int:
 def test_pruning_skips_and_names_jobs_with_foreign_keys(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    made = [make_job("completed", finished_at=OLD).pk for _ in range(40)]
-    kept = {made[0], made[1], made[17], made[39]}
-    execute(f"INSERT INTO theirs (job_id) VALUES {', '.join(f'({id})' for id in kept)}")
+    ids = [make_job("completed", finished_at=OLD).pk for _ in range(40)]
+    kept_ids = {ids[0], ids[1], ids[17], ids[39]}
+    execute(f"INSERT INTO theirs (job_id) VALUES {', '.join(f'({id})' for id in kept_ids)}")
     pruner = Pruner(Store("default"))
     assert prune_all(pruner) == 36
-    assert set(Job.objects.values_list("pk", flat=True)) == kept
-    for id in kept:
+    assert set(Job.objects.values_list("pk", flat=True)) == kept_ids
+    for id in kept_ids:
         assert f"job not pruned id={id} error=" in caplog.text
     assert "theirs" in caplog.text
     assert (pruner.batch(), pruner.has_more) == ({}, False), "the pruner does not try these jobs again"
@@ -126,6 +126,6 @@ def test_pruning_ends_although_more_jobs_are_undeletable_than_the_pruner_remembe
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("django_skipqueue.supervisor.services.MOST_SKIPPED", 3)
-    made = [make_job("completed", finished_at=OLD).pk for _ in range(6)]
-    execute(f"INSERT INTO theirs (job_id) VALUES {', '.join(f'({id})' for id in made)}")
+    ids = [make_job("completed", finished_at=OLD).pk for _ in range(6)]
+    execute(f"INSERT INTO theirs (job_id) VALUES {', '.join(f'({id})' for id in ids)}")
     assert prune_all(Pruner(Store("default")), batches=50) == 0

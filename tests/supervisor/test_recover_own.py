@@ -29,9 +29,9 @@ def test_a_job_that_a_dead_worker_claimed_at_its_last_moment_is_queued_again(wor
     service = RecoverOwn(store, [process])
     service.run(died_at)
     assert service.due_at == dead.no_statement_after
-    late = make_job("running", locked_by=worker_id)
+    late_job = make_job("running", locked_by=worker_id)
     service.run(service.due_at)
-    assert (state(late)["status"], state(late)["attempts"]) == ("queued", 0)
+    assert (state(late_job)["status"], state(late_job)["attempts"]) == ("queued", 0)
     service.run(dead.no_statement_after)
     assert service.due_at == NEVER
 
@@ -40,9 +40,9 @@ def test_a_job_that_a_dead_worker_claimed_at_its_last_moment_is_queued_again(wor
 def test_jobs_of_a_crashed_worker_are_recovered_at_once_beside_299_cleanly_ended_workers() -> None:
     ids = [make_worker(name=f"w/{number}").pk for number in range(300)]
     job = make_job("running", locked_by=ids[-1])
-    ended = [DeadProcess(id, EXIT_RECYCLED, "it was recycled", [], no_statement_after=0.0) for id in ids[:-1]]
+    ended_processes = [DeadProcess(id, EXIT_RECYCLED, "it was recycled", [], no_statement_after=0.0) for id in ids[:-1]]
     crashed = DeadProcess(ids[-1], -9, "signal 9 (SIGKILL)", [job.pk], no_statement_after=0.0)
-    service = RecoverOwn(store, [WorkerProcess("w", 1, awaiting_recovery=[*ended, crashed])])
+    service = RecoverOwn(store, [WorkerProcess("w", 1, awaiting_recovery=[*ended_processes, crashed])])
     with CaptureQueriesContext(connection) as queries:
         service.run(time.monotonic())
     assert state(job)["status"] == "scheduled"

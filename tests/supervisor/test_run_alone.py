@@ -134,9 +134,9 @@ def test_a_suspect_can_be_taken_over_only_with_its_last_lease(worker_id: str) ->
     job = enqueue_suspect(jobs.noop)
     (claimed,) = store.claim(queue_names=["default"], limit=1, worker_id=worker_id)
     assert claimed.is_suspect
-    taken = store.take_over(claimed.ref, worker_id="w/alone:00000000000d")
-    assert taken is not None
-    assert (taken.id, taken.attempt, taken.lease) == (job.pk, 1, claimed.lease + 1)
+    taken_over_job = store.take_over(claimed.ref, worker_id="w/alone:00000000000d")
+    assert taken_over_job is not None
+    assert (taken_over_job.id, taken_over_job.attempt, taken_over_job.lease) == (job.pk, 1, claimed.lease + 1)
     assert store.take_over(claimed.ref, worker_id="w/alone:00000000000e") is None
     assert store.release([claimed.ref], later=True) == set()
     assert state(job)["locked_by"] == "w/alone:00000000000d"

@@ -1,4 +1,4 @@
-"""What a part gives to the core and the console, tried with parts of this test."""
+"""A part gives functions and objects to the core and the console. These tests define their own parts."""
 
 import re
 from collections.abc import Callable
@@ -47,17 +47,17 @@ OLD = timedelta(days=-100)
 @pytest.fixture(autouse=True)
 def install_part(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Installs one part in place of all others."""
-    reverse("admin:index")  # a process reads the addresses of the parts' pages once: here it might find none
+    reverse("admin:index")  # Django reads the URLs once: without this, it might read them while no part is installed
     monkeypatch.setattr(parts, "parts_by_name", {})
 
-    def make(**given: Any) -> None:
-        install_parts([Part(name="mail", **given)])
+    def make(**part_fields: Any) -> None:
+        install_parts([Part(name="mail", **part_fields)])
 
     return make
 
 
 def test_a_part_prunes_in_place_of_the_core_unless_it_leaves_the_jobs_to_it(install_part: Callable[..., None]) -> None:
-    made = [make_job("completed", finished_at=OLD).pk for _ in range(2)]
+    created_ids = [make_job("completed", finished_at=OLD).pk for _ in range(2)]
     prune_calls: list[Any] = []
     result_of_part: dict[str, int] | None = {"completed": 7}
 
@@ -71,7 +71,7 @@ def test_a_part_prunes_in_place_of_the_core_unless_it_leaves_the_jobs_to_it(inst
     result_of_part = None
     assert Store("default").prune() == {"completed": 2}
     assert not Job.objects.exists()
-    assert prune_calls == [("default", made)] * 2
+    assert prune_calls == [("default", created_ids)] * 2
 
 
 def test_a_part_is_called_before_each_batch_of_pruning(install_part: Callable[..., None]) -> None:
@@ -109,8 +109,8 @@ def test_a_receiver_is_connected_once(install_part: Callable[..., None]) -> None
 
 def test_a_watch_of_a_part_gets_the_store_and_whether_events_are_handled(install_part: Callable[..., None]) -> None:
     install_part(watches=(lambda store, is_handled: (store.alias, is_handled()),))
-    made: list[Any] = [watch(Store("default"), lambda: True) for watch in watches()]
-    assert made == [("default", True)]
+    results: list[Any] = [watch(Store("default"), lambda: True) for watch in watches()]
+    assert results == [("default", True)]
 
 
 def test_prunejobs_prints_what_a_part_has_done_with_the_jobs(install_part: Callable[..., None]) -> None:
@@ -132,7 +132,7 @@ def test_a_part_adds_the_start_of_a_problem_and_the_pages_of_deleted_jobs(
     since = timezone.now()
     console = PartConsole(known_since=lambda store: {("no-worker", ""): since}, find_job=find_job)
     install_part(console=lambda: console)
-    assert [each.since for each in Verdict.now(Store("default")).problems] == [since]
+    assert [problem.since for problem in Verdict.now(Store("default")).problems] == [since]
     assert operator.get(page("change", 8_000_000_008)).headers["Location"].startswith("/admin/django_skipqueue/job/")
     assert operator.get(page("change", 7_000_000_007)).headers["Location"] == "/admin/mail/7000000007/"
 
@@ -144,15 +144,15 @@ def test_a_part_has_pages_beside_the_list_of_jobs(install_part: Callable[..., No
     letters = PartPage(name="letters", path="letters/", view=view)
     install_part(console=lambda: PartConsole(pages=lambda: [letters]))
     urls = admin.site.get_model_admin(Job).get_urls()
-    (found,) = [each for each in urls if each.name == "django_skipqueue_job_letters"]
+    (pattern,) = [url for url in urls if url.name == "django_skipqueue_job_letters"]
     request = operator.get(page("change", make_job().pk)).wsgi_request
-    assert found.callback(request).content.decode() == f"job {request.path}"
+    assert pattern.callback(request).content.decode() == f"job {request.path}"
 
 
 def test_a_part_adds_a_note_to_the_page_of_a_job(install_part: Callable[..., None], operator: Client) -> None:
     job = make_job("failed")
     note = PartNotice(template="admin/color_theme_toggle.html", about=None)
-    install_part(console=lambda: PartConsole(about_job=lambda each: note if each == job else None))
+    install_part(console=lambda: PartConsole(about_job=lambda shown_job: note if shown_job == job else None))
     assert operator.get(page("change", job.pk)).context["notes"] == [note]
     assert operator.get(page("change", make_job().pk)).context["notes"] == []
 
@@ -161,20 +161,20 @@ def test_a_section_of_a_part_is_placed_after_the_section_that_it_names(install_p
     first, second, *_ = [section.name for section in SECTIONS]
     section = PartSection[Any](name="letters", template="x.html", content=str, after=first)
     install_part(console=lambda: PartConsole(sections=(section,)))
-    assert [each.name for each in sections()][:3] == [first, "letters", second]
+    assert [section_of_dashboard.name for section_of_dashboard in sections()][:3] == [first, "letters", second]
 
 
 def test_a_card_of_a_part_is_placed_after_the_card_that_it_names(install_part: Callable[..., None]) -> None:
     card = Card("letters", "7", "", "")
     install_part(console=lambda: PartConsole(cards=(PartCard(make=lambda _: card, after="queued"),)))
-    shown = [each for each, _ in Dashboard.of({}, lambda _: True).cards]
-    assert (len(shown), shown[1]) == (len(CARDS) + 1, card)
+    shown_cards = [shown_card for shown_card, _ in Dashboard.of({}, lambda _: True).cards]
+    assert (len(shown_cards), shown_cards[1]) == (len(CARDS) + 1, card)
 
 
 def test_a_part_adds_queues_and_their_rates(install_part: Callable[..., None], operator: Client) -> None:
     def status() -> dict[str, Any]:
-        (found,) = skipqueue("status", "--json").objects
-        return {each["queue"]: each["jobs_per_minute"] for each in found["queues"]}
+        (document,) = skipqueue("status", "--json").objects
+        return {queue["queue"]: queue["jobs_per_minute"] for queue in document["queues"]}
 
     make_job(queue_name="mail")
     install_part()
@@ -187,7 +187,7 @@ def test_a_part_adds_queues_and_their_rates(install_part: Callable[..., None], o
     )
     assert status() == {"letters": 8.0, "mail": 0.0}
     assert "obs/min" in operator.get("/admin/django_skipqueue/queue/").text
-    assert [each.rate for each in queue_states() if each.name == "letters"] == [QueueRate(8.0, [])]
+    assert [queue.rate for queue in queue_states() if queue.name == "letters"] == [QueueRate(8.0, [])]
     assert {name for family in queues.collect(Store("default")) for (name,) in family.values} == {"cards", "mail"}
 
 
@@ -226,14 +226,14 @@ def test_a_part_has_system_checks(install_part: Callable[..., None], monkeypatch
     monkeypatch.setattr(registry, "registered_checks", set())
     install_part(checks=(check_letters,))
     register_all()
-    found: list[Any] = registry.get_checks()
-    assert check_letters in found
+    registered_checks: list[Any] = registry.get_checks()
+    assert check_letters in registered_checks
 
 
 def test_a_part_adds_services_to_the_loop_that_settles_jobs(install_part: Callable[..., None]) -> None:
     install_part(settle_services=(lambda store, is_idle: (store.alias, is_idle()),))
-    made: list[Any] = list(settle_services(Store("default"), is_idle=lambda: True))
-    assert made == [("default", True)]
+    results: list[Any] = list(settle_services(Store("default"), is_idle=lambda: True))
+    assert results == [("default", True)]
 
 
 def test_run_jobs_runs_the_planned_jobs_of_a_part(install_part: Callable[..., None]) -> None:

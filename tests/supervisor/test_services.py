@@ -1,4 +1,4 @@
-"""The services: what each does when it is due, and when it is due again."""
+"""The services of a supervisor: their effects when they are due, and the times of their next runs."""
 
 import itertools
 import time
@@ -40,7 +40,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 
 def run_once(service: Periodic) -> float:
-    """Run the service once. Returns the seconds until it is due again."""
+    """Run the service once. Return the seconds until its next run is due."""
     now = time.monotonic()
     with mock.patch("time.monotonic", return_value=now):  # so that a busy machine changes no time
         service.run(now)
@@ -135,13 +135,13 @@ def test_a_due_job_is_admitted_and_admit_is_due_again_at_once() -> None:
     assert statuses() == {"queued": 1}
 
 
-@pytest.mark.parametrize(("seconds", "most"), [(50, 50), (3600, 100)])
+@pytest.mark.parametrize(("seconds", "longest_wait"), [(50, 50), (3600, 100)])
 def test_admit_is_due_when_the_next_scheduled_job_is_due(
-    seconds: float, most: float, monkeypatch: pytest.MonkeyPatch
+    seconds: float, longest_wait: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(services, "DUE_CHECK", 100.0)
     make_job("scheduled", run_after=timedelta(seconds=seconds))
-    assert 0 < round(run_once(Admit(Store("default"))), 6) <= most
+    assert 0 < round(run_once(Admit(Store("default"))), 6) <= longest_wait
     assert statuses() == {"scheduled": 1}
 
 
@@ -228,7 +228,7 @@ def worker_with_rare_checks(runworker: Callable[..., ManagePy]) -> ManagePy:
 
 
 def supervisor_has_checked() -> bool:
-    """Whether a supervisor has listened and then checked for scheduled jobs: its last service has run."""
+    """Whether a supervisor has listened, and then run all its services. The last service writes this incident."""
     return Incident.objects.filter(rule="").exists()
 
 

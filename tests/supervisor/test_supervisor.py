@@ -239,8 +239,8 @@ def test_a_task_that_always_kills_its_worker_fails_after_max_attempts(runworker:
 def test_a_job_that_kills_three_workers_in_a_row_fails_before_max_attempts(runworker: Run) -> None:
     worker_jobs.exit_hard.using(max_attempts=100).defer(7, 0)
     process = runworker("--poll-interval", "0.2")
-    retried = Job.objects.scheduled()  # without the update, each retry would wait for up to half a minute
-    wait_until(lambda: retried.update(run_after=Now()) == 0 and statuses() == {"failed": 1})
+    waiting_retries = Job.objects.scheduled()  # without the update, each retry would wait for up to half a minute
+    wait_until(lambda: waiting_retries.update(run_after=Now()) == 0 and statuses() == {"failed": 1})
     crashing_job = Job.objects.get()
     assert crashing_job.attempts == 3
     assert crashing_job.last_error.startswith("WorkerDied: worker died: exit code 7; three workers in a row died")
@@ -375,7 +375,7 @@ def test_all_4000_jobs_complete_although_all_connections_are_cut_three_times(run
 
 def test_after_an_outage_an_idle_worker_is_notified_of_new_jobs_again(runworker: Run) -> None:
     process = runworker("--poll-interval", HOUR, "--name", "w")
-    (before,) = workers()
+    (worker_before,) = workers()
     with outage():
         process.wait_for('database lost who="worker w/1"', times=2)
         process.wait_for('database lost who="supervisor w"', times=3)
@@ -384,7 +384,7 @@ def test_after_an_outage_an_idle_worker_is_notified_of_new_jobs_again(runworker:
     process.wait_for('database back who="supervisor w"')
     jobs.noop.defer()
     wait_for_statuses(completed=1)
-    assert [worker.pid for worker in workers()] == [before.pid]
+    assert [worker.pid for worker in workers()] == [worker_before.pid]
     assert "Traceback" not in process.log
 
 

@@ -32,9 +32,9 @@ LIST_ENVIRONMENT = """
 @pytest.fixture(params=["path", "abstract"])
 def manager(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Manager]:
     path = str(tmp_path / "notify") if request.param == "path" else f"@skipqueue-{secrets.token_hex(8)}"
-    made = Manager(path)
-    yield made
-    made.close()
+    fake_manager = Manager(path)
+    yield fake_manager
+    fake_manager.close()
 
 
 @pytest.mark.django_db(transaction=True)
@@ -90,5 +90,5 @@ def test_nothing_is_sent_after_forget_and_a_missing_socket_is_ignored(manager: M
     service.forget()
     service.stopping()
     assert manager.is_silent_for(0.1)
-    gone = NotifySystemd(list, {"NOTIFY_SOCKET": "/nowhere/notify"})
-    gone.stopping()
+    service_without_socket = NotifySystemd(list, {"NOTIFY_SOCKET": "/nowhere/notify"})
+    service_without_socket.stopping()

@@ -63,14 +63,14 @@ def count_workers_woken_by_one_job() -> int:
     wait_until(lambda: count_active_workers("now() - interval '1 second'") == 0, "all are idle")
     with connection.cursor() as cursor:
         cursor.execute("SELECT now()::text")
-        before = cursor.fetchone()[0]
+        started_at = cursor.fetchone()[0]
     jobs.noop.defer()
     wait_until(lambda: not Job.objects.unfinished().exists())
-    return count_active_workers(f"'{before}'")
+    return count_active_workers(f"'{started_at}'")
 
 
 def count_active_workers(since: str) -> int:
-    """How many workers' sessions have done anything since this time."""
+    """Return the number of workers whose database sessions have been active since this time."""
     with connection.cursor() as cursor:
         cursor.execute(
             "SELECT count(*) FROM pg_stat_activity"
@@ -183,24 +183,24 @@ class TestWatchedUntil:
         process = WorkerProcess("m/1", 4)
         process.pid, process.shared = os.getpid(), SharedCounts()
         store = Store("default")
-        before, alarm = connections["default"], signal.getsignal(signal.SIGALRM)
+        original_connection, original_handler = connections["default"], signal.getsignal(signal.SIGALRM)
         control = ControlConnection(store, who="test")
         options = WorkerOptions(name="m", database="default", listen=False)
         yield WatchQueues(store, control, [process], options, queues_found=lambda names, paused: None), process, control
         control.close()
-        connections["default"] = before
-        signal.signal(signal.SIGALRM, alarm)
+        connections["default"] = original_connection
+        signal.signal(signal.SIGALRM, original_handler)
 
     def test_the_promise_is_renewed_only_while_the_service_runs_in_time(
         self, watch_with_process_and_control: tuple[WatchQueues, WorkerProcess, ControlConnection]
     ) -> None:
         watch, process, _ = watch_with_process_and_control
-        promised = []
+        promises_seen = []
         for now in (100.0, 100.5, 102.0, 102.5):
             process.shared.watched_until = 0.0
             watch.run(now)
-            promised.append(process.shared.watched_until > time.monotonic())
-        assert promised == [True, True, False, True], "at the third run the last promise was over"
+            promises_seen.append(process.shared.watched_until > time.monotonic())
+        assert promises_seen == [True, True, False, True], "at the third run the last promise was over"
 
     def test_the_promise_ends_with_the_connection(
         self, watch_with_process_and_control: tuple[WatchQueues, WorkerProcess, ControlConnection]

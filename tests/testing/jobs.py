@@ -19,7 +19,7 @@ logger = logging.getLogger("shop")
 
 @job(max_attempts=2, backoff=constant(0, jitter=0))
 def break_the_transaction() -> None:
-    """Fail with a statement that breaks the transaction of a `TestCase`. In a worker each statement has its own."""
+    """Fail with a statement that breaks the transaction of a `TestCase`. In a worker, it breaks only itself."""
     Ledger.objects.create(entry="before")
     if connection.in_atomic_block:
         transaction.on_commit(lambda: note.defer("by a hook"))

@@ -21,7 +21,7 @@ def _use_two_databases(settings: Any) -> None:
 
 
 def defer_into(aliases: list[str]) -> None:
-    """A task that defers itself into the first of these databases, with the others as its argument."""
+    """A task that defers itself into the first of these databases. Its new job gets the remaining databases."""
     first, *others = aliases
     job(name="defer_into", max_attempts=1)(defer_into).using(database=first).defer(others)
 
@@ -29,14 +29,14 @@ def defer_into(aliases: list[str]) -> None:
 def test_run_jobs_runs_jobs_of_all_databases_until_none_is_left(registry: Registry) -> None:
     task = job(name="defer_into", max_attempts=1)(defer_into)
     task.using(database="default").defer(["other", "default", "other"])
-    ran = run_jobs()
-    assert [(each._state.db, each.args) for each in ran] == [
+    jobs_run = run_jobs()
+    assert [(job_run._state.db, job_run.args) for job_run in jobs_run] == [
         ("default", [["other", "default", "other"]]),
         ("default", [["other"]]),
         ("other", [["default", "other"]]),
         ("other", [[]]),
     ]
-    assert [each.status for each in ran] == ["completed"] * 3 + ["failed"]
+    assert [job_run.status for job_run in jobs_run] == ["completed"] * 3 + ["failed"]
 
 
 def test_run_jobs_can_run_the_jobs_of_one_database() -> None:
@@ -50,7 +50,11 @@ def test_jobs_are_captured_and_found_in_all_databases() -> None:
     for alias, number in (("default", 1), ("other", 2)):
         with capture_deferred() as captured, capture_deferred(database=alias) as captured_there:
             add.using(database=alias).defer(number)
-        assert [each.args for each in captured] == [each.args for each in captured_there] == [[number]]
+        assert (
+            [captured_job.args for captured_job in captured]
+            == [captured_job.args for captured_job in captured_there]
+            == [[number]]
+        )
         assert_deferred(add, number)
     assert_not_deferred(add, 2, database="default")
     with pytest.raises(AssertionError, match="2 jobs were deferred"):
@@ -58,13 +62,13 @@ def test_jobs_are_captured_and_found_in_all_databases() -> None:
 
 
 def test_run_inline_runs_each_job_in_the_database_where_it_is_deferred() -> None:
-    with run_inline() as ran:
+    with run_inline() as jobs_run:
         for alias in ("default", "other"):
             with transaction.atomic(using=alias):
                 noop.using(database=alias).defer()
-                assert not ran or ran[-1]._state.db != alias, "the job does not run before the commit"
-            assert ran[-1]._state.db == alias
-    assert len(ran) == 2
-    with run_inline(database="default") as ran:
+                assert not jobs_run or jobs_run[-1]._state.db != alias, "the job does not run before the commit"
+            assert jobs_run[-1]._state.db == alias
+    assert len(jobs_run) == 2
+    with run_inline(database="default") as jobs_run:
         noop.using(database="other").defer()
-    assert ran == []
+    assert jobs_run == []

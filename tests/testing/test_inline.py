@@ -26,7 +26,7 @@ class TestInATestCase(TestCase):
         with run_inline() as ran:
             job = tasks.note.defer("entry")
             assert tasks.entries() == ["entry"]
-            assert [(done.pk, done.status) for done in ran] == [(job.pk, "completed")]
+            assert [(job_run.pk, job_run.status) for job_run in ran] == [(job.pk, "completed")]
             tasks.note.defer_many([("a",), ("b",)])
             assert tasks.entries() == ["entry", "a", "b"]
 
@@ -64,13 +64,13 @@ class TestInATestCase(TestCase):
     def test_a_job_that_another_job_defers_runs_after_it(self) -> None:
         with run_inline() as ran:
             tasks.write_atomically.defer("entry")
-            assert [done.task for done in ran] == [tasks.write_atomically.name, tasks.note.name]
+            assert [job_run.task for job_run in ran] == [tasks.write_atomically.name, tasks.note.name]
 
     def test_the_error_of_a_task_makes_its_job_fail_and_is_not_raised(self) -> None:
         with run_inline() as ran:
             tasks.break_the_transaction.defer()
             jobs.fail.using(max_attempts=1).defer()
-        assert [done.status for done in ran] == ["failed", "failed"]
+        assert [job_run.status for job_run in ran] == ["failed", "failed"]
 
     def test_with_raise_errors_the_error_of_a_task_is_raised_at_the_end_of_the_block(self) -> None:
         inline = run_inline(raise_errors=True)
@@ -95,10 +95,10 @@ class TestInATestCase(TestCase):
 
     def test_after_the_block_the_connection_and_the_sinks_are_as_before(self) -> None:
         connection = connections["default"]
-        before = list(SINKS), set(vars(connection))
+        state_before = list(SINKS), set(vars(connection))
         with pytest.raises(InvalidArguments), run_inline(), run_inline(), transaction.atomic():
             jobs.echo.defer(object())
-        assert (list(SINKS), set(vars(connection))) == before
+        assert (list(SINKS), set(vars(connection))) == state_before
         assert "savepoint_commit" not in vars(connection)
         jobs.noop.defer()
         assert [job.status for job in Job.objects.all()] == ["queued"]
@@ -107,7 +107,7 @@ class TestInATestCase(TestCase):
         with run_inline(database="other") as ran:
             jobs.add.using(database="other").defer(1, 2)
             jobs.noop.defer()
-        assert [done.result for done in ran] == [3]
+        assert [job_run.result for job_run in ran] == [3]
         assert len(run_jobs()) == 1
 
 
@@ -140,7 +140,7 @@ class TestAsync(TestCase):
     async def test_a_job_has_run_when_adefer_returns(self) -> None:
         async with run_inline() as ran:
             await tasks.anote.adefer("entry")
-            assert [done.status for done in ran] == ["completed"]
+            assert [job_run.status for job_run in ran] == ["completed"]
             await jobs.add.adefer(1, 2)
             assert ran[-1].result == 3
 

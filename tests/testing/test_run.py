@@ -36,8 +36,8 @@ class RunJobsTests(TestCase):
     def test_run_jobs_runs_the_deferred_jobs_and_returns_them(self) -> None:
         jobs.add.defer(1, 2)
         jobs.aadd.defer(3, 4)
-        ran = run_jobs()
-        assert [(job.status, job.result) for job in ran] == [("completed", 3), ("completed", 7)]
+        jobs_run = run_jobs()
+        assert [(job.status, job.result) for job in jobs_run] == [("completed", 3), ("completed", 7)]
         assert connection.in_atomic_block
         assert run_jobs() == []
 
@@ -53,11 +53,11 @@ class RunJobsTests(TestCase):
     def test_retries_due_at_once_are_run_too_and_each_job_is_returned_once(self) -> None:
         jobs.fail_times.defer(2)
         jobs.fail.defer()
-        ran = run_jobs()
-        assert [(job.status, job.attempts) for job in ran] == [("completed", 3), ("failed", 3)]
+        jobs_run = run_jobs()
+        assert [(job.status, job.attempts) for job in jobs_run] == [("completed", 3), ("failed", 3)]
 
     def test_log_records_of_a_task_are_stored_once_with_its_job(self) -> None:
-        before = list(logging.getLogger().handlers)
+        handlers_before = list(logging.getLogger().handlers)
         tasks.warn.defer("outer", within="inner")
         tasks.awarn.defer("async")
         run_jobs()
@@ -66,7 +66,7 @@ class RunJobsTests(TestCase):
             "inner": ["inner", "inner is done"],
             "async": ["async"],
         }
-        assert logging.getLogger().handlers == before
+        assert logging.getLogger().handlers == handlers_before
 
     def test_log_records_from_outside_of_a_job_are_not_stored(self) -> None:
         jobs.noop.defer()
@@ -88,12 +88,12 @@ class RunJobsTests(TestCase):
         assert (job.status, job.attempts) == ("failed", 3)
 
     def test_include_scheduled_makes_a_job_due_by_run_now(self) -> None:
-        """So limits and sequences apply to the job as in production."""
+        """Then limits and sequences apply to the job as in production."""
         jobs.noop.using(run_after=timedelta(hours=1)).defer()
         (job,) = run_jobs(include_scheduled=True)
         assert job.started_at is not None
         assert job.run_after <= job.started_at
-        assert [(each["verb"], each["by"]) for each in job.operations or []] == [("run_now", "run_jobs")]
+        assert [(record["verb"], record["by"]) for record in job.operations or []] == [("run_now", "run_jobs")]
 
     def test_run_jobs_serves_only_the_named_queues_in_this_order(self) -> None:
         for queue_name in ("a", "b", "c"):
@@ -248,7 +248,7 @@ class TestScheduledJobs(TestCase):
         """In production, a supervisor would change its status from scheduled to queued."""
         job = self.defer_for(hours=1)
         Job.objects.filter(pk=job.pk).update(run_after=job.enqueued_at - timedelta(seconds=1))
-        assert [ran.pk for ran in run_jobs()] == [job.pk]
+        assert [jobs_run.pk for jobs_run in run_jobs()] == [job.pk]
 
     def test_include_scheduled_applies_only_to_the_named_queues(self) -> None:
         jobs.noop.using(queue_name="a", run_after=timedelta(hours=1)).defer()
@@ -287,14 +287,14 @@ class TestSchedules(TestCase):
         periodic(timedelta(hours=5))(jobs.noop)
         periodic("0 12 * * *", timezone="UTC", entry="noon")(tasks.note)
         assert run_jobs(until=timedelta(days=1)) == []
-        ran = run_jobs(until=timedelta(days=1), schedules=True)
-        assert Counter(job.task for job in ran) == {jobs.noop.name: 4, tasks.note.name: 1}
-        [noon] = [job for job in ran if job.task == tasks.note.name]
+        jobs_run = run_jobs(until=timedelta(days=1), schedules=True)
+        assert Counter(job.task for job in jobs_run) == {jobs.noop.name: 4, tasks.note.name: 1}
+        [noon] = [job for job in jobs_run if job.task == tasks.note.name]
         assert (noon.metadata["schedule"]["cron"], noon.metadata["schedule"]["planned_at"][10:16]) == (
             "0 12 * * *",
             "T12:00",
         )
-        times = [job.metadata["schedule"]["planned_at"] for job in ran]
+        times = [job.metadata["schedule"]["planned_at"] for job in jobs_run]
         assert times == sorted(times)
 
     def test_only_schedules_of_the_given_tasks_enqueue_jobs(self) -> None:

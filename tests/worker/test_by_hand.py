@@ -29,8 +29,8 @@ def work_once() -> Callable[[], int]:
     assert loop
     namespace: dict[str, Any] = {}
     exec(functions, namespace)
-    found: Callable[[], int] = namespace["work_once"]
-    return found
+    function: Callable[[], int] = namespace["work_once"]
+    return function
 
 
 def test_the_loop_of_the_documentation_settles_every_kind_of_task(work_once: Callable[[], int]) -> None:
@@ -44,14 +44,14 @@ def test_the_loop_of_the_documentation_settles_every_kind_of_task(work_once: Cal
     }
     while work_once():
         pass
-    assert {each.pk: (each.status, each.result) for each in Job.objects.all()} == expected
+    assert {job.pk: (job.status, job.result) for job in Job.objects.all()} == expected
     assert set(Ledger.objects.values_list("entry", flat=True)) == {"async", "kept"}
 
 
 def make_claimed_job(task: str = "tests.app.jobs.noop", **fields: Any) -> Job:
     make_job(task=task, **fields)
-    (found,) = Job.objects.claim(queue_names=["default"], worker_id="gpu:0123456789ab")
-    return found
+    (claimed_job,) = Job.objects.claim(queue_names=["default"], worker_id="gpu:0123456789ab")
+    return claimed_job
 
 
 @pytest.mark.core

@@ -82,7 +82,7 @@ def test_other_jobs_of_the_worker_complete_although_one_is_cancelled(worker_thre
 
 def test_a_claimed_job_that_is_cancelled_before_it_begins_never_runs(worker_thread: StartWorker, gates: Any) -> None:
     pass_gate.defer("busy")
-    waiting = cancellable.defer("waiting")
+    waiting_job = cancellable.defer("waiting")
     third_job = noop.defer()
     # The worker claims two jobs ahead, which wait behind the running job.
     worker = worker_thread(
@@ -90,7 +90,7 @@ def test_a_claimed_job_that_is_cancelled_before_it_begins_never_runs(worker_thre
         prepare=_claim_two_jobs_ahead,
     )
     wait_until(lambda: gates["busy"].inside and len(worker.worker.in_flight.jobs) == 3)
-    assert waiting.cancel()
+    assert waiting_job.cancel()
     wait_until(lambda: len(worker.worker.in_flight.jobs) == 2)
     gates["busy"].open()
     wait_for_statuses(completed=2, discarded=1)
@@ -150,11 +150,11 @@ def test_a_task_that_completed_its_job_itself_is_not_interrupted(
     worker_thread: StartWorker, gates: Any, record_signal: RecordSignal, is_kept: bool
 ) -> None:
     completed = record_signal(job_completed)
-    done = completes_itself_and_stays.defer("g")
+    finished_job = completes_itself_and_stays.defer("g")
     worker = worker_thread()
     wait_until(lambda: gates["g"].inside)
     if not is_kept:
-        Job.objects.filter(pk=done.pk).delete()
+        Job.objects.filter(pk=finished_job.pk).delete()
     checks: list[list[LeaseRef]] = []
     check = worker.worker.in_flight.cancel_check
     drop_lost = check.drop_lost
@@ -169,8 +169,8 @@ def test_a_task_that_completed_its_job_itself_is_not_interrupted(
     wait_until(lambda: completed)
     assert Ledger.objects.get().entry == "not interrupted"
     if is_kept:
-        done.refresh_from_db()
-        assert done.status == "completed"
+        finished_job.refresh_from_db()
+        assert finished_job.status == "completed"
 
 
 def test_a_task_that_ignores_its_cancel_is_logged_and_its_worker_is_replaced(

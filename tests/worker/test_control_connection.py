@@ -32,7 +32,7 @@ def run_in_thread() -> Callable[..., None]:
     def run(function: Callable[[], object]) -> None:
         failure: list[BaseException] = []
 
-        def check() -> None:
+        def run_and_catch() -> None:
             try:
                 function()
             except BaseException as error:
@@ -40,7 +40,7 @@ def run_in_thread() -> Callable[..., None]:
             finally:
                 connections.close_all()
 
-        thread = threading.Thread(target=check)
+        thread = threading.Thread(target=run_and_catch)
         thread.start()
         thread.join(DEADLINE)
         assert not thread.is_alive()
@@ -335,7 +335,7 @@ def test_after_a_prepared_statement_was_deleted_none_is_prepared_again(run_in_th
 
 
 def test_a_missing_prepared_statement_does_not_count_as_a_refusal(run_in_thread: Callable[..., None]) -> None:
-    """The statement is correct, but the connection is a pooler's."""
+    """The statement is correct. A pooler has given the session to another client."""
 
     def check() -> None:
         control = ControlConnection(Store("default"), who="w")
@@ -380,16 +380,16 @@ def test_plans_for_a_small_table_are_made_again_after_a_slow_exchange(
 
 
 def make_many_jobs() -> None:
-    """Insert many jobs of another queue. A plan made for a table of this size reads only some of them."""
+    """Insert many jobs of another queue. A plan made for a table of this size reads only some of these jobs."""
     spec = JobSpec("a.task", "other", 0, 1)
     Store("default").enqueue_many(spec, [EncodedCall("[]", "{}")] * 20_000)
 
 
 def claim_reads_whole_table(control: ControlConnection) -> bool:
     """Whether an exchange reads the whole table."""
-    before = seq_scans()
+    scans_before = seq_scans()
     assert claim_once(control) == "1"
-    return seq_scans() > before
+    return seq_scans() > scans_before
 
 
 def seq_scans() -> int:

@@ -113,10 +113,10 @@ def test_an_event_that_no_sink_wants_starts_no_thread(
 ) -> None:
     monkeypatch.setattr(sinks, "SINKS", [LogSink()])  # receivers of other tests may want it
     caplog.set_level(logging.WARNING, logger="django_skipqueue")
-    before = set(threading.enumerate())
+    threads_before = set(threading.enumerate())
     dispatcher.send(AttemptsCompleted([make_attempt(1)]))
     dispatcher.send(NumberedEvent())
-    assert set(threading.enumerate()) <= before, "threads of other tests may have ended"
+    assert set(threading.enumerate()) <= threads_before, "threads of other tests may have ended"
     assert dispatcher.backlog == 0
 
 
@@ -126,7 +126,7 @@ def test_a_slow_receiver_does_not_delay_the_sender(
     release = threading.Event()
     call_for_each_event(lambda _: release.wait(DEADLINE))
     for _ in range(50):
-        dispatcher.send(NumberedEvent())  # returns, or the test would never reach the line that lets it
+        dispatcher.send(NumberedEvent())  # if this waited for the receiver, the test would never reach `release.set()`
     assert dispatcher.backlog == 50
     release.set()
     wait_until(lambda: dispatcher.backlog == 0)
@@ -157,11 +157,11 @@ def test_an_exception_of_a_receiver_does_not_stop_other_receivers(
 ) -> None:
     received: list[int] = []
 
-    def broken(_: NumberedEvent) -> None:
+    def raise_error(_: NumberedEvent) -> None:
         raise error("broken")
 
     call_for_each_event(lambda event: received.append(event.number))
-    call_for_each_event(broken)
+    call_for_each_event(raise_error)
     dispatcher.send(NumberedEvent(1))
     dispatcher.send(NumberedEvent(2))
     wait_until(lambda: dispatcher.backlog == 0, "all events were sent")
@@ -170,19 +170,19 @@ def test_an_exception_of_a_receiver_does_not_stop_other_receivers(
 
 
 def test_an_exception_of_a_log_filter_does_not_stop_the_dispatcher(dispatcher: EventDispatcher) -> None:
-    def broken(record: logging.LogRecord) -> bool:
+    def raise_error(record: logging.LogRecord) -> bool:
         raise ValueError("broken filter")
 
     logger = logging.getLogger("django_skipqueue.worker")
     level = logger.level
     logger.setLevel(logging.INFO)
-    logger.addFilter(broken)
+    logger.addFilter(raise_error)
     try:
         dispatcher.send(AttemptsCompleted([make_attempt(1)]))
         dispatcher.send(AttemptsCompleted([make_attempt(2)]))
         wait_until(lambda: dispatcher.backlog == 0, "all events were sent")
     finally:
-        logger.removeFilter(broken)
+        logger.removeFilter(raise_error)
         logger.setLevel(level)
 
 
@@ -262,18 +262,18 @@ def test_a_dead_thread_of_the_dispatcher_is_replaced(
     dispatcher: EventDispatcher, call_for_each_event: ConnectSink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     received: list[int] = []
-    died: list[threading.Thread] = []
+    dead_threads: list[threading.Thread] = []
 
     def die() -> ThreadConnections:
-        died.append(threading.current_thread())
+        dead_threads.append(threading.current_thread())
         raise OSError("no settings for this thread")
 
     call_for_each_event(lambda event: received.append(event.number))
     with monkeypatch.context() as broken:
         broken.setattr(dispatcher_module, "ThreadConnections", die)
         dispatcher.send(NumberedEvent(1))
-        wait_until(lambda: died, "the thread has begun")
-        died[0].join(DEADLINE)
+        wait_until(lambda: dead_threads, "the thread has begun")
+        dead_threads[0].join(DEADLINE)
     dispatcher.send(NumberedEvent(2))
     wait_until(lambda: received == [1, 2])
 

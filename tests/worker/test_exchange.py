@@ -1,4 +1,4 @@
-"""Exchanges, which settle and claim jobs in one statement, if they exceed the timeout: all jobs are settled at last."""
+"""An exchange settles and claims jobs. Even if exchanges with the database time out, all jobs are settled."""
 
 import random
 from collections.abc import Callable, Iterator
@@ -177,7 +177,7 @@ def test_a_job_that_takes_too_long_to_claim_stays_queued_and_others_run(
 
 @pytest.fixture
 def held_characters(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """After each claim: the number of characters in the arguments of all jobs that the worker has claimed."""
+    """A list to which each claim adds the number of characters in the arguments of all jobs that the worker holds."""
     sizes: list[int] = []
     take = InFlightJobs.take
 
@@ -243,7 +243,7 @@ def test_2000_jobs_behind_400000_deleted_rows_are_claimed_despite_a_short_timeou
 def test_jobs_claimed_in_an_exchange_are_run_although_the_next_statement_fails(
     worker_thread: StartWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After an exchange, the worker sends a statement so that PostgreSQL plans the others again. Here it fails."""
+    """After an exchange, the worker may tell PostgreSQL to plan its statements again. In this test, this fails."""
 
     def fail(*_: Any) -> None:
         raise OperationalError("gone")

@@ -16,8 +16,8 @@ ATTEMPT = Attempt(JOB, COMPLETED, 1.0, 2.0, "w")
 
 
 def make_exchange() -> Exchange:
-    answer = ExchangeResult([], cast("list[tuple[Any, ...]]", [tuple(JOB)] * 3), ["default"], time.monotonic())
-    return Exchange(answer, [ATTEMPT], 3, {}, dict.fromkeys(RUNNER_NAMES, 1), 0.0, 0.0)
+    result = ExchangeResult([], cast("list[tuple[Any, ...]]", [tuple(JOB)] * 3), ["default"], time.monotonic())
+    return Exchange(result, [ATTEMPT], 3, {}, dict.fromkeys(RUNNER_NAMES, 1), 0.0, 0.0)
 
 
 def test_a_waiting_result_is_counted_until_it_is_applied_once() -> None:
@@ -29,13 +29,13 @@ def test_a_waiting_result_is_counted_until_it_is_applied_once() -> None:
 
     buffer = ExchangeBuffer(apply)
     assert (buffer.is_empty, buffer.claimed, list(buffer.attempts)) == (True, 0, [])
-    waiting = make_exchange()
-    buffer.put(waiting)
+    waiting_exchange = make_exchange()
+    buffer.put(waiting_exchange)
     assert (buffer.is_empty, buffer.claimed, list(buffer.attempts)) == (False, 3, [ATTEMPT])
     assert buffer.apply() is True
     assert (buffer.is_empty, buffer.claimed, list(buffer.attempts)) == (True, 0, [])
     assert buffer.apply() is False, "there is none"
-    assert applied == [waiting]
+    assert applied == [waiting_exchange]
 
 
 def test_a_second_result_is_refused_while_one_waits() -> None:

@@ -1,4 +1,4 @@
-"""`ExchangeService`: when a worker settles and claims in one exchange, and when in two."""
+"""`ExchangeService` settles and claims in one exchange, or after a failure in two exchanges."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -19,7 +19,7 @@ JOB = ClaimedJob(1, 1, "t", "default", "[]", "{}", 1, 1, 0, 0.0, 0.0, "{}")
 
 
 class RecordingStore(Store):
-    """A store that sends nothing, and records how many outcomes each exchange has and how many jobs it would claim."""
+    """A store that sends no statements, and records for each exchange the numbers of outcomes and of jobs to claim."""
 
     def __init__(self) -> None:
         super().__init__("default")

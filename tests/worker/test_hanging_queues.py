@@ -1,4 +1,4 @@
-"""`HangingQueues`: a worker process passes on which queues hang to the process that replaces it."""
+"""`HangingQueues`: a worker process passes the names of hanging queues on to the process that replaces it."""
 
 import os
 
@@ -27,10 +27,12 @@ def test_the_next_process_reads_the_notes_of_the_last_process() -> None:
     assert not queues.hangs("größe", 100.0 + SHORTEST_MEMORY, slots=3)
 
 
-@pytest.mark.parametrize(("slots", "number"), [(1, 1), (2, 1), (3, 1), (4, 2), (16, 8), (10_000, HANGING_ENTRIES // 2)])
-def test_a_queue_hangs_when_its_attempts_could_have_filled_half_of_the_slots(slots: int, number: int) -> None:
+@pytest.mark.parametrize(
+    ("slots", "stuck_attempts"), [(1, 1), (2, 1), (3, 1), (4, 2), (16, 8), (10_000, HANGING_ENTRIES // 2)]
+)
+def test_a_queue_hangs_when_its_attempts_could_have_filled_half_of_the_slots(slots: int, stuck_attempts: int) -> None:
     queues = HangingQueues()
-    for _ in range(number):
+    for _ in range(stuck_attempts):
         assert not queues.hangs("mail", 1.0, slots=slots)
         queues.note("mail", 1.0, now=0.0)
     assert queues.hangs("mail", 1.0, slots=slots)

@@ -22,5 +22,10 @@ def test_without_parts_an_exchange_has_no_further_statements_and_jobs_begin_at_o
     assert in_exchange_without_parts.statements_of_parts([], has_room=True, claims=True) == PartStatements()
     assert in_exchange_without_parts.claimed_ahead(ExchangeResult([], [], [], 0.0)) == []
     assert in_exchange_without_parts.due_at == NEVER
-    lines = in_exchange_without_parts.begin_order
-    assert (lines.enter(JOB), lines.follow(JOB), lines.withdraw(), lines.has_waiting) == ([JOB], None, [], False)
+    begin_order = in_exchange_without_parts.begin_order
+    assert (begin_order.enter(JOB), begin_order.follow(JOB), begin_order.withdraw(), begin_order.has_waiting) == (
+        [JOB],
+        None,
+        [],
+        False,
+    )

@@ -1,4 +1,4 @@
-"""`LogQueue`: a log handler that blocks delays nothing else, and the last lines are not lost."""
+"""`LogQueue`: a log handler that blocks does not delay jobs, and the last log lines are not lost."""
 
 import logging
 import sys
@@ -34,12 +34,12 @@ class BlockingHandler(logging.Handler):
 
 @pytest.fixture
 def logger() -> Iterator[logging.Logger]:
-    made = logging.getLogger("tests.log_queue")
-    made.setLevel(logging.INFO)
-    made.propagate = False
-    yield made
-    made.handlers.clear()
-    made.filters.clear()
+    test_logger = logging.getLogger("tests.log_queue")
+    test_logger.setLevel(logging.INFO)
+    test_logger.propagate = False
+    yield test_logger
+    test_logger.handlers.clear()
+    test_logger.filters.clear()
 
 
 @pytest.fixture
@@ -85,12 +85,12 @@ def test_the_thread_ends_for_a_fork_and_later_lines_are_written_after_the_fork(
     logger: logging.Logger, blocking_handler: BlockingHandler
 ) -> None:
     blocking_handler.open.set()
-    before = set(threading.enumerate())
+    threads_before = set(threading.enumerate())
     log_queue_under_test = LogQueue(logger)
     log_queue_under_test.start()
     logger.info("before")
     assert log_queue_under_test.stop(DEADLINE)
-    assert set(threading.enumerate()) <= before
+    assert set(threading.enumerate()) <= threads_before
     logger.info("between")
     log_queue_under_test.start()
     logger.info("after")
@@ -115,12 +115,12 @@ def test_a_stuck_log_handler_is_not_waited_for_and_its_lines_are_written_later(
 def test_a_log_filter_that_raises_loses_only_its_line(
     logger: logging.Logger, blocking_handler: BlockingHandler
 ) -> None:
-    def broken(record: logging.LogRecord) -> bool:
+    def raise_for_bad_line(record: logging.LogRecord) -> bool:
         if record.getMessage() == "bad":
             raise ValueError("broken filter")
         return True
 
-    logger.addFilter(broken)
+    logger.addFilter(raise_for_bad_line)
     blocking_handler.open.set()
     log_queue_under_test = LogQueue(logger)
     log_queue_under_test.start()
@@ -152,13 +152,13 @@ def test_a_blocked_log_stops_neither_jobs_nor_heartbeats_nor_a_new_worker(runwor
     wait_for_statuses(completed=301)
     wait_until(lambda: not Worker.objects.filter(pk=first.pk).exists(), "the row of the worker that died is deleted")
     (second,) = workers()
-    before = second.heartbeat_at
+    first_heartbeat = second.heartbeat_at
 
-    def has_kept_beating() -> bool:
+    def has_sent_heartbeats() -> bool:
         second.refresh_from_db()
-        return bool((second.heartbeat_at - before).total_seconds() > 4)
+        return bool((second.heartbeat_at - first_heartbeat).total_seconds() > 4)
 
-    wait_until(has_kept_beating)
+    wait_until(has_sent_heartbeats)
     assert children(process.process.pid) == [second.pid]
     assert Job.objects.filter(attempts=1).count() == 300
 

@@ -23,14 +23,14 @@ store = Store("default")
 
 
 class RecordingService(Periodic):
-    """A service that notes when it runs."""
+    """A service that adds its name to `runs` when it runs."""
 
     def __init__(self, name: str, runs: list[str], *, error: Exception | None = None) -> None:
         self.name = name
         self.runs = runs
         self.error = error
         self.payloads: list[Collection[str]] = []
-        self.then_due: Periodic | None = None  # a service that is due once this one is done
+        self.then_due: Periodic | None = None  # a service that this service makes due
 
     def run(self, now: float) -> None:
         self.runs.append(self.name)
@@ -115,11 +115,11 @@ def test_while_the_connection_is_down_only_services_without_statements_run(
         )
         broken.refused = None  # type: ignore[assignment]
 
-        def note() -> None:
+        def record_run() -> None:
             runs.append(timer.name)
             timer_due.pop(0)
 
-        timer = Timer("timer", lambda: timer_due[0], note)
+        timer = Timer("timer", lambda: timer_due[0], record_run)
         loop = make_loop(heartbeat, broken, RecordingService("waits", runs), timer)
         loop.run_due()
         return loop.due_at, loop.control.retry_at
@@ -212,5 +212,5 @@ def notify_and_close() -> None:
 
 
 def test_each_queue_service_needs_only_the_store_and_has_a_name() -> None:
-    made = [service(store) for service in services()]
-    assert len({service.name for service in made}) == len(services())
+    queue_services = [service(store) for service in services()]
+    assert len({service.name for service in queue_services}) == len(services())

@@ -25,9 +25,9 @@ def _no_installed_parts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_without_observers_events_are_sent() -> None:
     install_parts([Part(name="silent")])
-    observers, sent = Observers(), list[Event]()
-    observers.observing(sent.append)(JobsRecovered("default", []))
-    assert (observers.services(Store("default")), sent) == ([], [JobsRecovered("default", [])])
+    observers, sent_events = Observers(), list[Event]()
+    observers.observing(sent_events.append)(JobsRecovered("default", []))
+    assert (observers.services(Store("default")), sent_events) == ([], [JobsRecovered("default", [])])
 
 
 def test_each_observer_gets_claims_ended_attempts_and_events() -> None:
@@ -38,7 +38,7 @@ def test_each_observer_gets_claims_ended_attempts_and_events() -> None:
         return Timer("write", lambda: 0.0, lambda: None)
 
     install_parts([Part(name="a", observers=((Remembering, make_service), (Remembering, make_service)))])
-    observers, sent, store = Observers(), list[Event](), Store("default")
+    observers, sent_events, store = Observers(), list[Event](), Store("default")
     attempt = Attempt(JOB, COMPLETED, 0.0, 0.1, "w")
     recovered_at = datetime(2027, 1, 15, tzinfo=UTC)
     recovered = JobsRecovered(
@@ -47,10 +47,10 @@ def test_each_observer_gets_claims_ended_attempts_and_events() -> None:
     for observer in observers.made:
         observer.claimed([JOB])
         observer.ended(AttemptsCompleted, [attempt])
-    observers.observing(sent.append)(recovered)
+    observers.observing(sent_events.append)(recovered)
     assert len(observers.services(store)) == 2
     assert services == [(store, observer) for observer in observers.made]
-    for observer in [each for _, each in services]:
+    for observer in [observer for _, observer in services]:
         assert (observer.jobs, observer.events) == ([JOB], [recovered])
         assert observer.attempts == [(AttemptsCompleted, attempt)]
-    assert sent == [recovered]
+    assert sent_events == [recovered]

@@ -1,4 +1,4 @@
-"""`OrphanCheck`: when a worker searches for orphans: jobs that are its own by their rows, but not in its memory."""
+"""`OrphanCheck` decides when a worker searches for orphans: jobs of its own by their rows, but not in its memory."""
 
 import time
 
@@ -48,9 +48,9 @@ def test_a_second_lost_connection_restarts_the_sequence_of_checks() -> None:
 def test_after_a_database_error_the_next_check_is_a_minute_or_more_later() -> None:
     orphan_check = OrphanCheck(90, release_orphans=lambda: None)
     orphan_check.expect(0.0)
-    before = time.monotonic()
+    time_before = time.monotonic()
     orphan_check.refused(DatabaseError("not now"))
-    assert orphan_check.due_at >= before + 90
+    assert orphan_check.due_at >= time_before + 90
     orphan_check = OrphanCheck(1, release_orphans=lambda: None)
     orphan_check.refused(DatabaseError("not now"))
-    assert orphan_check.due_at >= before + ORPHAN_CHECK_REFUSED_SECONDS
+    assert orphan_check.due_at >= time_before + ORPHAN_CHECK_REFUSED_SECONDS

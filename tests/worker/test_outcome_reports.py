@@ -1,4 +1,4 @@
-"""`OutcomeReports`: one event is sent for each attempt, also if the answer of the database was lost."""
+"""`OutcomeReports` sends one event for each attempt, even if the answer of the database was lost."""
 
 from collections.abc import Callable, Iterable, Iterator
 from types import SimpleNamespace
@@ -58,18 +58,18 @@ def first_answer_lost(monkeypatch: pytest.MonkeyPatch) -> list[Settlement]:
     """Break the connection after the first settlement is committed. Returns the outcomes that it saved."""
     monkeypatch.setattr(control_connection, "FIRST_REOPEN_DELAY", 0.05)
     exchange = Store.exchange
-    lost: list[Settlement] = []
+    lost_settlements: list[Settlement] = []
 
     def exchange_and_break(self: Store, settlements: Iterable[Settlement], **options: Any) -> ExchangeResult:
         batch = list(settlements)
         answer = exchange(self, batch, **options)
-        if batch and not lost:
-            lost.extend(batch)
+        if batch and not lost_settlements:
+            lost_settlements.extend(batch)
             raise OperationalError("the answer was lost")
         return answer
 
     monkeypatch.setattr(Store, "exchange", exchange_and_break)
-    return lost
+    return lost_settlements
 
 
 @pytest.mark.parametrize(
@@ -97,8 +97,8 @@ def test_the_signal_of_an_outcome_is_sent_although_the_answer_of_the_database_wa
     assert first_answer_lost
     worker.stop()
     worker.wait()
-    [(sent, attempt)] = received
-    assert sent is signal
+    [(sent_signal, attempt)] = received
+    assert sent_signal is signal
     assert attempt.outcome.status == status
     job = Job.objects.get(pk=job.pk)
     assert (job.status, len(job.errors)) == (status, status in ("failed", "discarded") or task.name.endswith("retry"))
@@ -111,13 +111,13 @@ def test_job_failed_is_sent_if_the_database_refuses_the_result_of_a_job(
     monkeypatch.setattr(control_connection, "FIRST_REOPEN_DELAY", 0.05)
     exchange = Store.exchange
     running_exchanges: list[list[Settlement]] = []
-    broken: list[str] = []
+    failures: list[str] = []
 
     def break_in_the_claim(self: Store, settlements: Iterable[Settlement], **options: Any) -> ExchangeResult:
         running_exchanges.append(list(settlements))
         try:
-            if len(running_exchanges) == 2 and not broken:
-                broken.append("once")
+            if len(running_exchanges) == 2 and not failures:
+                failures.append("once")
                 raise OperationalError("the connection is gone")
             return exchange(self, running_exchanges[-1], **options)
         finally:
@@ -133,7 +133,7 @@ def test_job_failed_is_sent_if_the_database_refuses_the_result_of_a_job(
     finally:
         with connection.cursor() as cursor:
             cursor.execute("ALTER TABLE skipqueue_job DROP CONSTRAINT no_7")
-    assert broken
+    assert failures
     assert signal is signals.job_failed
     job.refresh_from_db()
     assert (job.status, job.last_error) == ("failed", attempt.outcome.last_error)
@@ -161,33 +161,33 @@ def test_job_cancelled_is_sent_for_a_cancelled_job_whatever_its_outcome(
 
 @pytest.mark.parametrize("is_written", [False, True])
 def test_a_second_outcome_of_a_recent_attempt_sends_outcomes_dropped(is_written: bool) -> None:
-    """An external worker such as Celery may run a job twice. At least the last two attempts are remembered."""
+    """An external worker such as Celery may run a job twice. `OutcomeReports` remembers at least two attempts."""
     events: list[Any] = []
     dispatcher: Any = SimpleNamespace(send=events.append)
     observer = Remembering()
     reports = OutcomeReports(dispatcher, [observer], remembered=2)
-    first, *others = (
+    first, *other_attempts = (
         Attempt(ClaimedJob(id, 1, "t", "q", "[]", "{}", 1, 3, 0, 1.0, 2.0, "{}"), COMPLETED, 0.0, 0.1, "w", is_written)
         for id in range(5)
     )
     reports.report([first], {first.job.ref}, {})
-    reports.report([first, others[0]], {others[0].job.ref}, {})
+    reports.report([first, other_attempts[0]], {other_attempts[0].job.ref}, {})
     assert [(type(event), event.attempts) for event in events] == [
         (AttemptsCompleted, [first]),
-        (AttemptsCompleted, [others[0]]),
+        (AttemptsCompleted, [other_attempts[0]]),
         (OutcomesDropped, [first]),
     ]
-    assert observer.attempts == [(AttemptsCompleted, first), (AttemptsCompleted, others[0])]
-    for other in others[1:]:
+    assert observer.attempts == [(AttemptsCompleted, first), (AttemptsCompleted, other_attempts[0])]
+    for other in other_attempts[1:]:
         reports.report([other], {other.job.ref}, {})
     events.clear()
-    reports.report([others[0], others[-1]], set(), {})
-    assert (OutcomesDropped, [others[-1]]) in [(type(event), event.attempts) for event in events]
-    assert (others[0] in reports.lost) is not is_written, "older attempts are forgotten"
+    reports.report([other_attempts[0], other_attempts[-1]], set(), {})
+    assert (OutcomesDropped, [other_attempts[-1]]) in [(type(event), event.attempts) for event in events]
+    assert (other_attempts[0] in reports.lost) is not is_written, "older attempts are forgotten"
 
 
 def test_the_first_saved_outcome_is_reported_although_an_earlier_report_was_forged() -> None:
-    """An attempt that says of itself that it is saved is not trusted."""
+    """An external worker may set `is_written` although the outcome was not saved. The saved outcome still counts."""
     events: list[Any] = []
     dispatcher: Any = SimpleNamespace(send=events.append)
     reports = OutcomeReports(dispatcher, [Remembering()], remembered=2)

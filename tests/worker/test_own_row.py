@@ -50,8 +50,8 @@ def test_a_worker_without_a_supervisor_writes_heartbeats_and_logs_it_once(
     caplog.set_level("INFO", logger="django_skipqueue")
     worker = worker_thread(poll_interval=HOUR, worker_timeout=1.0)
     for _ in range(6):
-        before = wait_until(lambda: Worker.objects.exists() and heartbeat_of(worker))
-        wait_until(lambda before=before: heartbeat_of(worker) > before)  # type: ignore[misc]
+        last_heartbeat = wait_until(lambda: Worker.objects.exists() and heartbeat_of(worker))
+        wait_until(lambda last_heartbeat=last_heartbeat: heartbeat_of(worker) > last_heartbeat)  # type: ignore[misc]
     assert caplog.text.count("supervisor silent") == 1
     wait_until(lambda: store.heartbeat_worker(worker.id) and "supervisor back" in caplog.text)
 
@@ -63,7 +63,7 @@ def test_a_worker_without_a_supervisor_obeys_a_request_to_restart_or_stop(
     worker = worker_thread(poll_interval=HOUR, worker_timeout=1.0)
     wait_until(Worker.objects.exists)
     assert make_request(Worker.objects.get())
-    wait_until(lambda: not Worker.objects.filter(pk=worker.id).exists(), "it has ended")
+    wait_until(lambda: not Worker.objects.filter(pk=worker.id).exists(), "the worker has ended")
 
 
 def test_a_worker_ignores_a_request_while_its_supervisor_is_alive() -> None:
@@ -141,19 +141,19 @@ def test_a_heartbeat_is_written_again_after_its_connection_broke(
     worker_thread: StartWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(control_connection, "FIRST_REOPEN_DELAY", 0.05)
-    beat = Store.heartbeat_worker
-    beats: list[str] = []
+    heartbeat_worker = Store.heartbeat_worker
+    worker_ids: list[str] = []
 
-    def beat_or_break(self: Store, worker_id: str) -> Any:
-        beats.append(worker_id)
-        if len(beats) == 1:
+    def heartbeat_or_error(self: Store, worker_id: str) -> Any:
+        worker_ids.append(worker_id)
+        if len(worker_ids) == 1:
             raise OperationalError("the server closed the connection unexpectedly")
-        return beat(self, worker_id)
+        return heartbeat_worker(self, worker_id)
 
-    monkeypatch.setattr(Store, "heartbeat_worker", beat_or_break)
+    monkeypatch.setattr(Store, "heartbeat_worker", heartbeat_or_error)
     worker_thread(poll_interval=HOUR, worker_timeout=float(HOUR))
     wait_until(Worker.objects.exists)
-    assert len(beats) == 2
+    assert len(worker_ids) == 2
 
 
 def test_a_worker_that_cannot_write_heartbeats_settles_jobs_but_claims_none(

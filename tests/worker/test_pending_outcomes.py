@@ -17,7 +17,7 @@ def make_attempt(id: int, *, size: int = 0) -> Attempt:
 
 
 class FakeDatabase:
-    """Answers which rows are locked. `PendingOutcomes` should ask it as seldom as possible."""
+    """Returns which rows are locked, and records the questions, because `PendingOutcomes` should ask rarely."""
 
     def __init__(self, *locked: int) -> None:
         self.locked = set(locked)
@@ -75,7 +75,7 @@ def test_after_a_failure_outcomes_of_locked_rows_wait_and_the_others_are_sent(
     assert pending.next_check == 101.0
     assert pending.due_at <= 101.0
     assert pending.next_batch(database, 101.0) == []
-    assert len(caplog.records) == 1, "it is logged once"
+    assert len(caplog.records) == 1, "the lock is logged once"
 
     database.locked.clear()
     assert ids_of(pending.next_batch(database, 102.0)) == [2]
@@ -90,12 +90,12 @@ def test_a_failure_without_pending_outcomes_plans_no_check() -> None:
 
 
 def test_an_error_of_the_question_for_locked_rows_loses_no_outcome(pending: PendingOutcomes) -> None:
-    def broken(leases: Collection[LeaseRef]) -> set[int]:
+    def raise_error(leases: Collection[LeaseRef]) -> set[int]:
         raise OSError("gone")
 
     report_failure(pending)
     with pytest.raises(OSError, match="gone"):
-        pending.next_batch(broken, 0.0)
+        pending.next_batch(raise_error, 0.0)
     assert ids_of(pending.next_batch(FakeDatabase(), 0.0)) == [1, 2, 3]
 
 

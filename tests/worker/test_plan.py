@@ -1,4 +1,4 @@
-"""`next_plan` decides what a worker settles, how many jobs it claims, and when. Each row has a `Work` and its plan."""
+"""`next_plan` decides when a worker settles and claims. Each case has the fields of a `Work`, and the plan for it."""
 
 from typing import Any
 

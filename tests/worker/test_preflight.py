@@ -1,4 +1,4 @@
-"""`check_database`: raises an error of one sentence for a database that workers cannot use."""
+"""`check_database` raises an error whose message is one line, if workers cannot use a database."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -27,10 +27,10 @@ def change_settings(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., N
 
 
 def message_of_refusal(name: str) -> str:
-    with pytest.raises(QueueUnavailable) as caught:
+    with pytest.raises(QueueUnavailable) as raised:
         check_database(name)
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
+    assert "\n" not in str(raised.value)
+    return str(raised.value)
 
 
 def test_a_database_that_workers_can_use_passes() -> None:

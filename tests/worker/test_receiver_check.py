@@ -1,4 +1,4 @@
-"""`ReceiverCheck`: logs each signal receiver that hangs, once."""
+"""`ReceiverCheck` logs each hanging signal receiver once."""
 
 import threading
 import time
@@ -68,12 +68,12 @@ def test_each_receiver_that_hangs_is_logged_once(
 def test_a_receiver_that_returns_just_in_time_is_not_logged(
     dispatcher: EventDispatcher, blocking_receiver: BlockingReceiver, caplog: pytest.LogCaptureFixture
 ) -> None:
-    replaced: list[str] = []
-    check = ReceiverCheck(dispatcher, who="worker a", hint="a hint", then=lambda: replaced.append("a"))
+    replaced_workers: list[str] = []
+    check = ReceiverCheck(dispatcher, who="worker a", hint="a hint", then=lambda: replaced_workers.append("a"))
     dispatcher.send(WorkerStopped("w", "w:1", 0))
     wait_until(lambda: check.due_at <= time.monotonic())
     blocking_receiver.turns.release()
     wait_until(lambda: dispatcher.hangs_at == float("inf"))
     check.run(time.monotonic())
-    assert not replaced
+    assert not replaced_workers
     assert "receiver hangs" not in caplog.text

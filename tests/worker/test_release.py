@@ -17,7 +17,7 @@ Run = Callable[..., ManagePy]
 
 SHORT_JOBS, LONG_JOBS = 500, 600
 CLAIMED_AHEAD = 150
-"""The number of long jobs that a worker claims ahead, because many short jobs were just finished."""
+"""The least number of long jobs that a worker claims ahead, because it has just finished many short jobs."""
 
 VERY_MANY_JOBS = 100_000
 
@@ -77,12 +77,12 @@ def test_a_stopping_worker_sleeps_while_it_waits_for_threads_and_coroutines(work
     def count_turns(worker: WorkerLoop) -> None:
         wait = worker.wakeup.wait
 
-        def counted(*arguments: Any, **options: Any) -> list[int]:
+        def count_and_wait(*arguments: Any, **options: Any) -> list[int]:
             nonlocal turns
             turns += 1
             return wait(*arguments, **options)
 
-        worker.wakeup.wait = counted  # type: ignore[method-assign]
+        worker.wakeup.wait = count_and_wait  # type: ignore[method-assign]
 
     worker_jobs.pass_gate.defer("g")
     worker_jobs.apass_gate.defer("g")
@@ -90,8 +90,8 @@ def test_a_stopping_worker_sleeps_while_it_waits_for_threads_and_coroutines(work
     wait_until(lambda: gates["g"].inside == 2)
     worker.stop()
     wait_until(lambda: worker.worker.stopping)
-    before = turns
+    turns_before = turns
     time.sleep(0.5)
-    assert turns - before < 50
+    assert turns - turns_before < 50
     gates["g"].open()
     worker.wait()

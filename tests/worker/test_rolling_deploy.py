@@ -66,12 +66,12 @@ NEW_JOBS_MODULE = """\
 
 def enqueue_for_extra_app(task: str, *arguments: str, **options: object) -> None:
     """Insert a job as `.defer()` does in the code of another process. The arguments are JSON."""
-    calls = [EncodedCall(each, "{}") for each in arguments or ("[]",)]
+    calls = [EncodedCall(args, "{}") for args in arguments or ("[]",)]
     store.enqueue_many(JobSpec(f"extra.jobs.{task}", **options), calls)  # type: ignore[arg-type]
 
 
 def entries_with_prefix(prefix: str) -> set[str]:
-    """The entries of tasks that begin with this text."""
+    """Return the entries that the tasks have written and that begin with this text."""
     return set(Ledger.objects.filter(entry__startswith=prefix).values_list("entry", flat=True))
 
 
@@ -116,9 +116,9 @@ def test_each_job_runs_once_during_a_deploy_under_load(
     new_worker = start_new_worker()
     wait_until(new_worker_has_run_jobs, "the new worker has run jobs too")
     stop(old_worker)
-    enqueued = next(numbers)
-    wait_for_statuses(completed=enqueued, deadline=60)
-    assert Ledger.objects.count() == enqueued, "each job ran once"
+    enqueued_count = next(numbers)
+    wait_for_statuses(completed=enqueued_count, deadline=60)
+    assert Ledger.objects.count() == enqueued_count, "each job ran once"
     assert set(Job.objects.values_list("attempts", flat=True)) == {1}
     stop(new_worker)
 

@@ -20,12 +20,12 @@ def test_each_process_sees_the_numbers_of_the_other_process() -> None:
     shared.watched_until, shared.heartbeat_at, shared.is_session = 17.5, 12.25, True
     pid = os.fork()
     if not pid:
-        seen = (shared.watched_until, shared.heartbeat_at, shared.is_session) == (17.5, 12.25, True)
+        is_equal = (shared.watched_until, shared.heartbeat_at, shared.is_session) == (17.5, 12.25, True)
         shared.read_call()
         shared.begin_claim()
         shared.end_claim()
         shared.offer(slots=2, room=3, claimed=2**40)
-        os._exit(0 if seen else 1)
+        os._exit(0 if is_equal else 1)
     _, status = os.waitpid(pid, 0)
     assert status == 0
     assert (shared.slots, shared.room, shared.heard, shared.answered, shared.claimed) == (2, 3, 1, 1, 2**40)
@@ -33,11 +33,11 @@ def test_each_process_sees_the_numbers_of_the_other_process() -> None:
 
 def test_a_call_is_heard_when_a_claim_begins_and_answered_with_the_offer_after_it() -> None:
     shared = SharedCounts()
-    seen = []
+    counts_after_steps = []
     for step in (shared.read_call, shared.begin_claim, shared.read_call, shared.end_claim, offer_a_slot(shared)):
         step()
-        seen.append((shared.heard, shared.answered))
-    assert seen == [(0, 0), (1, 0), (1, 0), (1, 0), (1, 1)]
+        counts_after_steps.append((shared.heard, shared.answered))
+    assert counts_after_steps == [(0, 0), (1, 0), (1, 0), (1, 0), (1, 1)]
 
 
 def test_a_failed_claim_does_not_answer_a_call() -> None:
@@ -53,7 +53,7 @@ def offer_a_slot(shared: SharedCounts) -> Callable[[], None]:
 
 
 def test_a_reader_never_sees_half_of_a_write() -> None:
-    """Another process writes the same value all the time."""
+    """Another process writes the same value again and again, while this process reads it."""
     shared = SharedCounts()
     shared.watched_until = 1e5
     pid = os.fork()

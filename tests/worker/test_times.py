@@ -1,4 +1,4 @@
-"""The times of an attempt in the row of its job and in its event: when it began, and how long it took."""
+"""The row of a job and the event of an attempt show when the attempt began, and how long it took."""
 
 import itertools
 import time
@@ -30,14 +30,14 @@ TOLERANCE = timedelta(microseconds=2)
 @pytest.fixture
 def attempts() -> Iterator[dict[int, Attempt]]:
     """The attempts of completed or cancelled jobs, by the ids of the jobs."""
-    found: dict[int, Attempt] = {}
+    attempts_by_id: dict[int, Attempt] = {}
 
     def receive(attempt: Attempt, **_: Any) -> None:
-        found[attempt.job.id] = attempt
+        attempts_by_id[attempt.job.id] = attempt
 
     for signal in (job_completed, job_cancelled):
         signal.connect(receive)
-    yield found
+    yield attempts_by_id
     for signal in (job_completed, job_cancelled):
         signal.disconnect(receive)
 
@@ -52,10 +52,10 @@ def duration_of(job: Job) -> timedelta:
 class TestTimesWrittenBySettle:
     def test_the_row_has_the_times_at_which_the_attempt_began_and_ended(self) -> None:
         job, now = make_job("running"), time.monotonic()
-        before = state(job)["locked_at"]
+        claimed_at = state(job)["locked_at"]
         store.settle([Settlement(job.pk, job.lease, COMPLETED, now - 3600, now - 60)])
         assert abs(duration_of(job) - timedelta(minutes=59)) <= TOLERANCE
-        assert before - TOLERANCE <= state(job)["finished_at"] + timedelta(seconds=60)
+        assert claimed_at - TOLERANCE <= state(job)["finished_at"] + timedelta(seconds=60)
 
     def test_the_error_entry_has_the_time_of_the_failure_although_it_is_saved_later(self) -> None:
         job, now = make_job("running"), time.monotonic()
@@ -80,14 +80,14 @@ class TestTimesWrittenBySettle:
 
     def test_a_job_whose_outcome_was_refused_has_the_times_of_its_attempt(self) -> None:
         job, now = make_job("running"), time.monotonic()
-        bad = Outcome("completed", result="{oops")
-        store.settle([Settlement(job.pk, job.lease, bad, now - 60, now)])
+        refused_outcome = Outcome("completed", result="{oops")
+        store.settle([Settlement(job.pk, job.lease, refused_outcome, now - 60, now)])
         assert abs(duration_of(job) - timedelta(seconds=60)) <= TOLERANCE
         assert Job.objects.get().errors[0]["duration_ms"] == pytest.approx(60_000)
 
 
 def run_claimed(*jobs: Job) -> list[Attempt]:
-    """Claim all jobs in one statement, as a worker that claims ahead. Run them in turn, and settle them together."""
+    """Claim all jobs in one statement, as a worker that claims ahead. Run the jobs in turn, and settle all together."""
     executor = Executor(worker="w", database="default")
     _, claimed = settle_and_claim([], queue_names=["default"], limit=len(jobs), worker_id="w")
     attempts = [executor.execute(RunningAttempt(job)) for job in claimed]
@@ -128,9 +128,9 @@ def test_the_signal_job_started_has_the_time_for_which_the_job_waited(
 
     job_started.connect(receive)
     try:
-        made = make_job(task="tests.app.jobs.noop", run_after=timedelta(hours=-1))
+        job = make_job(task="tests.app.jobs.noop", run_after=timedelta(hours=-1))
         worker_thread(drain=True).wait()
     finally:
         job_started.disconnect(receive)
-    assert waits == [pytest.approx(attempts[made.pk].wait_ms)]
+    assert waits == [pytest.approx(attempts[job.pk].wait_ms)]
     assert waits[0] >= 3_600_000

@@ -1,4 +1,4 @@
-"""`Unchanged`: for how long a value has not changed, as far as it was watched without a gap."""
+"""`Unchanged` tells for how long a value has not changed. A gap between two observations starts the time again."""
 
 from django_skipqueue.supervisor.liveness import Unchanged
 
@@ -11,7 +11,7 @@ def test_the_time_counts_from_the_first_observation_of_a_value() -> None:
 
 
 def test_a_slow_observation_counts_from_its_end_to_the_start_of_the_next() -> None:
-    """The value was read at some time between the beginning and the end of the look."""
+    """The value was read at some time between the start and the end of the observation."""
     unchanged = Unchanged(longest_gap=10)
     unchanged.observe({"a": 1}, 0.0, 4.0)
     unchanged.observe({"a": 1}, 5.0, 9.0)

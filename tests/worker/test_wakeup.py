@@ -20,11 +20,11 @@ LONG_WAIT_SECONDS = 10 * DEADLINE
 def wakeup() -> Iterator[Wakeup]:
     """A `Wakeup`. The process's own signal handlers are restored afterwards."""
     numbers = (signal.SIGUSR1, signal.SIGUSR2)
-    before = {number: signal.getsignal(number) for number in numbers}
+    handlers_before = {number: signal.getsignal(number) for number in numbers}
     wakeup = Wakeup()
     yield wakeup
     wakeup.close()
-    for number, handler in before.items():
+    for number, handler in handlers_before.items():
         signal.signal(number, handler)
 
 
@@ -72,7 +72,7 @@ def test_readable_files_are_returned_even_with_a_true_condition(wakeup: Wakeup) 
 def test_a_readable_file_ends_the_wait_and_is_returned(wakeup: Wakeup) -> None:
     first, second = os.pipe(), os.pipe()
     with within(DEADLINE):
-        os.close(second[1])  # its end is something to read as well
+        os.close(second[1])  # the end of a file counts as readable
         assert wakeup.wait(LONG_WAIT_SECONDS, files=[first[0], second[0]]) == [second[0]]
     for descriptor in (*first, second[0]):
         os.close(descriptor)
@@ -120,8 +120,8 @@ def test_a_full_pipe_blocks_neither_the_caller_nor_the_wait(wakeup: Wakeup) -> N
 
 
 def test_a_signal_ends_the_wait_and_runs_its_handler(wakeup: Wakeup) -> None:
-    seen: list[int] = []
-    wakeup.on_signals(seen.append, (signal.SIGUSR1, signal.SIGUSR2))
+    received_signals: list[int] = []
+    wakeup.on_signals(received_signals.append, (signal.SIGUSR1, signal.SIGUSR2))
 
     def send() -> None:
         wait_until(lambda: wakeup.is_asleep)
@@ -132,16 +132,16 @@ def test_a_signal_ends_the_wait_and_runs_its_handler(wakeup: Wakeup) -> None:
         thread.start()
         wakeup.wait(LONG_WAIT_SECONDS)
         thread.join()
-    assert seen == [signal.SIGUSR2]
+    assert received_signals == [signal.SIGUSR2]
 
 
 def test_a_signal_before_the_wait_is_not_missed(wakeup: Wakeup) -> None:
-    seen: list[int] = []
-    wakeup.on_signals(seen.append, (signal.SIGUSR1,))
+    received_signals: list[int] = []
+    wakeup.on_signals(received_signals.append, (signal.SIGUSR1,))
     os.kill(os.getpid(), signal.SIGUSR1)
     with within(DEADLINE):
         wakeup.wait(LONG_WAIT_SECONDS)
-    assert seen == [signal.SIGUSR1]
+    assert received_signals == [signal.SIGUSR1]
 
 
 def test_closing_a_wakeup_closes_its_pipe() -> None:

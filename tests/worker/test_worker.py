@@ -1,6 +1,7 @@
-"""`WorkerLoop`, the control loop of a worker, in a thread of the test's process, where tests can break connections.
+"""`WorkerLoop` is the control loop of a worker. Here it runs in a thread of the test, which can break its connection.
 
-A task `pass_gate` waits until the test opens its gate, for example `gates["g"]`; `gates["g"].inside` tasks wait there.
+A task `pass_gate` waits until the test opens its gate, such as `gates["g"]`. `gates["g"].inside` is the number of tasks
+that wait at this gate.
 """
 
 import json
@@ -105,13 +106,13 @@ def test_a_notification_that_arrives_with_the_answer_of_another_statement_is_not
 
 def test_after_reconnecting_a_worker_finds_jobs_deferred_meanwhile(worker_thread: StartWorker) -> None:
     """The worker got no notification of the job, because its connection was broken."""
-    broken, job_is_deferred = threading.Event(), threading.Event()
+    is_cut, job_is_deferred = threading.Event(), threading.Event()
 
     def prepare(worker: WorkerLoop) -> None:
         listen = worker.control.listen
 
         def listen_after_the_job() -> bool:
-            if broken.is_set():
+            if is_cut.is_set():
                 assert job_is_deferred.wait(DEADLINE)
             return listen()
 
@@ -119,7 +120,7 @@ def test_after_reconnecting_a_worker_finds_jobs_deferred_meanwhile(worker_thread
 
     worker = worker_thread(prepare=prepare, poll_interval=HOUR)
     wait_until(lambda: worker.listens and worker.worker.in_flight.claiming.next_check > time.monotonic(), "it is idle")
-    broken.set()
+    is_cut.set()
     worker.cut()
     jobs.noop.defer()
     job_is_deferred.set()
@@ -167,14 +168,14 @@ def test_workers_that_hanging_jobs_fill_are_replaced_until_one_begins_with_anoth
     for queue_name in ("a", "b", "c"):
         task = worker_jobs.pass_gate if queue_name == "b" else jobs.record
         task.using(queue_name=queue_name).defer_many([(queue_name,)] * 8)
-    started: list[WorkerThread] = []
-    while len(started) < 20 and not Ledger.objects.exists():
-        started.append(worker := worker_thread(concurrency=4, poll_interval=HOUR, shutdown_timeout=0.0))
+    workers_started: list[WorkerThread] = []
+    while len(workers_started) < 20 and not Ledger.objects.exists():
+        workers_started.append(worker := worker_thread(concurrency=4, poll_interval=HOUR, shutdown_timeout=0.0))
         wait_until(lambda worker=worker: len(worker.worker.in_flight.jobs) >= 4 or Ledger.objects.exists())  # type: ignore[misc]
         worker.stop()
         worker.wait()
     gates["b"].open()
-    for worker in started:
+    for worker in workers_started:
         worker.worker.pool.stop()
     assert Ledger.objects.exists()
 
@@ -269,9 +270,9 @@ def test_coroutine_jobs_behind_a_blocked_event_loop_are_run_by_another_worker(
     blocked = worker_thread(concurrency=4)
     wait_until(lambda: gates["g"].inside)
     wait_until(lambda: Job.objects.running().count() == 1, "jobs that have not begun are released")
-    wait_until(lambda: not blocked.worker.shared.slots, "it offers no slot")
+    wait_until(lambda: not blocked.worker.shared.slots, "the blocked worker offers no slot")
     jobs.noop.using(queue_name="for threads").defer()
-    wait_until(lambda: Job.objects.completed().filter(task=jobs.noop.name).exists(), "its threads go on")
+    wait_until(lambda: Job.objects.completed().filter(task=jobs.noop.name).exists(), "its threads still run jobs")
     worker_thread(concurrency=4)
     wait_for_statuses(completed=9, running=1)
     assert not Job.objects.exclude(attempts=1).exists()
@@ -489,8 +490,8 @@ def test_a_signal_is_sent_after_its_outcome_is_committed(worker_thread: StartWor
     def receive(attempt: Any, **_: Any) -> None:
         statuses_when_sent.append(Job.objects.get(pk=attempt.job.id).status)
 
-    connected = (signals.job_completed, signals.job_failed, signals.job_retrying, signals.job_discarded)
-    for signal in connected:
+    connected_signals = (signals.job_completed, signals.job_failed, signals.job_retrying, signals.job_discarded)
+    for signal in connected_signals:
         signal.connect(receive)
     try:
         jobs.noop.defer()
@@ -499,7 +500,7 @@ def test_a_signal_is_sent_after_its_outcome_is_committed(worker_thread: StartWor
         jobs.ask_for_retry.defer(HOUR)
         wait_until(lambda: worker_thread(drain=True).wait() == EXIT_CLEAN)
     finally:
-        for signal in connected:
+        for signal in connected_signals:
             signal.disconnect(receive)
     assert sorted(statuses_when_sent) == ["completed", "discarded", "failed", "scheduled"]
 
@@ -541,8 +542,8 @@ def test_an_idle_worker_reconnects_and_gets_notifications_again(worker_thread: S
 def test_600_jobs_run_once_each_although_the_connection_is_cut_three_times(worker_thread: StartWorker) -> None:
     jobs.record.using(max_attempts=1).defer_many([{"entry": str(number)} for number in range(600)])
     worker = worker_thread(poll_interval=HOUR, worker_timeout=1.0)
-    for done in (50, 200, 350):
-        wait_until(lambda done=done: Job.objects.completed().count() >= done)  # type: ignore[misc]
+    for completed_count in (50, 200, 350):
+        wait_until(lambda completed_count=completed_count: Job.objects.completed().count() >= completed_count)  # type: ignore[misc]
         worker.cut()
     wait_until(lambda: Job.objects.unfinished().count() == 0, "all are settled", deadline=2 * DEADLINE)
     assert statuses() == {"completed": 600}
@@ -776,7 +777,7 @@ def test_a_job_that_ends_while_worker_stopped_is_sent_is_completed_and_reported(
 def test_a_job_released_at_the_shutdown_timeout_counts_as_not_running_any_more(
     worker_thread: StartWorker, gates: Any
 ) -> None:
-    """So the supervisor does not blame the job if the process is killed then."""
+    """If the process is killed after the release, the supervisor must not count this as an attempt of the job."""
     running_jobs = RunningJobs(2)
     worker_jobs.pass_gate.defer("g")
     worker = worker_thread(poll_interval=HOUR, shutdown_timeout=0.05, concurrency=1, running_jobs=running_jobs)
@@ -804,7 +805,7 @@ def test_a_worker_whose_event_loop_is_blocked_exits_with_its_own_exit_code(
 
 @pytest.fixture
 def locker(worker_thread: StartWorker, monkeypatch: pytest.MonkeyPatch) -> Iterator[Session]:
-    """Another session, which can lock rows. Workers wait for a locked row for 0.2 seconds."""
+    """Another session, which can lock rows. A worker waits for a locked row for at most 0.2 seconds."""
     monkeypatch.setattr(own_connections, "TIMEOUTS", "-c lock_timeout=200ms")
     session = Session()
     yield session
@@ -821,10 +822,10 @@ def lock_rows(locker: Session, *jobs: Job) -> None:
 def test_other_outcomes_are_saved_and_jobs_claimed_although_one_row_is_locked(
     worker_thread: StartWorker, gates: Any, locker: Session, caplog: pytest.LogCaptureFixture
 ) -> None:
-    jobs_held = [worker_jobs.pass_gate.defer("g") for _ in range(3)]
+    held_jobs = [worker_jobs.pass_gate.defer("g") for _ in range(3)]
     worker_thread(poll_interval=HOUR, concurrency=3)
     wait_until(lambda: gates["g"].inside == 3)
-    lock_rows(locker, jobs_held[1])
+    lock_rows(locker, held_jobs[1])
     with caplog.at_level(logging.WARNING, logger="django_skipqueue"):
         gates["g"].open()
         wait_for_statuses(completed=2, running=1)
@@ -832,7 +833,7 @@ def test_other_outcomes_are_saved_and_jobs_claimed_although_one_row_is_locked(
             worker_jobs.see.defer_many([(1,)] * 3)  # one job for each slot: the job with the locked row needs no slot
             wait_until(lambda: not Job.objects.queued().exists())
         wait_for_statuses(completed=11, running=1)
-    assert f"outcomes waiting worker=w count=1 first_id={jobs_held[1].pk}" in caplog.text
+    assert f"outcomes waiting worker=w count=1 first_id={held_jobs[1].pk}" in caplog.text
     assert caplog.text.count("database lost") == 1
     locker.commit()
     wait_for_statuses(completed=12)
@@ -842,13 +843,13 @@ def test_other_outcomes_are_saved_and_jobs_claimed_although_one_row_is_locked(
 def test_a_worker_with_one_slot_runs_further_jobs_although_a_row_is_locked(
     worker_thread: StartWorker, gates: Any, locker: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def claim_nothing_ahead(worker: WorkerLoop) -> None:
+    def prevent_claims_ahead(worker: WorkerLoop) -> None:
         monkeypatch.setattr(worker.in_flight.claiming.capacities[THREADS], "prefetch", lambda now: 0)
 
-    held_jobs = worker_jobs.pass_gate.defer("g")
-    worker_thread(poll_interval=HOUR, concurrency=1, prepare=claim_nothing_ahead)
+    held_job = worker_jobs.pass_gate.defer("g")
+    worker_thread(poll_interval=HOUR, concurrency=1, prepare=prevent_claims_ahead)
     wait_until(lambda: gates["g"].inside == 1)
-    lock_rows(locker, held_jobs)
+    lock_rows(locker, held_job)
     gates["g"].open()
     for number in (1, 2):
         jobs.noop.defer()
@@ -879,17 +880,17 @@ def test_a_job_released_while_it_ran_has_an_operation_with_the_name_of_its_worke
     job = worker_jobs.pass_gate.defer("g")
     worker = worker_thread(poll_interval=HOUR, concurrency=1, shutdown_timeout=0.05)
     wait_until(lambda: gates["g"].inside == 1)
-    before = state(job)
+    row_before = state(job)
     worker.stop()
     assert worker.wait() == EXIT_CLEAN
     (operation,) = (row := state(job))["operations"]
     assert (row["status"], row["attempts"], row["started_at"]) == ("queued", 0, None)
     assert (operation["verb"], operation["by"], operation["attempts"]) == (
         "release",
-        worker_name(before["locked_by"]),
+        worker_name(row_before["locked_by"]),
         1,
     )
-    assert datetime.fromisoformat(operation["since"]) == before["started_at"]
+    assert datetime.fromisoformat(operation["since"]) == row_before["started_at"]
     gates["g"].open()
 
 
@@ -914,10 +915,10 @@ def test_a_stopping_worker_waits_for_a_locked_row_and_releases_its_job(
     worker_thread: StartWorker, gates: Any, locker: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(own_connections, "TIMEOUTS", f"-c lock_timeout={DEADLINE}s")
-    held_jobs = worker_jobs.pass_gate.defer("g")
+    held_job = worker_jobs.pass_gate.defer("g")
     worker = worker_thread(poll_interval=HOUR, shutdown_timeout=0.05)
     wait_until(lambda: gates["g"].inside == 1)
-    lock_rows(locker, held_jobs)
+    lock_rows(locker, held_job)
     worker.stop()
     wait_until(lambda: waits_for_lock(worker), "the worker waits for the row")
     locker.commit()
@@ -928,10 +929,10 @@ def test_a_stopping_worker_waits_for_a_locked_row_and_releases_its_job(
 def test_a_finished_job_with_a_locked_row_is_not_released_by_a_stopping_worker(
     worker_thread: StartWorker, gates: Any, locker: Session
 ) -> None:
-    held_jobs = worker_jobs.pass_gate.defer("g")
+    held_job = worker_jobs.pass_gate.defer("g")
     worker = worker_thread(poll_interval=HOUR, shutdown_timeout=0.05, prepare=record_releases, concurrency=1)
     wait_until(lambda: gates["g"].inside == 1)
-    lock_rows(locker, held_jobs)
+    lock_rows(locker, held_job)
     gates["g"].open()
     wait_until(lambda: worker.worker.in_flight.pending.aside)
     worker.stop()
@@ -944,10 +945,10 @@ def test_a_finished_job_with_a_locked_row_is_not_released_by_a_stopping_worker(
 def test_a_stopping_worker_saves_an_outcome_whose_row_has_just_been_unlocked(
     worker_thread: StartWorker, gates: Any, locker: Session
 ) -> None:
-    held_jobs = worker_jobs.pass_gate.defer("g")
+    held_job = worker_jobs.pass_gate.defer("g")
     worker = worker_thread(poll_interval=HOUR, shutdown_timeout=0.0, concurrency=1)
     wait_until(lambda: gates["g"].inside == 1)
-    lock_rows(locker, held_jobs)
+    lock_rows(locker, held_job)
     gates["g"].open()
     pending = worker.worker.in_flight.pending
     wait_until(lambda: pending.aside)
@@ -972,18 +973,18 @@ def test_a_job_claimed_ahead_whose_row_is_locked_is_released_after_the_lock(
     worker_jobs.pass_gate.defer("g")
     worker_thread(poll_interval=HOUR, concurrency=1, worker_timeout=5.0, prepare=prepare, queue_names=["default"])
     wait_until(lambda: gates["g"].inside == 1)
-    waiting = [jobs.noop.defer(), jobs.noop.defer()]
+    waiting_jobs = [jobs.noop.defer(), jobs.noop.defer()]
     wait_for_statuses(running=3)
-    lock_rows(locker, waiting[0])
+    lock_rows(locker, waiting_jobs[0])
     jobs_to_claim_ahead = 0
     # Any worker may claim the released job again at once, which changes its lease.
-    wait_until(lambda: Job.objects.get(pk=waiting[1].pk).lease > 1)
+    wait_until(lambda: Job.objects.get(pk=waiting_jobs[1].pk).lease > 1)
     locker.commit()
-    wait_until(lambda: Job.objects.get(pk=waiting[0].pk).lease > 1)
+    wait_until(lambda: Job.objects.get(pk=waiting_jobs[0].pk).lease > 1)
 
 
 def waits_for_lock(worker: WorkerThread) -> bool:
-    """Whether a statement of the worker's control connection waits for a lock."""
+    """Return whether a statement of the worker's control connection waits for a lock."""
     raw = worker.worker.control.wrapper.connection
     with connection.cursor() as cursor:
         cursor.execute("SELECT cardinality(pg_blocking_pids(%s)) > 0", [raw.info.backend_pid if raw else 0])
@@ -1051,31 +1052,31 @@ def test_a_result_is_applied_although_the_next_exchange_did_not_do_so(worker_thr
 
 @pytest.mark.parametrize("number", [DELAYED_RESULT_JOBS - 1, DELAYED_RESULT_JOBS])
 def test_only_a_result_with_many_jobs_waits_for_the_next_exchange(worker_thread: StartWorker, number: int) -> None:
-    """So PostgreSQL works while the worker decodes the jobs."""
-    waiting: list[int] = []
+    """A result with many jobs waits, so that PostgreSQL works while the worker decodes these jobs."""
+    claimed_counts: list[int] = []
 
     def prepare(worker: WorkerLoop) -> None:
         worker.in_flight.exchanges.exchange(Plan(0.0, settles=True, claims=10 * number))
-        waiting.append(worker.in_flight.exchanges.buffer.claimed)
+        claimed_counts.append(worker.in_flight.exchanges.buffer.claimed)
 
     jobs.noop.defer_many([()] * number)
     worker = worker_thread(prepare=prepare, drain=True)
     assert worker.wait() == EXIT_CLEAN
-    assert waiting == [number if number >= DELAYED_RESULT_JOBS else 0]
+    assert claimed_counts == [number if number >= DELAYED_RESULT_JOBS else 0]
     assert worker.worker.jobs_done == Job.objects.completed().count() == number
 
 
 def test_a_worker_with_too_many_unsaved_outcomes_claims_nothing(worker_thread: StartWorker) -> None:
-    claimable: list[int] = []
+    rooms: list[int] = []
 
     def prepare(worker: WorkerLoop) -> None:
         worker.in_flight.may_claim = lambda now: True  # although it has no heartbeat yet
         for has_more in (True, False):
             worker.in_flight.pending.has_more = has_more
-            claimable.append(worker.in_flight.room(time.monotonic()))
+            rooms.append(worker.in_flight.room(time.monotonic()))
 
     worker_thread(prepare=prepare, concurrency=3)
-    assert claimable == [0, 3]
+    assert rooms == [0, 3]
 
 
 def test_jobs_of_a_waiting_result_are_not_taken_for_orphans(worker_thread: StartWorker) -> None:
@@ -1084,31 +1085,31 @@ def test_jobs_of_a_waiting_result_are_not_taken_for_orphans(worker_thread: Start
             self.worker.in_flight.orphan_check.expect(time.monotonic())
 
         def release_orphans(self, *arguments: Any, **options: Any) -> set[int]:
-            found.append(super().release_orphans(*arguments, **options))
-            return found[-1]
+            orphans_by_search.append(super().release_orphans(*arguments, **options))
+            return orphans_by_search[-1]
 
-    found: list[set[int]] = []
+    orphans_by_search: list[set[int]] = []
     worker_jobs.seen.clear()
     worker_jobs.see.defer_many([(number,) for number in range(MANY_JOBS)])
     assert worker_thread(prepare=_use_overlap_store(OrphanSearchStore), drain=True).wait() == EXIT_CLEAN
-    assert found
-    assert not set().union(*found)
+    assert orphans_by_search
+    assert not set().union(*orphans_by_search)
     assert sorted(worker_jobs.seen) == list(range(MANY_JOBS)), "each job has run once"
 
 
 def test_jobs_of_a_waiting_result_run_once_although_the_next_exchange_fails(worker_thread: StartWorker) -> None:
-    broken: list[bool] = []
+    failures: list[bool] = []
 
     class BreakingStore(OverlapStore):
         def before(self) -> None:
-            if not broken:
-                broken.append(True)
+            if not failures:
+                failures.append(True)
                 raise OperationalError("the server closed the connection unexpectedly")
 
     worker_jobs.seen.clear()
     worker_jobs.see.defer_many([(number,) for number in range(MANY_JOBS)])
     assert worker_thread(prepare=_use_overlap_store(BreakingStore), drain=True).wait() == EXIT_CLEAN
-    assert broken
+    assert failures
     assert sorted(worker_jobs.seen) == list(range(MANY_JOBS)), "each job has run once"
     assert set(Job.objects.values_list("status", "attempts")) == {("completed", 1)}
 
@@ -1159,17 +1160,17 @@ def test_jobs_of_a_waiting_result_are_run_during_an_outage(
 ) -> None:
     monkeypatch.setattr("django_skipqueue.worker.control_connection.FIRST_REOPEN_DELAY", HOUR)
     monkeypatch.setattr("django_skipqueue.worker.control_connection.LONGEST_REOPEN_DELAY", HOUR)
-    broken = threading.Event()
+    is_down = threading.Event()
 
     class BreakingStore(OverlapStore):
         def before(self) -> None:
-            if not broken.is_set():
-                broken.set()
+            if not is_down.is_set():
+                is_down.set()
                 raise OperationalError("the server closed the connection unexpectedly")
 
     jobs.noop.defer_many([()] * MANY_JOBS)
     worker = worker_thread(prepare=_use_overlap_store(BreakingStore))
-    wait_until(broken.is_set)
+    wait_until(is_down.is_set)
     wait_until(lambda: worker.worker.in_flight.exchanges.buffer.is_empty)
     worker.stop(now=True)
     assert worker.wait() == EXIT_CLEAN
@@ -1179,12 +1180,12 @@ def test_a_drain_goes_on_after_a_database_error(worker_thread: StartWorker) -> N
     database_is_down = [OperationalError("the server closed the connection unexpectedly")]
 
     def prepare(worker: WorkerLoop) -> None:
-        something_runnable = worker.has_runnable_jobs
+        has_runnable_jobs = worker.has_runnable_jobs
 
         def fail_once() -> bool:
             if database_is_down:
                 raise database_is_down.pop()
-            return something_runnable()
+            return has_runnable_jobs()
 
         worker.has_runnable_jobs = fail_once  # type: ignore[method-assign]
 
@@ -1197,7 +1198,7 @@ def test_a_drain_goes_on_after_a_database_error(worker_thread: StartWorker) -> N
 def test_outcomes_that_the_database_refuses_do_not_harm_others_of_overlapping_exchanges(
     worker_thread: StartWorker, record_signal: Callable[[Signal], list[dict[str, Any]]]
 ) -> None:
-    completed_events, failed, retrying = (
+    completed_events, failed_events, retrying_events = (
         record_signal(signals.job_completed),
         record_signal(signals.job_failed),
         record_signal(signals.job_retrying),
@@ -1209,8 +1210,8 @@ def test_outcomes_that_the_database_refuses_do_not_harm_others_of_overlapping_ex
     assert OverlapStore.overlaps
     assert statuses() == {"completed": MANY_JOBS - MANY_JOBS // 500, "failed": MANY_JOBS // 500}
     assert len(worker_jobs.seen) == len(completed_events) == MANY_JOBS - MANY_JOBS // 500, "each job has run once"
-    assert len(failed) == MANY_JOBS // 500
-    assert not retrying
+    assert len(failed_events) == MANY_JOBS // 500
+    assert not retrying_events
     assert worker.worker.in_flight.jobs == {}
 
 
@@ -1325,10 +1326,10 @@ def test_a_worker_that_stops_during_an_outage_retries_slowly_and_obeys_a_second_
 def test_an_unexpected_error_in_a_thread_of_the_worker_is_logged_and_ends_it(
     worker_thread: StartWorker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def broken(*_: object) -> None:
+    def raise_error(*_: object) -> None:
         raise RuntimeError("a broken part")
 
-    monkeypatch.setattr("django_skipqueue.worker.attempts.executor.Executor.execute", broken)
+    monkeypatch.setattr("django_skipqueue.worker.attempts.executor.Executor.execute", raise_error)
     jobs.noop.defer()
     assert worker_thread().wait() == 1
     assert "worker broken" in caplog.text
@@ -1364,7 +1365,7 @@ def test_too_many_unsent_events_pause_claiming_and_the_pause_is_logged(
 
 
 def _use_store(worker: WorkerLoop, store: type[Store]) -> None:
-    """Have the worker use a store of this class."""
+    """Make the worker use a store of this class."""
     in_flight = worker.in_flight
     in_flight.store = in_flight.exchanges.store = store("default")
 

@@ -12,7 +12,7 @@ from .notices import notices_cache
 from .ui.addresses import PAGE_NAME_PREFIX, address_of
 
 DOCTOR_ENTRY = BarEntry(label=_("Doctor"), page="job_doctor", place=90)
-"""This entry shows the total number of problems."""
+"""The entry of the doctor's page. It shows the number of all current problems."""
 
 BAR_ENTRIES = (
     BarEntry(label=_("Dashboard"), page="job_dashboard", place=10),
@@ -38,7 +38,7 @@ BAR_ENTRIES = (
     ),
     DOCTOR_ENTRY,
 )
-"""The console's own entries."""
+"""The entries that the console itself adds. Parts add more."""
 
 
 @dataclass(frozen=True)
@@ -60,20 +60,22 @@ class Bar:
     @classmethod
     def of(cls, request: HttpRequest, site: str | None) -> "Bar":
         """Build the bar from the entries that this user may see."""
-        match, may = request.resolver_match, request.user.has_perm
+        match, has_permission = request.resolver_match, request.user.has_perm
         page = ((match and match.url_name) or "").removeprefix(PAGE_NAME_PREFIX)
-        of_parts = (entry for part in consoles() for entry in part.bar_entries)
-        entries = sorted([*BAR_ENTRIES, *of_parts], key=lambda entry: entry.place)
-        shown = [entry for entry in entries if may(f"django_skipqueue.{entry.permission}") and entry.is_shown()]
+        entries_of_parts = (entry for part in consoles() for entry in part.bar_entries)
+        entries = sorted([*BAR_ENTRIES, *entries_of_parts], key=lambda entry: entry.place)
+        shown = [
+            entry for entry in entries if has_permission(f"django_skipqueue.{entry.permission}") and entry.is_shown()
+        ]
         current = max(shown, key=lambda entry: entry.nearness(page), default=None)
         current = current if current and current.nearness(page) else None
         verdict = notices_cache.get()
 
         def link(entry: BarEntry) -> BarLink:
             is_above = current is not None and entry.page in (current.page, current.below)
-            mark = "page" if entry.page == page else "true" if is_above else ""
+            aria_current = "page" if entry.page == page else "true" if is_above else ""
             problems = [problem for problem in verdict.problems if entry is DOCTOR_ENTRY or problem.code in entry.rules]
-            return BarLink(entry, address_of(entry.page, site=site), mark, Verdict(tuple(problems)))
+            return BarLink(entry, address_of(entry.page, site=site), aria_current, Verdict(tuple(problems)))
 
         below = [entry for entry in shown if current and entry.below == current.page]
         return cls([link(entry) for entry in shown if not entry.below], [link(entry) for entry in below])

@@ -1,11 +1,11 @@
 """Bulk actions: a background job that applies a verb to a whole job list, or searches it.
 
 One request could not handle a long list. The background job's arguments are the verb and the query string of the
-list's URL. The worker evaluates the query string with the same code as the admin. The job reads the list one window at
-a time, from front to end. It does not find a job again that it has already changed, even if the change has moved that
-job to another position in the list. The background job's metadata contains its progress. Each batch is written in one
-transaction with the progress, so after a crash the next attempt continues after the last batch. No job is changed
-twice, and none is left out.
+list's URL. The worker evaluates the query string with the same code as the admin. The background job reads the list one
+window at a time, from front to end; a window is a limited part of the list. The background job does not find a job
+again that it has already changed, even if the change has moved the job to another position in the list. The background
+job's metadata contains its progress. Each batch is written in one transaction with the progress, so after a crash the
+next attempt continues after the last batch. No job is changed twice or left out.
 """
 
 import json
@@ -48,7 +48,7 @@ BULK_PRIORITY = 100
 
 
 SEARCH = "search"
-"""The action that changes nothing, but searches a whole list."""
+"""The action that searches a whole list. It does not change the jobs."""
 
 MOST_FOUND = 1_000
 """A search ends when it has found this many jobs."""
@@ -79,7 +79,7 @@ class BulkAction:
     is_lower_bound: bool = False
     """Whether more jobs than `number` may match, because counting stopped early. The job then counts all of them."""
     answers: dict[str, str] = field(default_factory=dict)
-    """The values of the verb's form fields."""
+    """The values that the user entered in the form for the verb."""
     signature: str = ""
     """A signature of all other values, made with `SECRET_KEY`, so that nobody else can forge a job that acts for a
     user."""
@@ -123,7 +123,7 @@ class BulkAction:
         return verbs_by_action()[self.action]
 
     def instruction(self) -> Instruction:
-        """Return the instruction for the verb. Raise `Discard` if the form no longer accepts the answers."""
+        """Return what the verb needs to know. Raise `Discard` if the form no longer accepts the user's answers."""
         form = VerbForm(self.verb, {**self.answers, CONFIRMED: "yes"})
         if not form.is_valid():
             raise Discard(f"The answers are no longer valid: {form.errors.as_json()}")
@@ -142,20 +142,23 @@ class BulkAction:
         return replace(self, signature=SIGNER.signature(self._signed_text()))
 
     def _signed_text(self) -> str:
-        """Return all values except the signature as JSON. A user id that is no number is signed as text."""
+        """Return all values except the signature as JSON. A user id that is not a number is signed as text."""
         return json.dumps(asdict(replace(self, signature="")), sort_keys=True, default=str)
 
 
 def queue_with_workers() -> str | None:
-    """Return a queue where a job will run soon: not paused, not carried, with a live worker. Prefer `default`."""
+    """Return a queue where a worker will run a job soon. Prefer `default`.
+
+    The queue is not paused, has a live worker, and is not carried, which means that no other system runs its jobs.
+    """
     workforce = Workforce.now()
-    closed = {*Queue.objects.paused().values_list("name", flat=True), *settings.external_queues}
+    unusable_names = {*Queue.objects.paused().values_list("name", flat=True), *settings.external_queues}
     names = ["default", *(queue_name for worker in workforce.runners for queue_name in worker.queues)]
-    return next((name for name in names if name not in closed and workforce.serving(name)), None)
+    return next((name for name in names if name not in unusable_names and workforce.serving(name)), None)
 
 
 PROGRESS_KEY = "progress"
-"""The key in the job's metadata."""
+"""The key in the background job's metadata that contains its progress."""
 
 
 @dataclass(frozen=True)
@@ -163,7 +166,7 @@ class BulkProgress:
     newest: int
     """The highest job id at the start. Jobs that are added later are left out."""
     edges: tuple[Any, Any] = (None, None)
-    """The start and the end of the current window of the list."""
+    """The start and the end of the current window, which is a part of the list."""
     after: int = 0
     """The last id that was handled in this window."""
     counted: int | None = None
@@ -178,15 +181,23 @@ class BulkProgress:
     @classmethod
     def of(cls, job: Job) -> "BulkProgress | None":
         """Read the progress from the job's metadata; return `None` if it is missing or malformed."""
-        written = job.metadata.get(PROGRESS_KEY) if isinstance(job.metadata, dict) else None
+        stored = job.metadata.get(PROGRESS_KEY) if isinstance(job.metadata, dict) else None
         try:
-            start, end = map(_from_json, written["edges"])  # type: ignore[index]
-            found = tuple(written.get("found", ()))  # type: ignore[union-attr]
-            read = cls(**{**written, "edges": (start, end), "found": found})  # type: ignore[dict-item]
+            start, end = map(_from_json, stored["edges"])  # type: ignore[index]
+            found = tuple(stored.get("found", ()))  # type: ignore[union-attr]
+            progress = cls(**{**stored, "edges": (start, end), "found": found})  # type: ignore[dict-item]
         except (TypeError, ValueError, KeyError, AttributeError):
             return None
-        numbers = (read.newest, read.after, read.counted or 0, read.changed, read.skipped, read.looked_at, *read.found)
-        return read if all(isinstance(number, int) for number in numbers) else None
+        numbers = (
+            progress.newest,
+            progress.after,
+            progress.counted or 0,
+            progress.changed,
+            progress.skipped,
+            progress.looked_at,
+            *progress.found,
+        )
+        return progress if all(isinstance(number, int) for number in numbers) else None
 
     def within(self, window: SearchWindow) -> "BulkProgress":
         """Return the progress for this window. In a new window, no job has been handled yet."""
@@ -199,8 +210,8 @@ class BulkProgress:
 
     def save(self, context: JobContext) -> None:
         """Write the progress into the job. Raise `LeaseLost` if the job was cancelled or taken over."""
-        written = {PROGRESS_KEY: {**asdict(self), "edges": [_to_json(edge) for edge in self.edges]}}
-        if not Job.objects.running().filter(pk=context.job_id, lease=context.lease).update(metadata=written):
+        metadata = {PROGRESS_KEY: {**asdict(self), "edges": [_to_json(edge) for edge in self.edges]}}
+        if not Job.objects.running().filter(pk=context.job_id, lease=context.lease).update(metadata=metadata):
             raise LeaseLost(f"Job {context.job_id} was cancelled, or taken over by another worker.")
 
 
@@ -213,7 +224,9 @@ def _from_json(edge: list[Any] | None) -> tuple[Any, ...] | None:
 
 
 @dataclass(frozen=True)
-class Walk:
+class BulkRun:
+    """One attempt of a background job to apply a bulk action to a list, or to search the list."""
+
     bulk: BulkAction
     job: Job
     """The background job that performs the action."""
@@ -227,9 +240,9 @@ class Walk:
         If the confirmation page could not count the jobs, count them here. For a search, the count is the list's
         estimated length, from the database's statistics.
         """
-        # If an index finds all matching jobs, there is a single window without edges.
-        front = self.changelist.window or SearchWindow(self.changelist.indexed, 1, None, None)
-        progress = BulkProgress(newest_id(), (front.start, front.end))
+        # If an index finds all matching jobs, the list is a single window without a start and an end.
+        first_window = self.changelist.window or SearchWindow(self.changelist.indexed, 1, None, None)
+        progress = BulkProgress(newest_id(), (first_window.start, first_window.end))
         if self.bulk.action == SEARCH:
             return replace(progress, counted=expected(self.changelist.indexed.jobs()))
         if not self.bulk.is_lower_bound:
@@ -241,9 +254,9 @@ class Walk:
         return SearchWindow(self.changelist.indexed, 1, *edges).and_all_after()
 
     def within(self, window: SearchWindow) -> Selection:
-        # The background job may match too.
+        # The background job itself may match the list's filters.
         jobs = self.changelist.jobs_within(window, self.request).exclude(pk=self.job.pk)
-        return Selection(jobs if window.start is None else jobs.filter(self._is_not_done()))
+        return Selection(jobs if window.start is None else jobs.filter(self._is_unchanged()))
 
     def search(self, progress: BulkProgress, context: JobContext) -> BulkProgress:
         """Continue the search until the list ends, or `MOST_FOUND` jobs are found.
@@ -254,23 +267,23 @@ class Walk:
         for window in self.windows(progress.edges):
             progress = progress.within(window)
             progress.save(context)
-            number, most = progress.looked_at, max(progress.counted or 1, progress.looked_at)
-            context.progress(number / most, f"{number:,} of {most:,}")
+            searched_count, total = progress.looked_at, max(progress.counted or 1, progress.looked_at)
+            context.progress(searched_count / total, f"{searched_count:,} of {total:,}")
             jobs = self.changelist.jobs_within(window, self.request).exclude(pk__in=[self.job.pk, *progress.found])
-            found = jobs.values_list("pk", flat=True)[: MOST_FOUND - len(progress.found)]
+            found_ids = jobs.values_list("pk", flat=True)[: MOST_FOUND - len(progress.found)]
             looked_at = progress.looked_at + size_of(window.indexed)
-            progress = replace(progress, looked_at=looked_at, found=(*progress.found, *found))
+            progress = replace(progress, looked_at=looked_at, found=(*progress.found, *found_ids))
             if len(progress.found) == MOST_FOUND:
                 break
         progress.save(context)
         return progress
 
-    def _is_not_done(self) -> Q:
-        """The condition for jobs that this action has not changed: their last operation is another one, or older."""
-        at = Cast(KT("operations__-1__at"), DateTimeField())
-        is_done = Q(GreaterThanOrEqual(at, Value(self.job.enqueued_at)))
+    def _is_unchanged(self) -> Q:
+        """Return the condition for jobs that this action has not changed: their last operation is another or older."""
+        last_changed_at = Cast(KT("operations__-1__at"), DateTimeField())
+        is_recent = Q(GreaterThanOrEqual(last_changed_at, Value(self.job.enqueued_at)))
         return Q(operations__isnull=True) | ~(
-            is_done & Q(**{"operations__-1__verb": self.bulk.verb.name, "operations__-1__by": self.bulk.user})
+            is_recent & Q(**{"operations__-1__verb": self.bulk.verb.name, "operations__-1__by": self.bulk.user})
         )
 
 
@@ -279,34 +292,34 @@ MOST_OPERATIONS = 50
 
 
 def run(context: JobContext, action: Mapping[str, Any]) -> dict[str, int]:
-    """Continue where the last attempt ended, until the end of the list.
+    """Run the background job: continue where its last attempt ended, until the end of the list.
 
     Return how many jobs were changed or found. All jobs of the list are in the same database as this background job.
     """
     with using_database(context.database):
         bulk = BulkAction(**action)
         request = _request(bulk, context.job)
-        walk = Walk(bulk, context.job, request, bulk.model_admin().get_changelist_instance(request))
-        progress = BulkProgress.of(context.job) or walk.begin()
+        bulk_run = BulkRun(bulk, context.job, request, bulk.model_admin().get_changelist_instance(request))
+        progress = BulkProgress.of(context.job) or bulk_run.begin()
         if bulk.action == SEARCH:
-            return {"found": len(walk.search(progress, context).found)}
+            return {"found": len(bulk_run.search(progress, context).found)}
         instruction = bulk.instruction()
         try:
-            for window in walk.windows(progress.edges):
+            for window in bulk_run.windows(progress.edges):
                 progress = progress.within(window)
-                for ids in walk.within(window).batches(after=progress.after, newest=progress.newest):
+                for ids in bulk_run.within(window).batches(after=progress.after, newest=progress.newest):
                     with transaction.atomic(using=context.database):
                         changed = len(bulk.verb.apply(ids, instruction))
-                        further = replace(
+                        new_progress = replace(
                             progress,
                             after=max(ids),
                             changed=progress.changed + changed,
                             skipped=progress.skipped + len(ids) - changed,
                         )
-                        further.save(context)
-                    progress = further
-                    most = max(progress.counted or bulk.number, progress.done)  # more jobs may match by now
-                    context.progress(progress.done / max(most, 1), f"{progress.done:,} of {most:,}")
+                        new_progress.save(context)
+                    progress = new_progress
+                    total = max(progress.counted or bulk.number, progress.done)  # more jobs may match by now
+                    context.progress(progress.done / max(total, 1), f"{progress.done:,} of {total:,}")
         finally:  # record the changes that were made, even if the action was stopped
             if progress.changed:
                 message = many_jobs.message_of(bulk.verb, ChangeTally(progress.changed, progress.skipped))

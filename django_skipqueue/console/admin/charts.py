@@ -21,7 +21,7 @@ from ..facts import NOTHING
 
 
 class Mark(NamedTuple):
-    """A label on an axis. `share` is its position, from 0 at the lower or left end to 1."""
+    """A label on an axis. `share` is its position, from 0 at the lower or left end to 1 at the other end."""
 
     share: float
     label: str
@@ -43,7 +43,7 @@ MOST_STEPS = 4
 ROUND_DURATIONS = (
     1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1_800, 3_600, 7_200, 14_400, 21_600, 43_200, 86_400,
 )  # fmt: skip
-"""Step sizes in seconds that read well, such as 5 min. Shorter and longer steps are decimal numbers."""
+"""Steps of an axis, in seconds, that are round in minutes or hours. Shorter and longer steps are decimal numbers."""
 
 
 @dataclass(frozen=True)
@@ -73,25 +73,25 @@ def of_numbers(highest: float) -> Scale:
 
 def of_durations(highest: float) -> Scale:
     """Return an axis for durations in seconds up to `highest`, but at least up to 1 ms."""
-    wanted = max(highest, 0.001) / MOST_STEPS
-    if wanted <= 0.5 or wanted > ROUND_DURATIONS[-1]:
-        days = 86_400 if wanted > ROUND_DURATIONS[-1] else 1
-        return _scale(max(highest, 0.001), _decimal_step(wanted / days) * days)
-    return _scale(highest, next(step for step in ROUND_DURATIONS if step >= wanted))
+    least_step = max(highest, 0.001) / MOST_STEPS
+    if least_step <= 0.5 or least_step > ROUND_DURATIONS[-1]:
+        days = 86_400 if least_step > ROUND_DURATIONS[-1] else 1
+        return _scale(max(highest, 0.001), _decimal_step(least_step / days) * days)
+    return _scale(highest, next(step for step in ROUND_DURATIONS if step >= least_step))
 
 
 def _scale(highest: float, step: float) -> Scale:
     return Scale(step, max(1, math.ceil(round(highest / step, 6))))
 
 
-def _decimal_step(wanted: float) -> float:
-    """Return the smallest step of the series … 0.1, 0.2, 0.5, 1, 2, 5, 10 … that is at least `wanted`."""
-    if wanted <= 0:
+def _decimal_step(least_step: float) -> float:
+    """Return the smallest step of the series … 0.1, 0.2, 0.5, 1, 2, 5, 10 … that is at least `least_step`."""
+    if least_step <= 0:
         return 1.0
-    power = math.floor(math.log10(wanted))
+    power = math.floor(math.log10(least_step))
     for factor in (1, 2, 5):
         step = float(f"{factor}e{power}")
-        if step >= wanted * (1 - 1e-9):
+        if step >= least_step * (1 - 1e-9):
             return step
     return float(f"1e{power + 1}")
 
@@ -230,7 +230,7 @@ class Series:
     style: str
     """The drawing gets the CSS class `skipqueue-series-STYLE`."""
     values: Sequence[float | None]
-    """`None`: a gap."""
+    """One value per bucket; `None` is a gap in the chart."""
     summary: str = ""
     """A text for the legend, such as the sum of the values or the newest value."""
 
@@ -245,7 +245,7 @@ class Drawn(NamedTuple):
 @dataclass(frozen=True)
 class Chart:
     name: str
-    """Used in the ids of the page's elements."""
+    """The ids of the page's elements contain this name."""
     title: Any
     times: LocalTimes
     scale_for: Callable[[float], Scale]
@@ -274,7 +274,7 @@ class Chart:
     def drawn(self) -> list[Drawn]:
         if self.stacks:
             layers = [[self.scale.share(value or 0.0) for value in series.values] for series in self.series]
-            return [Drawn(series, bars=bars) for series, bars in zip(self.series, bars(layers), strict=True)]
+            return [Drawn(series, bars=path) for series, path in zip(self.series, bars(layers), strict=True)]
         curves = []
         for series in self.series:
             shares = [None if value is None else self.scale.share(value) for value in series.values]
@@ -283,7 +283,7 @@ class Chart:
 
     @cached_property
     def rows(self) -> list[tuple[str, list[str]]]:
-        """For each bucket: its time, and the value of each series as text."""
+        """One row per bucket, with its time, and the value of each series as text."""
         values = {value for series in self.series for value in series.values}
         # Formatting takes time, so each distinct number is formatted only once.
         texts = {value: NOTHING if value is None else self.written(value) for value in values}
@@ -294,12 +294,12 @@ class Chart:
     def hovers(self) -> list[str]:
         """The text that each bucket shows under the mouse, with the series in the same order as in the chart."""
         labels = [str(series.label) for series in self.series]
-        changed = {int(change.share * self.times.axis.buckets): change.label for change in self.changes}
+        changes_by_bucket = {int(change.share * self.times.axis.buckets): change.label for change in self.changes}
         texts = []
         for number, (time, cells) in enumerate(self.rows):
             lines = [f"{label}: {cell}" for label, cell in zip(labels, cells, strict=True)]
-            change = [changed[number]] if number in changed else []
-            texts.append("\n".join([time, *(reversed(lines) if self.stacks else lines), *change]))
+            change_lines = [changes_by_bucket[number]] if number in changes_by_bucket else []
+            texts.append("\n".join([time, *(reversed(lines) if self.stacks else lines), *change_lines]))
         return texts
 
     @property

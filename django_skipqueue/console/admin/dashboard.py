@@ -121,9 +121,10 @@ class Situation:
 
 
 LONG_WAIT_SECONDS = 60.0
-"""The card warns if a job has waited for this long."""
+"""The card of the oldest waiting job is a warning if the job has waited for this long."""
 
 VERY_LONG_WAIT_SECONDS = 900.0
+"""The card is an alarm if the job has waited for this long."""
 
 Level = Literal["", "warning", "alarm"]
 
@@ -155,25 +156,27 @@ def queued(situation: Situation) -> Card:
 
 
 def oldest(situation: Situation) -> Card:
-    """The job that has waited longest. A job in a paused queue waits on purpose, and raises no alarm."""
+    """Show how long the oldest job has waited. A paused queue raises no alarm, because its jobs wait on purpose."""
     waits = ((queue.pause is None, queue.now.oldest or 0.0, queue.name) for queue in situation.queues)
-    runs, seconds, name = max((wait for wait in waits if wait[1] > 0), default=(True, 0.0, ""))
+    is_running, seconds, name = max((wait for wait in waits if wait[1] > 0), default=(True, 0.0, ""))
     if seconds <= 0:
         return Card(_("oldest waiting"), NOTHING, gettext("no job waits"), list_of(situation, status=Status.QUEUED))
     level: Level = "alarm" if seconds >= VERY_LONG_WAIT_SECONDS else "warning" if seconds >= LONG_WAIT_SECONDS else ""
-    detail = gettext("in %(queue)s") if runs else gettext("in %(queue)s, paused")
+    detail = gettext("in %(queue)s") if is_running else gettext("in %(queue)s, paused")
     address = list_of(situation, status=Status.QUEUED, queue=name)
-    return Card(_("oldest waiting"), roughly(seconds), detail % {"queue": name}, address, level if runs else "")
+    return Card(_("oldest waiting"), roughly(seconds), detail % {"queue": name}, address, level if is_running else "")
 
 
 def running(situation: Situation) -> Card:
-    held = [queue.now for queue in situation.queues if queue.now.running]
-    external = [queue for queue in held if queue.name in settings.external_queues]
-    longest = max((queue.longest or 0.0 for queue in held if queue not in external), default=0.0)
-    detail = gettext("the longest for %(span)s") % {"span": roughly(max(longest, 0.0))} if held else ""
-    if external:  # the database does not know when a carried job began to run
-        detail = gettext("%(number)s in carried queues") % {"number": grouped(sum(queue.running for queue in external))}
-    number = grouped(sum(queue.running for queue in held))
+    busy_queues = [queue.now for queue in situation.queues if queue.now.running]
+    carried_queues = [queue for queue in busy_queues if queue.name in settings.external_queues]
+    longest = max((queue.longest or 0.0 for queue in busy_queues if queue not in carried_queues), default=0.0)
+    detail = gettext("the longest for %(span)s") % {"span": roughly(max(longest, 0.0))} if busy_queues else ""
+    if carried_queues:  # another system runs the jobs of carried queues; the database does not know since when
+        detail = gettext("%(number)s in carried queues") % {
+            "number": grouped(sum(queue.running for queue in carried_queues))
+        }
+    number = grouped(sum(queue.running for queue in busy_queues))
     return Card(_("running"), number, detail, list_of(situation, status=Status.RUNNING))
 
 
@@ -187,16 +190,18 @@ def retrying(situation: Situation) -> Card:
 
 def failed(situation: Situation) -> Card:
     indexed = Indexed.covering(Status.FAILED, situation.queue_name or None)
-    of_day, of_hour = (indexed.count(Q(finished_at__gte=Now() - timedelta(hours=hours))) for hours in (24, 1))
-    level: Level = "alarm" if of_hour.found else "warning" if of_day.found else ""
-    detail = gettext("%(number)s in the last hour") % {"number": of_hour} if of_day.found else ""
-    return Card(_("failed in 24 h"), str(of_day), detail, list_of(situation, status=Status.FAILED, time="day"), level)
+    in_last_day, in_last_hour = (indexed.count(Q(finished_at__gte=Now() - timedelta(hours=hours))) for hours in (24, 1))
+    level: Level = "alarm" if in_last_hour.found else "warning" if in_last_day.found else ""
+    detail = gettext("%(number)s in the last hour") % {"number": in_last_hour} if in_last_day.found else ""
+    return Card(
+        _("failed in 24 h"), str(in_last_day), detail, list_of(situation, status=Status.FAILED, time="day"), level
+    )
 
 
 def workers(situation: Situation) -> Card:
-    force = situation.workforce
-    processes = force.serving(situation.queue_name) if situation.queue_name else force.not_dead
-    late = [worker for worker in force.late_or_stale if not situation.queue_name or worker in processes]
+    workforce = situation.workforce
+    processes = workforce.serving(situation.queue_name) if situation.queue_name else workforce.not_dead
+    late = [worker for worker in workforce.late_or_stale if not situation.queue_name or worker in processes]
     detail = slots_in_words(processes)
     if late:
         detail = ngettext("%(number)s is late or dead", "%(number)s are late or dead", len(late)) % {
@@ -206,8 +211,8 @@ def workers(situation: Situation) -> Card:
         detail = gettext("none is alive")
     level: Level = "alarm" if not processes else "warning" if late else ""
     address = address_of("worker_changelist")
-    alive = grouped(sum(worker.slots > 0 for worker in processes))
-    return Card(_("workers alive"), alive, detail, address, level, "django_skipqueue.view_worker")
+    alive_text = grouped(sum(worker.slots > 0 for worker in processes))
+    return Card(_("workers alive"), alive_text, detail, address, level, "django_skipqueue.view_worker")
 
 
 CARDS = (queued, oldest, running, retrying, failed, workers)
@@ -215,10 +220,10 @@ CARDS = (queued, oldest, running, retrying, failed, workers)
 
 def cards(situation: Situation) -> Iterator[Card]:
     """Yield the cards. Each is followed by the parts' cards that belong after it."""
-    of_parts = [card for part in consoles() for card in part.cards]
-    for make in CARDS:
-        yield make(situation)
-        yield from (card.make(situation) for card in of_parts if card.after == make.__name__)
+    cards_of_parts = [card for part in consoles() for card in part.cards]
+    for make_card in CARDS:
+        yield make_card(situation)
+        yield from (card.make(situation) for card in cards_of_parts if card.after == make_card.__name__)
 
 
 def list_of(situation: Situation, **query: str) -> str:
@@ -231,7 +236,7 @@ MOST_LONG_JOBS_SHOWN = 5
 
 
 def _longest_jobs(situation: Situation) -> list[dict[str, Any]]:
-    """Query the jobs that workers have run longest. It is unknown how long carried jobs have run. Index: recover."""
+    """Query the jobs that workers have run longest, except jobs that another system runs. Index: recover."""
     running: Any = not_external(Job.objects.running()).annotate(now=Now()).order_by("locked_at")
     if situation.queue_name:
         running = running.filter(queue_name=situation.queue_name)
@@ -269,11 +274,11 @@ SECTIONS: tuple[PartSection[Situation], ...] = tuple(
 
 def sections() -> Iterator[PartSection[Situation]]:
     """Yield the sections. Each is followed by the parts' sections that belong after it."""
-    of_parts = [section for part in consoles() for section in part.sections]
-    yield from (section for section in of_parts if not section.after)
+    sections_of_parts = [section for part in consoles() for section in part.sections]
+    yield from (section for section in sections_of_parts if not section.after)
     for section in SECTIONS:
         yield section
-        yield from (added for added in of_parts if added.after == section.name)
+        yield from (part_section for part_section in sections_of_parts if part_section.after == section.name)
 
 
 @dataclass(frozen=True)
@@ -289,7 +294,7 @@ class Dashboard:
     def of(cls, query: Mapping[str, str], may: Callable[[str], bool], *, of_queue: bool = False) -> "Dashboard":
         """Read the data for the URL's query, such as `range=6h` and `queue=emails`.
 
-        `may`: tells whether the user has a permission. `of_queue`: only read the sections that a queue's page shows.
+        `may` returns whether the user has a permission. `of_queue`: only read the sections that a queue's page shows.
         """
         started = time.perf_counter()
         queue_name = query.get("queue", "").replace("\0", "")[:MAX_LINKED_NAME_LENGTH]
@@ -297,8 +302,8 @@ class Dashboard:
         situation = Situation.of(Store.default(), range, queue_name)
         shown = [(card, may(card.permission)) for card in (() if of_queue else cards(situation))]
         chosen = (section for section in sections() if section.is_of_queue or not of_queue)
-        filled = [(section, section.content(situation)) for section in chosen]
-        return cls(situation, shown, filled, span(time.perf_counter() - started))
+        sections_with_content = [(section, section.content(situation)) for section in chosen]
+        return cls(situation, shown, sections_with_content, span(time.perf_counter() - started))
 
     @property
     def ranges(self) -> list[tuple[Range, str, bool]]:

@@ -33,6 +33,7 @@ class ShownProblem:
 
     @classmethod
     def to(cls, user: Any, finding: Finding) -> "ShownProblem":
+        """Return the finding with the URL of its page, if the user may view this page."""
         if finding.link is None or not user.has_perm(f"django_skipqueue.view_{finding.link.name.partition('_')[0]}"):
             return cls(finding, "")
         with using_database(finding.database or settings.database):
@@ -42,7 +43,7 @@ class ShownProblem:
 
     @property
     def duration(self) -> str:
-        """The time since which it is known, in words; empty if nobody knows."""
+        """How long the problem has lasted, in words; empty if that is unknown."""
         return "" if self.finding.seconds is None else roughly(self.finding.seconds)
 
 
@@ -74,8 +75,8 @@ class _Cache:
 
     def _fresh(self, key: tuple[str, str | None]) -> Verdict | None:
         """Return the cached verdict, unless it is too old. Another thread may clear the cache at any time."""
-        at, verdict = self._cached.get(key, (0.0, None))
-        return verdict if time.monotonic() - at < CACHE_SECONDS else None
+        cached_at, verdict = self._cached.get(key, (0.0, None))
+        return verdict if time.monotonic() - cached_at < CACHE_SECONDS else None
 
 
 notices_cache = _Cache()

@@ -51,11 +51,13 @@ def _running(queue: QueueState) -> Cell:
 
 
 def slots_in_words(workers: Iterable[WorkerHealth]) -> str:
-    """Return the workers' number of slots, and the number of processes without slots."""
-    numbers = [worker.slots for worker in workers]
-    slots, others = sum(numbers), numbers.count(0)
+    """Return the workers' number of slots (jobs that they run at a time), and the number of processes without slots."""
+    slots_by_worker = [worker.slots for worker in workers]
+    slots, processes_without_slots = sum(slots_by_worker), slots_by_worker.count(0)
     words = ngettext("%(number)s slot", "%(number)s slots", slots) % {"number": grouped(slots)} if slots else ""
-    return " · ".join(filter(None, [words, processes_in_words(others) if others else ""]))
+    return " · ".join(
+        filter(None, [words, processes_in_words(processes_without_slots) if processes_without_slots else ""])
+    )
 
 
 def _workers(queue: QueueState) -> Cell:

@@ -1,6 +1,6 @@
 """The forms that pause a queue, or change its limit or rate.
 
-A limit or rate comes from the settings or is typed by the operator; or the queue has none.
+The operator chooses the limit or rate from the project's settings, types another one, or chooses none.
 """
 
 from datetime import timedelta
@@ -14,6 +14,7 @@ from django.utils.translation import gettext_lazy as _
 from ..parts import QueueSetting
 
 SETTINGS, NONE, OWN = "settings", "none", "own"
+"""The choices: the value from the settings, no value, and a value that the operator types."""
 
 LONGEST_PAUSE_MINUTES = 365 * 24 * 60
 """The longest pause, in minutes."""
@@ -67,14 +68,16 @@ class SettingForm(forms.Form):
     typed: ClassVar[str]
     """The name of the field for the typed value."""
     any_number: ClassVar[Any]
+    """The label of the choice `NONE`."""
     this_value: ClassVar[Any]
+    """The label of the choice `OWN`."""
 
     def __init__(self, data: Any, setting: QueueSetting[Any]) -> None:
         chosen = SETTINGS if not setting.is_changed else OWN if setting.value else NONE
-        typed = self.as_typed(setting.value) if chosen == OWN else None
-        super().__init__(data, initial={self.choice: chosen, self.typed: typed})
-        by_settings = gettext("as in the settings: %(value)s") % {"value": self.in_words(setting.by_settings)}
-        choices = ((SETTINGS, by_settings), (NONE, self.any_number), (OWN, self.this_value))
+        typed_value = self.as_typed(setting.value) if chosen == OWN else None
+        super().__init__(data, initial={self.choice: chosen, self.typed: typed_value})
+        label_of_settings = gettext("as in the settings: %(value)s") % {"value": self.in_words(setting.by_settings)}
+        choices = ((SETTINGS, label_of_settings), (NONE, self.any_number), (OWN, self.this_value))
         cast(forms.ChoiceField, self.fields[self.choice]).choices = choices
 
     @classmethod

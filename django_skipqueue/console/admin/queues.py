@@ -41,7 +41,7 @@ def _may_change(_: Any, request: HttpRequest) -> bool:
 
 @admin.register(Queue)
 class QueueAdmin(ReadOnlyViews):
-    """The admin of queues. The list is our own view, because most queues have no row: they are only named by jobs."""
+    """The admin of queues. The list is our own view, because most queues have no row: only jobs contain their names."""
 
     class Media:
         css = {"all": ["django_skipqueue/admin.css", "django_skipqueue/queue_list.css"]}
@@ -127,11 +127,11 @@ class QueueAdmin(ReadOnlyViews):
         setting = option.of(name)
         form = option.form(request.POST if request.method == "POST" else None, setting) if setting else None
         if form and form.is_valid():
-            by = request.user.get_username()
+            username = request.user.get_username()
             if form.cleaned_data[form.choice] == SETTINGS:
-                option.follow_settings(name, by=by)
+                option.follow_settings(name, by=username)
                 return self._done(request, name, option.follows_settings % {"queue": name})
-            option.change(name, form.chosen, by=by)
+            option.change(name, form.chosen, by=username)
             return self._done(request, name, option.changed % {"queue": name, "value": form.in_words(form.chosen)})
         return self.ask(
             request,

@@ -60,7 +60,7 @@ MOST_QUEUES_OF_WORKER = 20
 
 
 def _state(worker: ListedWorker) -> Cell:
-    """Live, late or stale, by the age of its heartbeat on the database's clock, and what is requested of it."""
+    """Show whether the worker's heartbeat is live, late or stale, and what an operator has requested of the worker."""
     mark = badge(worker.state, WORKER_STATES[worker.state])
     return format_html('{} <span class="skipqueue-detail">{}</span>', mark, worker.requested)
 
@@ -88,13 +88,13 @@ def _slots(worker: ListedWorker) -> Cell:
     if not slots:
         number = grouped(sum(worker.held.tasks.values()))
         return gettext("%(number)s on their way") % {"number": number}
-    threads, coroutines, ahead = worker.busy
+    threads, coroutines, claimed_ahead = worker.busy
     values = {"slots": slots, "threads": threads, "coroutines": coroutines}
     busy = gettext("%(threads)s/%(slots)s busy")
     if coroutines:
         busy = gettext("%(threads)s/%(slots)s threads, %(coroutines)s/%(slots)s coroutines busy")
-    more = gettext("%(number)s claimed ahead") % {"number": ahead} if ahead else ""
-    return format_html('{} <span class="skipqueue-detail">{}</span>', busy % values, more)
+    claimed_ahead_text = gettext("%(number)s claimed ahead") % {"number": claimed_ahead} if claimed_ahead else ""
+    return format_html('{} <span class="skipqueue-detail">{}</span>', busy % values, claimed_ahead_text)
 
 
 def _memory(worker: ListedWorker) -> Cell:
@@ -121,9 +121,9 @@ def _runs_now(worker: ListedWorker, *, most: int = SHOWN_JOBS) -> Cell:
 
 
 def _running(worker: ListedWorker, *, id: int, task: str, since: str) -> tuple[SafeString, str]:
-    began = moment_of(since)
-    ran = gettext("for %(span)s") % {"span": span(worker.now - began)} if began else ""
-    return job_link(id, task.rpartition(".")[2] or task), ran
+    started_at = moment_of(since)
+    running_time = gettext("for %(span)s") % {"span": span(worker.now - started_at)} if started_at else ""
+    return job_link(id, task.rpartition(".")[2] or task), running_time
 
 
 WORKER_RENDERERS: Renderers[ListedWorker] = {
@@ -144,8 +144,8 @@ def _cell(column: Column[ListedWorker], worker: ListedWorker) -> Cell:
     return column.cell(worker) if own_cell is None else own_cell
 
 
-def _displayed(column: Column[ListedWorker]) -> Callable[[Any], Cell]:
-    """Return the column as a function of a row, as Django's list expects it."""
+def _display_function(column: Column[ListedWorker]) -> Callable[[Any], Cell]:
+    """Return a function that shows the column's cell for a row, because Django's list expects a function."""
 
     def display(row: Any) -> Cell:
         return _cell(column, row.shown)
@@ -197,7 +197,7 @@ class WorkerAdmin(ReadOnlyViews):
     The row of a dead worker remains until its jobs are recovered.
     """
 
-    list_display = tuple(map(_displayed, WORKER_COLUMNS))
+    list_display = tuple(map(_display_function, WORKER_COLUMNS))
     list_display_links = None
     list_per_page = 100
     ordering = ("hostname", "name", "id")
@@ -208,7 +208,7 @@ class WorkerAdmin(ReadOnlyViews):
         css = {"all": ["django_skipqueue/admin.css", "django_skipqueue/worker_list.css"]}
 
     def lookup_allowed(self, lookup: str, value: str, request: HttpRequest | None = None) -> bool:
-        """Allow no lookup in the URL, because the list has no filters."""
+        """Refuse every lookup in the URL, because the list has no filters."""
         return False
 
     def get_list_display(self, request: HttpRequest) -> tuple[Any, ...]:

@@ -1,10 +1,10 @@
 """The subcommands that change jobs, such as `skipqueue retry`. There is one for each verb.
 
-Nothing is changed before all options have been checked and, for several jobs, the user has confirmed. Each batch of
-changes is one statement, which is committed separately. Ctrl-C ends the command after a batch.
+The command first checks all options and, for several jobs, asks the user to confirm. Each batch of changes is one
+statement, which is committed separately. Ctrl-C ends the command after a batch.
 
-Before it asks, the command shows how many of the chosen jobs the verb can change. The database counts these jobs in
-groups, one window of the list at a time.
+Before the command asks, it shows how many of the chosen jobs the verb can change. The database counts these jobs in
+groups, one window (part) of the list at a time.
 """
 
 from collections import Counter
@@ -58,17 +58,17 @@ def change(verb: Verb, choice: Choice, instruction: Instruction, *, console: Con
                 break
             tally.last = verb.apply(ids, instruction)
             tally.changed += len(tally.last)
-            if left := set(ids) - tally.last.keys():
-                locked = len(verb.locked_among(left))
-                tally.locked += locked
-                tally.unchanged += len(left) - locked
+            if unchanged_ids := set(ids) - tally.last.keys():
+                locked_count = len(verb.locked_among(unchanged_ids))
+                tally.locked += locked_count
+                tally.unchanged += len(unchanged_ids) - locked_count
             console.progress(f"{tally.changed:,} of {total:,} jobs {verb.done} …")
     console.end_progress()
     return tally
 
 
 def _batches(verb: Verb, choice: Choice) -> Iterator[list[int]]:
-    """Yield batches of ids, in the order of the lists. A window's ids are read before its first job is changed."""
+    """Yield batches of ids, in the order of the lists. A part of a list is read before its first job is changed."""
     newest = Job.objects.order_by("-pk").values_list("pk", flat=True).first() or 0
     for part in choice.parts():
         jobs = part.jobs.filter(verb.condition, pk__lte=newest)
@@ -80,17 +80,20 @@ def _batches(verb: Verb, choice: Choice) -> Iterator[list[int]]:
 @dataclass(frozen=True)
 class Survey:
     kinds: Counter[tuple[str, str, bool]]
+    """The number of chosen jobs, by state, task, and whether the verb can change them."""
     cut: list[SearchWindow]
     """For each list that was not read to its end, the last window that was read."""
 
     @classmethod
     def of(cls, choice: Choice, fits: Q, console: Console) -> "Survey":
         kinds: Counter[tuple[str, str, bool]] = Counter()
-        has_run, does_fit = (ExpressionWrapper(condition, BooleanField()) for condition in (Q(attempts__gt=0), fits))
+        has_run_expression, fits_expression = (
+            ExpressionWrapper(condition, BooleanField()) for condition in (Q(attempts__gt=0), fits)
+        )
         cut: list[SearchWindow] = []
         for part in choice.parts():
             cut += [part.cut_after] if part.cut_after else []
-            jobs = part.jobs.order_by().annotate(has_run=has_run, fits=does_fit)
+            jobs = part.jobs.order_by().annotate(has_run=has_run_expression, fits=fits_expression)
             groups = jobs.values_list("status", "has_run", "task", "fits").annotate(number=Count("pk"))
             for status, was_run, task, fit, number in groups:
                 state = RETRYING if status == Status.SCHEDULED and was_run else status
@@ -160,7 +163,7 @@ class ChangeJobs(Subcommand):
                 help=option.help,
             )
 
-    @override(None)  # sentences are joined from words of the table, in the language of this module
+    @override(None)  # sentences are joined from words of the table of verbs, so all words must be in English
     def run(self, console: Console, **options: Any) -> Exit:
         looked_for_in, done = self._verb.looked_for_in, str(self._verb.done)
         choice = by_ids_or_criteria(
@@ -191,15 +194,17 @@ class ChangeJobs(Subcommand):
         return self._report(console, tally, survey, done=done, in_json=options["json"])
 
     def _is_confirmed(self, console: Console, survey: Survey) -> bool:
-        """Say which jobs are left out, and ask for confirmation. Raise `CommandError` where nobody can answer."""
+        """Say which jobs are left out, and ask for confirmation. Raise `CommandError` if no user can answer."""
         if survey.cut:
             console.say(cut_note(survey.cut))
-        some = "" if survey.eligible == survey.total else f"{survey.eligible:,} of "
-        order = str(self._verb.action.question_title % {"number": f"{some}{survey.total:,}", "count": survey.total})
+        eligible_prefix = "" if survey.eligible == survey.total else f"{survey.eligible:,} of "
+        question_title = str(
+            self._verb.action.question_title % {"number": f"{eligible_prefix}{survey.total:,}", "count": survey.total}
+        )
         if not console.is_interactive:
-            question = f"Cannot ask whether to {order[0].lower()}{order[1:]}"
+            question = f"Cannot ask whether to {question_title[0].lower()}{question_title[1:]}"
             raise CommandError(f"{question}. Use --yes to do it without asking.", returncode=Exit.USAGE)
-        return console.confirm(f"{order}?")
+        return console.confirm(f"{question_title}?")
 
     def _report(
         self, console: Console, tally: CommandTally, survey: Survey, *, done: str, in_json: bool = False
@@ -207,26 +212,28 @@ class ChangeJobs(Subcommand):
         """Say how many jobs were changed, and why jobs were skipped: `3 skipped: 3 are already completed`."""
         skipped = survey.skipped
         if tally.locked:
-            whose = "whose row is locked by a session" if tally.locked == 1 else "whose rows are locked by sessions"
-            skipped.append(f"{tally.locked:,} {whose} of the database")
+            locked_rows_phrase = (
+                "whose row is locked by a session" if tally.locked == 1 else "whose rows are locked by sessions"
+            )
+            skipped.append(f"{tally.locked:,} {locked_rows_phrase} of the database")
         if tally.unchanged:
             skipped.append(f"{tally.unchanged:,} {self._verb.exception}")
-        number = survey.total - survey.eligible + tally.unchanged + tally.locked
+        skipped_count = survey.total - survey.eligible + tally.unchanged + tally.locked
         if in_json:
-            console.json({"changed": tally.changed, "skipped": number, "is_partial": bool(survey.cut)})
-        others = f", {number:,} skipped: {', '.join(skipped)}" if skipped else ""
-        left_out = f" {cut_note(survey.cut)}" if survey.cut else ""
-        console.say(f"{counted(tally.changed, 'job')} {done}{others}.{left_out}")
+            console.json({"changed": tally.changed, "skipped": skipped_count, "is_partial": bool(survey.cut)})
+        skipped_text = f", {skipped_count:,} skipped: {', '.join(skipped)}" if skipped else ""
+        unsearched_text = f" {cut_note(survey.cut)}" if survey.cut else ""
+        console.say(f"{counted(tally.changed, 'job')} {done}{skipped_text}.{unsearched_text}")
         if tally.is_interrupted:
             console.say("Interrupted. Run the command again to continue.")
             return Exit.INTERRUPTED
         return Exit.PARTIAL if survey.cut else Exit.DONE if tally.changed else Exit.NEGATIVE
 
 
-def _value_of(option: VerbOption, given: Any) -> Any:
+def _value_of(option: VerbOption, parsed_value: Any) -> Any:
     """Return the option's value. A delay becomes a time by the database's clock, so that no job is postponed twice."""
     if (option.parameter or option.name) != "run_after":
-        return given
-    if isinstance(given, timedelta):
-        return Store.default().heartbeats()[0] + given
-    return given if settings.USE_TZ else make_naive(given)
+        return parsed_value
+    if isinstance(parsed_value, timedelta):
+        return Store.default().heartbeats()[0] + parsed_value
+    return parsed_value if settings.USE_TZ else make_naive(parsed_value)

@@ -48,24 +48,24 @@ class Doctor(Watchable):
 
 def _lines(findings: list[Finding], seconds: float, *, names_all: bool) -> Iterator[str]:
     for severity in Severity:
-        of_severity = [finding for finding in findings if finding.severity == severity]
-        if of_severity and severity != Severity.OK:
+        findings_of_severity = [finding for finding in findings if finding.severity == severity]
+        if findings_of_severity and severity != Severity.OK:
             yield severity.upper()
             yield ""
-            for finding in of_severity:
+            for finding in findings_of_severity:
                 yield from _wrapped(f"{finding.title} ({finding.code})", ADVICE_INDENT[:2])
                 yield from (line for text in (finding.found, finding.advice) for line in _wrapped(text, ADVICE_INDENT))
                 if finding.command:
                     yield ""
                     yield from map(printable, textwrap.indent(finding.command, ADVICE_INDENT * 2).splitlines())
                 yield ""
-    passed = [finding for finding in findings if finding.severity == Severity.OK]
-    summary = f"{len(passed)} checks found no problem, in {seconds:.2f} s"
+    passed_checks = [finding for finding in findings if finding.severity == Severity.OK]
+    summary = f"{len(passed_checks)} checks found no problem, in {seconds:.2f} s"
     if not names_all:
         yield f"{summary}. -v 2 lists them."
         return
-    yield from _wrapped(f"{summary}: {', '.join(finding.code for finding in passed)}.", "")
-    for finding in passed:
+    yield from _wrapped(f"{summary}: {', '.join(finding.code for finding in passed_checks)}.", "")
+    for finding in passed_checks:
         if finding.found:
             yield from _wrapped(finding.found, "")
 

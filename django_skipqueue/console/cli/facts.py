@@ -36,7 +36,7 @@ def print_facts(
 
 
 class FactList(Watchable, Generic[T]):
-    """A subcommand that lists subjects with their facts. If there are none, the exit code is `Exit.NEGATIVE`."""
+    """A subcommand that lists subjects, such as queues, with their facts. Without a subject, it exits with NEGATIVE."""
 
     nothing: str
     """The text if there is no subject."""

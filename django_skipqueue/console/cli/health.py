@@ -64,7 +64,7 @@ class Health(Subcommand):
         seconds = options["timeout"].total_seconds()
         aliases = (options["database"],) if options["database"] else chosen_or_all()
         if len(aliases) > 1:
-            return _of_several(console, aliases, seconds, options)
+            return _check_several(console, aliases, seconds, options)
         self._code: Exit | None = None
         self._ends_at = time.monotonic() + seconds
         timer = threading.Timer(seconds, self._give_up, [f"no answer from the database within {seconds:g} s"])
@@ -98,12 +98,12 @@ class _Health:
     @classmethod
     def now(cls, *, name: str | None, queue: str | None, max_age: timedelta, **_: Any) -> "_Health":
         """Check the workers with this name, or on this host, in this thread's database."""
-        chosen = Q(name=name) | Q(name__startswith=f"{name}/") if name else Q(hostname=socket.gethostname())
-        workers = Workforce.now(chosen).workers
+        condition = Q(name=name) | Q(name__startswith=f"{name}/") if name else Q(hostname=socket.gethostname())
+        workers = Workforce.now(condition).workers
         latest = next((worker for worker in workers if queue is None or worker.serves(queue)), None)
         if latest is None:
-            place = f"named {name}" if name else f"on {socket.gethostname()}"
-            return cls(False, f"no worker {place}{f' serves the queue {queue}' if queue else ''}")
+            worker_description = f"named {name}" if name else f"on {socket.gethostname()}"
+            return cls(False, f"no worker {worker_description}{f' serves the queue {queue}' if queue else ''}")
         heartbeat = f"{printable(latest.name)} wrote its last heartbeat {span(latest.age)} ago"
         if latest.age > max_age:
             return cls(False, f"{heartbeat}, more than {span(max_age)}")
@@ -116,7 +116,7 @@ class _Health:
             console.say(f"{prefix}unhealthy: {self.sentence}")
 
 
-def _of_several(console: Console, aliases: Sequence[str], seconds: float, options: dict[str, Any]) -> Exit:
+def _check_several(console: Console, aliases: Sequence[str], seconds: float, options: dict[str, Any]) -> Exit:
     """Check all databases at the same time. If one does not answer, the workers of the rest still count as healthy."""
     for alias in aliases:
         if problem := engine_problem(alias):
@@ -138,8 +138,8 @@ def _of_several(console: Console, aliases: Sequence[str], seconds: float, option
     for alias, verdict in verdicts.items():
         if verdict is not None:
             _show_verdict(console, verdict, prefix=f"{alias}: ")
-    answers = [health.is_well for health in health_by_alias.values()]
-    return Exit.ERROR if not answers else Exit.DONE if all(answers) else Exit.NEGATIVE
+    health_answers = [health.is_well for health in health_by_alias.values()]
+    return Exit.ERROR if not health_answers else Exit.DONE if all(health_answers) else Exit.NEGATIVE
 
 
 def _show_verdict(console: Console, verdict: Verdict, prefix: str = "") -> None:

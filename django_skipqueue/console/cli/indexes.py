@@ -136,29 +136,32 @@ class Reindex(OnIndexes):
         super().add_arguments(parser)
 
     def change(self, console: Console, store: Store, **options: Any) -> Exit:
-        is_dry, only = options["dry_run"], options["index"]
-        found = indexes(store)
-        chosen = [index for index in found if not index.is_left_over and only in (None, index.name)]
+        is_dry_run, only_name = options["dry_run"], options["index"]
+        existing_indexes = indexes(store)
+        chosen = [index for index in existing_indexes if not index.is_left_over and only_name in (None, index.name)]
         if not chosen:
-            names = ", ".join(index.name for index in found)
-            raise CommandError(f"No table of the queue has an index {only!r}. The indexes: {names}.")
-        for index in (index for index in found if index.is_left_over):
-            if not is_dry:
+            names = ", ".join(index.name for index in existing_indexes)
+            raise CommandError(f"No table of the queue has an index {only_name!r}. The indexes: {names}.")
+        for index in (index for index in existing_indexes if index.is_left_over):
+            if not is_dry_run:
                 change_index(store, DROP_INDEX, schema=index.schema, name=index.name)
-            console.line(
-                f"{index.name}: left over from an interrupted rebuild, {'would be dropped' if is_dry else 'dropped'}"
-            )
+            result = "would be dropped" if is_dry_run else "dropped"
+            console.line(f"{index.name}: left over from an interrupted rebuild, {result}")
         for index in chosen:
             size = filesizeformat(index.size)
-            if is_dry:
+            if is_dry_run:
                 console.line(f"{index.name}: {size}, would be rebuilt")
             else:
                 start = time.monotonic()
-                # If this is interrupted, an invalid index remains.
+                # If the statement is interrupted, an invalid index remains.
                 change_index(store, REINDEX, schema=index.schema, name=index.name)
-                took = span(time.monotonic() - start)
-                rebuilt = next(now for now in indexes(store) if (now.schema, now.name) == (index.schema, index.name))
-                console.line(f"{index.name}: {size} → {filesizeformat(rebuilt.size)} in {took}")
+                duration_text = span(time.monotonic() - start)
+                rebuilt = next(
+                    index_now
+                    for index_now in indexes(store)
+                    if (index_now.schema, index_now.name) == (index.schema, index.name)
+                )
+                console.line(f"{index.name}: {size} → {filesizeformat(rebuilt.size)} in {duration_text}")
         return Exit.DONE
 
 
@@ -167,27 +170,33 @@ class Index(OnIndexes):
     help = "Build the indexes for the arguments listed in SEARCHABLE, one at a time, while jobs run"
 
     def change(self, console: Console, store: Store, **options: Any) -> Exit:
-        if found := list(problems()):
-            raise CommandError(" ".join(found))
-        is_done = not options["dry_run"]
-        named, found_now = {index.name: index for index in wanted()}, existing(store)
-        for old in found_now:
-            if old.is_being_built:
-                console.line(f"{old.name}: another session is building it now")
-                named.pop(old.name, None)
-            elif old.name not in named or not old.is_valid:
-                if is_done:
-                    change_index(store, DROP_INDEX, schema=old.schema, name=old.name)
-                reason = "left by an interrupted build" if old.name in named else "not listed in SEARCHABLE"
-                console.line(f"{old.name}: {reason}, {'dropped' if is_done else 'would be dropped'}")
-        valid = {old.name for old in found_now if old.is_valid}
-        for index in named.values():
-            if index.name in valid:
+        if setting_problems := list(problems()):
+            raise CommandError(" ".join(setting_problems))
+        is_not_dry_run = not options["dry_run"]
+        wanted_by_name, existing_indexes = {index.name: index for index in wanted()}, existing(store)
+        for existing_index in existing_indexes:
+            if existing_index.is_being_built:
+                console.line(f"{existing_index.name}: another session is building it now")
+                wanted_by_name.pop(existing_index.name, None)
+            elif existing_index.name not in wanted_by_name or not existing_index.is_valid:
+                if is_not_dry_run:
+                    change_index(store, DROP_INDEX, schema=existing_index.schema, name=existing_index.name)
+                reason = (
+                    "left by an interrupted build"
+                    if existing_index.name in wanted_by_name
+                    else "not listed in SEARCHABLE"
+                )
+                console.line(f"{existing_index.name}: {reason}, {'dropped' if is_not_dry_run else 'would be dropped'}")
+        valid_names = {existing_index.name for existing_index in existing_indexes if existing_index.is_valid}
+        for index in wanted_by_name.values():
+            if index.name in valid_names:
                 console.line(f"{index.name}: {index}, exists")
                 continue
             start = time.monotonic()
-            if is_done:
+            if is_not_dry_run:
                 index.create(store)
-            took = span(time.monotonic() - start)
-            console.line(f"{index.name}: {index}, {f'built in {took}' if is_done else 'would be built'}")
+            duration_text = span(time.monotonic() - start)
+            console.line(
+                f"{index.name}: {index}, {f'built in {duration_text}' if is_not_dry_run else 'would be built'}"
+            )
         return Exit.DONE

@@ -48,8 +48,8 @@ def when(job: Job, now: datetime) -> str:
         if holder := holder_of(job):
             return held_since(holder, started, now)
         progress = job.current_progress
-        so_far = f", {progress.percent} %" if progress else ""
-        return f"for {in_words((now - started).total_seconds())}{so_far}"
+        progress_text = f", {progress.percent} %" if progress else ""
+        return f"for {in_words((now - started).total_seconds())}{progress_text}"
     seconds = (job.run_after - now).total_seconds()
     if job.status == Status.BLOCKED and seconds <= 0:
         return f"for {in_words(-seconds)}"
@@ -129,7 +129,7 @@ def print_jobs(console: Console, jobs: list[Any], *, in_json: bool) -> None:
 def _row(job: Any) -> list[str]:
     call, state, attempts = call_of(job), state_of(job), f"{job.attempts}/{job.max_attempts}"
     arguments = ", ".join(f"{name}={dumped(value)}" for name, value in passed(job, call))
-    # the last error of a completed job no longer matters
+    # The last error of a completed job no longer matters.
     error = "" if job.status == Status.COMPLETED else call.text(job.last_error).strip().partition("\n")[0]
     text = " · ".join(filter(None, [arguments, error]))
     cell = Coloured(state, JOB_COLOURS.get(state, ""))

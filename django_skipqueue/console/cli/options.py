@@ -3,8 +3,8 @@
 A type is a function that parses a text from the command line, for `argparse`. If it raises `ArgumentTypeError`, the
 message becomes a usage error.
 
-Jobs are read one window at a time. Without `--all`, only the first window of each list is searched, and the subcommand
-says how many jobs of the list it has not searched.
+Jobs are read one window at a time; a window is a limited part of a list. Without `--all`, only the first window of each
+list is searched, and the subcommand says how many jobs of the list it has not searched.
 
 The name of a task is completed if its end is unique. An unknown task or queue is refused with a suggestion.
 """
@@ -68,11 +68,13 @@ def positive(text: str) -> int:
 class ChosenJobs:
     jobs: QuerySet[Job]
     cut_after: SearchWindow | None = None
-    """The last window that is read, if the rest of the list is not."""
+    """The last part of the list that is read; `None` if the list is read to its end."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Choice:
+    """The jobs that the user has chosen on the command line, by their ids or by criteria."""
+
     ids: tuple[int, ...] = ()
     criteria: tuple[Criteria, ...] = ()
     reads_all: bool = False
@@ -95,14 +97,14 @@ class Choice:
     @property
     def searched_by_index(self) -> str:
         """The tasks and arguments whose indexes found all jobs; empty if no index was used."""
-        return ", ".join(dict.fromkeys(one.by_index.labels for one in self.criteria if one.by_index))
+        return ", ".join(dict.fromkeys(criteria.by_index.labels for criteria in self.criteria if criteria.by_index))
 
     def require_known(self) -> None:
         """Raise `CommandError` if a job with one of the ids does not exist."""
-        known = set(Job.objects.filter(pk__in=self.ids).values_list("pk", flat=True))
-        if unknown := [str(pk) for pk in self.ids if pk not in known]:
+        known_ids = set(Job.objects.filter(pk__in=self.ids).values_list("pk", flat=True))
+        if unknown_ids := [str(pk) for pk in self.ids if pk not in known_ids]:
             raise CommandError(
-                f"There is no job {', '.join(unknown)}. Finished jobs are deleted when their retention is over."
+                f"There is no job {', '.join(unknown_ids)}. Finished jobs are deleted when their retention is over."
             )
 
     def explain_nothing(self) -> None:
@@ -117,10 +119,12 @@ class Choice:
 
 def cut_note(cut: Sequence[SearchWindow]) -> str:
     """Say how many jobs of the lists were not searched, and how to search them too."""
-    rests = [window.rest() for window in cut]
-    number = sum(rest.shown for rest in rests)
-    is_lower_bound = any(rest.is_capped and not rest.estimate for rest in rests)
-    exactness = "at least " if is_lower_bound else "about " if any(rest.estimate for rest in rests) else ""
+    unsearched_counts = [window.rest() for window in cut]
+    number = sum(count.shown for count in unsearched_counts)
+    is_lower_bound = any(count.is_capped and not count.estimate for count in unsearched_counts)
+    exactness = (
+        "at least " if is_lower_bound else "about " if any(count.estimate for count in unsearched_counts) else ""
+    )
     return f"Not searched: {exactness}{counted(number, 'more job')}; --all searches the whole list."
 
 
@@ -163,8 +167,8 @@ CRITERIA_OPTIONS = ("state", "queue", "task", "exception", "arguments", "search"
 
 
 def by_criteria(options: dict[str, Any], states: Collection[str | None] = (None,)) -> Choice:
-    """Choose jobs by the options of `add_criteria`. Without a status, search these `states`; `None`: all of them."""
-    chosen = [options["state"]] if options["state"] else states
+    """Choose jobs by the options of `add_criteria`. Without a status, search these `states`; `None` means all."""
+    chosen_states = [options["state"]] if options["state"] else states
     return Choice(
         criteria=tuple(
             Criteria(
@@ -176,7 +180,7 @@ def by_criteria(options: dict[str, Any], states: Collection[str | None] = (None,
                 text=options["search"],
                 period=Period(options["since"], options["until"]),
             )
-            for state in chosen
+            for state in chosen_states
         ),
         reads_all=options["all"],
     )
@@ -200,8 +204,8 @@ MOST_NAMES_SHOWN = 10
 
 def full_task_name(typed: str) -> str:
     """Complete a text such as `send_receipt` to the only task name that ends in it; otherwise return the text."""
-    ends = _ending_in(typed)
-    return ends[0] if len(ends) == 1 and typed not in _registered() else typed
+    full_names = _names_ending_in(typed)
+    return full_names[0] if len(full_names) == 1 and typed not in _registered() else typed
 
 
 def registered_task(typed: str) -> Task[Any, Any]:
@@ -219,8 +223,8 @@ def require_known_queue(name: str) -> None:
 
 
 def _unknown_task(name: str, known: list[str]) -> str:
-    if ends := _ending_in(name):
-        return f"Several tasks are called {name!r}: {', '.join(ends)}."
+    if full_names := _names_ending_in(name):
+        return f"Several tasks are called {name!r}: {', '.join(full_names)}."
     return f"No task is called {name!r}.{meant(name, known)}"
 
 
@@ -228,14 +232,14 @@ def _registered() -> list[str]:
     return [task.name for task in registry]
 
 
-def _ending_in(name: str) -> list[str]:
+def _names_ending_in(name: str) -> list[str]:
     return sorted(known for known in _registered() if known.endswith(f".{name}"))
 
 
 def meant(name: str, known: list[str]) -> str:
     """Return a sentence that suggests the most similar known name, or lists some known names."""
-    by_text = {text: candidate for candidate in known for text in (candidate.rpartition(".")[2], candidate)}
-    if close := difflib.get_close_matches(name, by_text, n=1):
-        return f" Did you mean {by_text[close[0]]!r}?"
-    more = f", and {len(known) - MOST_NAMES_SHOWN:,} more" if len(known) > MOST_NAMES_SHOWN else ""
-    return f" There are: {', '.join(map(printable, known[:MOST_NAMES_SHOWN]))}{more}." if known else ""
+    names_by_text = {text: candidate for candidate in known for text in (candidate.rpartition(".")[2], candidate)}
+    if close_texts := difflib.get_close_matches(name, names_by_text, n=1):
+        return f" Did you mean {names_by_text[close_texts[0]]!r}?"
+    more_text = f", and {len(known) - MOST_NAMES_SHOWN:,} more" if len(known) > MOST_NAMES_SHOWN else ""
+    return f" There are: {', '.join(map(printable, known[:MOST_NAMES_SHOWN]))}{more_text}." if known else ""

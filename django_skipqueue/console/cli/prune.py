@@ -27,13 +27,13 @@ def prune_all(store: Store) -> Counter[str]:
 
 def summary(pruned: Counter[str]) -> str:
     by_status = ", ".join(f"{count:,} {status}" for status, count in sorted(pruned.items())) or "none were old enough"
-    become = next((name.capitalize() for name, is_so in what_becomes().items() if is_so), "Deleted")
-    return f"{become} {pruned.total():,} jobs: {by_status}."
+    result = next((name.capitalize() for name, applies in what_becomes().items() if applies), "Deleted")
+    return f"{result} {pruned.total():,} jobs: {by_status}."
 
 
 def what_becomes() -> dict[str, bool]:
-    """Return what parts do with pruned jobs, such as `{"archived": True}`."""
-    return {name: is_so for part in consoles() if part.pruned for name, is_so in part.pruned().items()}
+    """Return what parts (optional features) do with pruned jobs, such as `{"archived": True}`."""
+    return {name: applies for part in consoles() if part.pruned for name, applies in part.pruned().items()}
 
 
 def after_prune(store: Store) -> None:

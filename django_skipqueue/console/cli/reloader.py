@@ -20,7 +20,7 @@ from ...values.records import NEVER
 from ...worker.loop import Wakeup
 
 LIFELINE_VARIABLE = "SKIPQUEUE_LIFELINE"
-"""Environment variable with the file descriptor of a pipe. When the pipe is closed, the child's supervisor stops."""
+"""Environment variable with the file descriptor of a pipe. The child's supervisor stops when the pipe is closed."""
 
 MODULES_VARIABLE = "SKIPQUEUE_MODULES"
 """Environment variable with the file into which the child writes the paths of its imported modules."""
@@ -46,10 +46,10 @@ class Reloader(autoreload.StatReloader):
         self._lifeline = -1  # the write end of the pipe that keeps the child alive, or -1
         self._stop_signals = 0  # number of signals received
         self._stop_child_at = NEVER
-        self._reloads = False  # the child is ending because code has changed
+        self._is_reloading = False  # the child is ending because code has changed
         self._is_first = True  # no child was reloaded yet
         self._started_at = 0.0  # in seconds since the epoch, like the times of files
-        self._seen: dict[Path, float] = {}  # when each file was last changed
+        self._modified_at: dict[Path, float] = {}  # when each file was last changed
         self._folder = tempfile.TemporaryDirectory(prefix="skipqueue-")  # removed together with this object
         self._modules = Path(self._folder.name) / "modules"
 
@@ -58,18 +58,18 @@ class Reloader(autoreload.StatReloader):
         self._wakeup.on_signals(self._on_stop_signal, (signal.SIGTERM, signal.SIGINT))
         self._wakeup.on_signals(lambda _: None, (signal.SIGCHLD,))
         autoreload.autoreload_started.send(sender=self)  # makes Django add the folders of templates and translations
-        self._changed()
+        self._changed_file()
         self._start()
         while True:
             self._stop_child()
-            code = self._ended()
-            if code is not None and not self._goes_on_after(code):
+            code = self._exit_code_if_ended()
+            if code is not None and not self._continues_after(code):
                 # A child does not handle signals before its supervisor has started, or while Python exits.
                 is_stopped = self._stop_signals and code in (-signal.SIGTERM, -signal.SIGINT)
                 return 0 if is_stopped else code
             if self._stop_signals and self._child is None:
                 return 0
-            if not self._stop_signals and (changed := self._changed()):
+            if not self._stop_signals and (changed := self._changed_file()):
                 self._reload(changed)
             self._wakeup.wait(min(CHECK_INTERVAL, self._stop_child_at - time.monotonic()))
 
@@ -78,8 +78,8 @@ class Reloader(autoreload.StatReloader):
         files = set(super().watched_files(include_globs))
         if self._modules.exists():
             files.update(map(Path, self._modules.read_text().splitlines()))
-        own = (file for file in files if not any(file.is_relative_to(path) for path in INSTALLED))
-        for folder in {file.parent for file in own}:
+        project_files = (file for file in files if not any(file.is_relative_to(path) for path in INSTALLED))
+        for folder in {file.parent for file in project_files}:
             files.update(folder.glob("*.py"))
         yield from files
 
@@ -97,23 +97,23 @@ class Reloader(autoreload.StatReloader):
                 autoreload.DJANGO_AUTORELOAD_ENV: "true",
             },
             pass_fds=[read_end],
-            # Until its supervisor handles signals, the child ignores Ctrl-C: closing the lifeline stops it anyway.
+            # Until its supervisor handles signals, the child ignores Ctrl-C. Closing the lifeline stops it anyway.
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN),  # noqa: PLW1509 (no thread runs here)
         )
         os.close(read_end)
-        self._reloads = False
+        self._is_reloading = False
 
-    def _ended(self) -> int | None:
+    def _exit_code_if_ended(self) -> int | None:
         if self._child is None or self._child.poll() is None:
             return None
         code = self._child.returncode
         self._child, self._stop_child_at = None, NEVER
-        self._let_go()
+        self._close_lifeline()
         return code
 
-    def _goes_on_after(self, code: int) -> bool:
+    def _continues_after(self, code: int) -> bool:
         """Start another child if the child ended for a reload. Returns whether to continue, now or after a change."""
-        if self._reloads and not self._stop_signals:
+        if self._is_reloading and not self._stop_signals:
             self._is_first = False
             self._start()
             return True
@@ -126,19 +126,19 @@ class Reloader(autoreload.StatReloader):
         if self._child is None:
             logs.reloading(_short(changed), None)
             self._start()
-        elif not self._reloads:
+        elif not self._is_reloading:
             logs.reloading(_short(changed), RELOAD_GRACE)
-            self._reloads = True
+            self._is_reloading = True
             self._child.send_signal(signal.SIGTERM)
             self._stop_child_at = time.monotonic() + RELOAD_GRACE
 
-    def _changed(self) -> Path | None:
+    def _changed_file(self) -> Path | None:
         """Return a file that was changed since the last check, or added since the child started."""
         changed = None
         for path, time_changed in self.snapshot_files():
-            if time_changed > self._seen.get(path, self._started_at or NEVER):
+            if time_changed > self._modified_at.get(path, self._started_at or NEVER):
                 changed = path
-            self._seen[path] = time_changed
+            self._modified_at[path] = time_changed
         return changed
 
     # Signals
@@ -153,11 +153,11 @@ class Reloader(autoreload.StatReloader):
         if self._child is None or self._stop_child_at > time.monotonic():
             return
         self._stop_child_at = NEVER
-        if (self._stop_signals >= 2 or self._reloads) and self._child.poll() is None:
+        if (self._stop_signals >= 2 or self._is_reloading) and self._child.poll() is None:
             self._child.send_signal(signal.SIGTERM)
-        self._let_go()
+        self._close_lifeline()
 
-    def _let_go(self) -> None:
+    def _close_lifeline(self) -> None:
         if self._lifeline >= 0:
             os.close(self._lifeline)
             self._lifeline = -1

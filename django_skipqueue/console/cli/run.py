@@ -1,6 +1,6 @@
 """Code that `runworker` and `runrelay` share: their options, their log and its first lines, and running supervisors.
 
-The commands configure logging unless the project does. Each option can also be set by an environment variable.
+Each option can also be set by an environment variable. The commands configure logging if the project does not.
 """
 
 import argparse
@@ -82,22 +82,24 @@ class RunworkerOptions:
 
     def __call__(self, *flags: str, help: str, default: Any = None, **options: Any) -> None:
         variable = _variable(flags[-1])
-        shown = "" if default is None else f"; default: {default}"
+        default_text = "" if default is None else f"; default: {default}"
         # If a default is a string, argparse checks it as if the user had typed it.
-        given = _FromEnvironment(value, variable) if (value := os.environ.get(variable)) else default
-        self._parser.add_argument(*flags, default=given, help=_escaped(f"{help}{shown} [{variable}]"), **options)
+        default_or_variable = _FromEnvironment(value, variable) if (value := os.environ.get(variable)) else default
+        self._parser.add_argument(
+            *flags, default=default_or_variable, help=_escaped(f"{help}{default_text} [{variable}]"), **options
+        )
 
     def flag(self, flag: str, *, help: str) -> None:
         variable = _variable(flag)
-        given = self._is_on(variable)
-        self._parser.add_argument(flag, action="store_true", default=bool(given), help=_escaped(f"{help} [{variable}]"))
+        is_on = self._is_on(variable)
+        self._parser.add_argument(flag, action="store_true", default=bool(is_on), help=_escaped(f"{help} [{variable}]"))
 
     def switch(self, flag: str, *, help: str) -> None:
         """Add an option without a value, and its opposite `--no-…`."""
         variable = _variable(flag)
-        given = self._is_on(variable)
+        is_on = self._is_on(variable)
         self._parser.add_argument(
-            flag, action=argparse.BooleanOptionalAction, default=given, help=_escaped(f"{help} [{variable}]")
+            flag, action=argparse.BooleanOptionalAction, default=is_on, help=_escaped(f"{help} [{variable}]")
         )
 
     def _is_on(self, variable: str) -> bool | None:
@@ -118,6 +120,7 @@ class _FromEnvironment(str):
         return made
 
     name: str
+    """The name of the environment variable."""
 
 
 def wrong(text: str, allowed: str) -> argparse.ArgumentTypeError:
@@ -228,7 +231,7 @@ def for_each_database(
     options: dict[str, Any], kind: type[WorkerOptions] = WorkerOptions, **more: Any
 ) -> list[WorkerOptions]:
     databases = databases_of(options)
-    chosen = kind(
+    worker_options = kind(
         name=options["name"],
         database=databases[0],
         processes=options["processes"],
@@ -240,26 +243,26 @@ def for_each_database(
         **more,
     )
     if len(databases) == 1:
-        return [chosen]
-    return [replace(chosen, database=alias, name=f"{chosen.name}@{alias}") for alias in databases]
+        return [worker_options]
+    return [replace(worker_options, database=alias, name=f"{worker_options.name}@{alias}") for alias in databases]
 
 
 def introduce(workers: Sequence[WorkerOptions], *, does: str, at_once: str, what: str, reloads: bool = False) -> None:
     """Log the first lines: what the command `does`, its processes and databases, `what` it runs, and how to stop it."""
     worker = workers[0]
     processes = counted(worker.processes, "process", "processes")
-    aliases = ", ".join(repr(one.database) for one in workers)
+    aliases = ", ".join(repr(worker_options.database) for worker_options in workers)
     databases = f"on database {aliases}" if len(workers) == 1 else f"on each of the databases {aliases}"
     name = worker.name.removesuffix(f"@{worker.database}") if len(workers) > 1 else worker.name
     interval = f"every {worker.poll_interval:g} s"
-    woken = f"woken by NOTIFY, and {interval}" if worker.listen else f"polling {interval}"
-    reloaded = "restarts when code changes; " if reloads else ""
+    waking_text = f"woken by NOTIFY, and {interval}" if worker.listen else f"polling {interval}"
+    reload_text = "restarts when code changes; " if reloads else ""
     logs.starting(
         [
             f"django_skipqueue {VERSION}: {printable(name)} {does}",
             f"{processes}, {at_once}, {databases}",
             what,
-            f"{woken}; {reloaded}stop with Ctrl-C or SIGTERM",
+            f"{waking_text}; {reload_text}stop with Ctrl-C or SIGTERM",
         ]
     )
 
@@ -286,7 +289,7 @@ def _runners() -> list[Callable[..., int]]:
 def check(workers: Sequence[WorkerOptions]) -> list[QueueUnreachable]:
     """Raise `CommandError` if a database cannot hold a queue. Returns an error for each unreachable database.
 
-    If there is only one database, it must be reachable. If there are several, the reachable ones are served.
+    A single database must be reachable. Of several databases, the worker serves the reachable ones.
     """
     try:
         if len(workers) > 1:

@@ -88,12 +88,12 @@ def _facts(job: Any, call: Redacted, workforce: Workforce) -> dict[str, list[str
 def _history_lines(job: Job, call: Redacted) -> Iterator[str]:
     events = [(entry, _attempt(entry, call, job)) for entry in _objects(job.errors)]
     events += [(entry, _operation(entry, call)) for entry in _objects(job.operations)]
-    dated = [(at, lines) for entry, lines in events if (at := moment_of(entry.get("at")))]
-    dated += [(log.started, _log(log, call, job)) for log in logs_of(job.logs) if log.started and log.lines]
-    for at, (first, *others) in sorted(dated, key=itemgetter(0)):
+    dated_lines = [(at, lines) for entry, lines in events if (at := moment_of(entry.get("at")))]
+    dated_lines += [(log.started, _log(log, call, job)) for log in logs_of(job.logs) if log.started and log.lines]
+    for at, (first, *other_lines) in sorted(dated_lines, key=itemgetter(0)):
         yield ""
         yield printable(f"{shown_time(at)}  {first}")
-        yield from (f"    {printable(line)}" for line in others)
+        yield from (f"    {printable(line)}" for line in other_lines)
 
 
 def _attempts(job: Job) -> str:
@@ -104,21 +104,21 @@ def _attempts(job: Job) -> str:
 
 
 def _attempt(entry: dict[str, Any], call: Redacted, job: Job) -> list[str]:
-    took = entry.get("duration_ms")
-    after = f" after {in_words(took / 1000)}" if isinstance(took, int | float) else ""
+    milliseconds = entry.get("duration_ms")
+    duration_text = f" after {in_words(milliseconds / 1000)}" if isinstance(milliseconds, int | float) else ""
     worker = f" on {worker_name(entry['worker'])}" if isinstance(entry.get("worker"), str) else ""
     text = entry.get("traceback") or f"{entry.get('exception', '')}: {entry.get('message', '')}"
     ended_at = moment_of(entry.get("at"))
     number = number_of_attempt(job, entry.get("attempt"), ended_at) or ""
     end = "cancelled" if was_cancelled(job, ended_at) else "failed"
-    return [f"attempt {number} {end}{after}{worker}", *call.text(str(text)).rstrip().splitlines()]
+    return [f"attempt {number} {end}{duration_text}{worker}", *call.text(str(text)).rstrip().splitlines()]
 
 
 def _operation(entry: dict[str, Any], call: Redacted) -> list[str]:
-    by = f" by {entry['by']}" if entry.get("by") else ""
-    reason = f": {entry['reason']}" if entry.get("reason") else ""
-    times = f", {entry['times']} times in a row" if entry.get("times", 1) != 1 else ""
-    return [call.text(f"{entry.get('verb', '')}{by}{times}{reason}")]
+    by_text = f" by {entry['by']}" if entry.get("by") else ""
+    reason_text = f": {entry['reason']}" if entry.get("reason") else ""
+    times_text = f", {entry['times']} times in a row" if entry.get("times", 1) != 1 else ""
+    return [call.text(f"{entry.get('verb', '')}{by_text}{times_text}{reason_text}")]
 
 
 def _log(log: AttemptLog, call: Redacted, job: Job) -> list[str]:
@@ -126,10 +126,10 @@ def _log(log: AttemptLog, call: Redacted, job: Job) -> list[str]:
     if log.dropped:
         lines.append(f"… {log.dropped} earlier lines were not kept")
     for line in log.lines:
-        at = f"{shown_time(line.at)} " if line.at else ""
+        time_text = f"{shown_time(line.at)} " if line.at else ""
         source = f" {line.logger}" if line.logger else ""
-        first, *others = call.text(line.message).splitlines() or [""]
-        lines += [f"{at}{line.level}{source} {first}", *(f"    {other}" for other in others)]
+        first, *other_lines = call.text(line.message).splitlines() or [""]
+        lines += [f"{time_text}{line.level}{source} {first}", *(f"    {other_line}" for other_line in other_lines)]
     return lines
 
 

@@ -1,6 +1,6 @@
 """`skipqueue status`: show the queues, the workers and the jobs, once or repeatedly.
 
-Every count stops at a maximum, so ten million jobs take no longer than a thousand.
+Every count stops at a maximum, so counting ten million jobs takes no longer than counting a thousand jobs.
 """
 
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ from .verdict import show_verdict
 FAILED_IN_LAST_HOUR = "failed_in_last_hour"
 
 OUTSIDE_QUEUES = [*(status for status in WAITING if status not in (Status.SCHEDULED, Status.QUEUED)), Status.FAILED]
-"""The statuses that the list of queues does not count, without `scheduled`, whose retries are counted apart."""
+"""The statuses to count apart from the queues, except `scheduled`: its retries and first attempts are separate."""
 
 
 @dataclass(frozen=True)
@@ -101,16 +101,16 @@ def _show(console: Console, snapshot: Snapshot, *, in_json: bool) -> None:
         console.line("No job is queued or running, and none has ended lately.")
     console.line()
     jobs = snapshot.jobs
-    last_hour = in_full(jobs[FAILED_IN_LAST_HOUR])
-    texts = [f"{in_full(count)} {name}" for name, count in jobs.items() if name != FAILED_IN_LAST_HOUR]
-    console.line(f"Jobs: {', '.join(texts)} ({last_hour} in the last hour).")
-    late = [
+    failed_in_last_hour = in_full(jobs[FAILED_IN_LAST_HOUR])
+    count_texts = [f"{in_full(count)} {name}" for name, count in jobs.items() if name != FAILED_IN_LAST_HOUR]
+    console.line(f"Jobs: {', '.join(count_texts)} ({failed_in_last_hour} in the last hour).")
+    late_workers = [
         f"{worker.name} {worker.state} for {in_words(worker.age.total_seconds())}"
         for worker in snapshot.workforce.late_or_stale[:5]
     ]
     numbers = ", ".join(f"{number} {state}" for state, number in snapshot.workforce.by_state.items())
-    named = f" ({', '.join(late)})" if late else ""
-    console.line(printable(f"Workers: {numbers}{named}."))
+    late_workers_text = f" ({', '.join(late_workers)})" if late_workers else ""
+    console.line(printable(f"Workers: {numbers}{late_workers_text}."))
     for part in snapshot.parts:
         for line in part.lines:
             console.line(printable(line))
@@ -123,8 +123,11 @@ def _queued(queue: QueueState) -> str:
 def _note(queue: QueueState) -> str:
     if pause := queue.pause:
         until = f"until {shown_time(pause.paused_until)}" if pause.paused_until else "until it is resumed"
-        by, reason = f" by {pause.paused_by}" if pause.paused_by else "", f": {pause.reason}" if pause.reason else ""
-        return Coloured(f"paused {until}{by}{reason}", YELLOW)
+        by_text, reason_text = (
+            f" by {pause.paused_by}" if pause.paused_by else "",
+            f": {pause.reason}" if pause.reason else "",
+        )
+        return Coloured(f"paused {until}{by_text}{reason_text}", YELLOW)
     return Coloured(queue.note, YELLOW if queue.workers else RED)
 
 

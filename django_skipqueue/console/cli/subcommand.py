@@ -49,7 +49,7 @@ class Subcommand:
     help: str
     """One sentence, without a full stop."""
     needs_all = False
-    """With several databases: whether the answer is yes only if it is yes for all of them, rather than for any."""
+    """With several databases, whether the answer is yes only if it is yes for all databases, rather than for any."""
 
     def add_arguments(self, parser: CommandParser) -> None:
         """Declare the options."""
@@ -67,16 +67,16 @@ class Subcommand:
 
     def execute(self, console: Console, **options: Any) -> Exit:
         """Run in the chosen database, in the databases of the ids, or in all of them. Return the worst exit code."""
-        parts = self._parts(options)
-        if len(parts) == 1:
-            return self._execute(parts[0][0], console, **parts[0][1])
+        options_by_database = self._options_by_database(options)
+        if len(options_by_database) == 1:
+            return self._execute(options_by_database[0][0], console, **options_by_database[0][1])
         codes: list[int] = []
-        for alias, part in parts:
+        for alias, options_of_database in options_by_database:
             console.database = alias
             if not options.get("json"):
-                console.line(f"{'' if alias == parts[0][0] else chr(10)}Database {printable(alias)}")
+                console.line(f"{'' if alias == options_by_database[0][0] else chr(10)}Database {printable(alias)}")
             try:
-                codes.append(self._execute(alias, console, **part))
+                codes.append(self._execute(alias, console, **options_of_database))
             except CommandError as error:
                 console.say(f"{alias}: {error}")
                 codes.append(error.returncode)
@@ -88,25 +88,27 @@ class Subcommand:
         is_no = (any if self.needs_all else all)(code == Exit.NEGATIVE for code in codes)
         return Exit.NEGATIVE if is_no else Exit.DONE
 
-    def _parts(self, options: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+    def _options_by_database(self, options: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
         """Return the databases, each with its options. Every database only gets the ids of its own jobs."""
-        home, ids = chosen_database(options), options.get("ids") or []
+        default_alias, ids = chosen_database(options), options.get("ids") or []
         if ids:
             unnamed = [id for id in ids if getattr(id, "database", None) is None]
-            if unnamed and options["database"] is None and len(served := chosen_or_all()) > 1:
-                handles = " or ".join(
-                    handle_of(alias, unnamed[0]) for alias in served
-                )  # an id without a database is ambiguous
+            # Ids are only unique within a database, so an id without a database is ambiguous.
+            if unnamed and options["database"] is None and len(aliases_served := chosen_or_all()) > 1:
+                handles = " or ".join(handle_of(alias, unnamed[0]) for alias in aliases_served)
                 raise CommandError(
                     f"There are several queue databases. Use {handles}, or --database.", returncode=Exit.USAGE
                 )
-            aliases = dict.fromkeys(getattr(id, "database", None) or home for id in ids)
+            aliases = dict.fromkeys(getattr(id, "database", None) or default_alias for id in ids)
             return [
-                (alias, options | {"ids": [id for id in ids if (getattr(id, "database", None) or home) == alias]})
+                (
+                    alias,
+                    options | {"ids": [id for id in ids if (getattr(id, "database", None) or default_alias) == alias]},
+                )
                 for alias in aliases
             ]
         is_for_all = options["database"] is None and self.goes_over_all(options)
-        return [(alias, options) for alias in (chosen_or_all() if is_for_all else (home,))]
+        return [(alias, options) for alias in (chosen_or_all() if is_for_all else (default_alias,))]
 
     def _execute(self, alias: str, console: Console, **options: Any) -> Exit:
         """Run on a separate connection. Turn a database error into a `CommandError` with one sentence."""
@@ -151,8 +153,8 @@ class Watchable(Subcommand):
             raise CommandError("--watch only shows a list, so it cannot be used with a verb.", returncode=Exit.USAGE)
         code = Exit.DONE
         with suppress(KeyboardInterrupt):  # Ctrl-C ends the loop
-            while (shown := super().execute(console, **options)) != Exit.INTERRUPTED:
-                code = shown
+            while (new_code := super().execute(console, **options)) != Exit.INTERRUPTED:
+                code = new_code
                 console.flush()
                 sleep(interval.total_seconds())
                 if not options["json"]:
@@ -186,19 +188,21 @@ class Dispatcher(BaseCommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         _add_skip_checks(parser)
-        added = parser.add_subparsers(dest="subcommand", metavar="SUBCOMMAND")
+        subparsers = parser.add_subparsers(dest="subcommand", metavar="SUBCOMMAND")
         for subcommand in sorted(self.subcommands, key=lambda subcommand: subcommand.name):
             text = subcommand.help
-            own: Any = added.add_parser(subcommand.name, help=text, description=f"{text}.".replace("..", "."))
-            subcommand.add_arguments(own)
-            subcommand.add_common_arguments(own)
-            _add_djangos(own)
+            subparser: Any = subparsers.add_parser(
+                subcommand.name, help=text, description=f"{text}.".replace("..", ".")
+            )
+            subcommand.add_arguments(subparser)
+            subcommand.add_common_arguments(subparser)
+            _add_django_options(subparser)
 
     def handle(self, *args: Any, subcommand: str | None, **options: Any) -> None:
         if subcommand is None:
             names = ", ".join(sorted(subcommand.name for subcommand in self.subcommands))
             raise CommandError(f"Give a subcommand: {names}.", returncode=Exit.USAGE)
-        chosen = next(one for one in self.subcommands if one.name == subcommand)
+        chosen = next(candidate for candidate in self.subcommands if candidate.name == subcommand)
         colour = False if options["no_color"] else True if options["force_color"] else None
         console = Console(self, colour=colour)
         try:
@@ -212,7 +216,7 @@ class Dispatcher(BaseCommand):
 
 
 class Alias(Subcommand):
-    """Offers another command of this package as a subcommand, which no other app's command can shadow."""
+    """Offers another command of this package as a subcommand, because another app's command may have the same name."""
 
     def __init__(self, name: str, command: type[BaseCommand]) -> None:
         self.name = name
@@ -230,7 +234,7 @@ class Alias(Subcommand):
         return Exit.DONE
 
 
-def _add_djangos(parser: CommandParser) -> None:
+def _add_django_options(parser: CommandParser) -> None:
     """Also accept Django's options after the subcommand. A default would overwrite an option given before it."""
     add, absent = parser.add_argument, argparse.SUPPRESS
     add("--version", action="version", version=django.get_version(), help="show the version of Django")

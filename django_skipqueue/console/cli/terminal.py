@@ -23,7 +23,7 @@ from django.utils.timezone import is_aware, localtime
 from ...events.log_format import printable, wants_colour
 
 RED, GREEN, YELLOW, BLUE, DIM = "31", "32", "33", "34", "2"
-"""ANSI codes."""
+"""The ANSI codes of colours."""
 
 GAP = "  "
 """The space between two columns."""
@@ -34,11 +34,12 @@ NARROWEST = 20
 
 class Coloured(str):
     code: str
+    """The ANSI code of the colour."""
 
     def __new__(cls, text: str, code: str) -> "Coloured":
-        made = super().__new__(cls, text)
-        made.code = code
-        return made
+        coloured = super().__new__(cls, text)
+        coloured.code = code
+        return coloured
 
 
 def aligned(
@@ -53,11 +54,11 @@ def aligned(
     cells = [[Coloured(heading, DIM) for heading in headings]]
     cells += ([Coloured(printable(cell), getattr(cell, "code", "")) for cell in row] for row in rows)
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    before_last = sum(widths[:-1]) + len(GAP) * (len(widths) - 1)
+    width_before_last = sum(widths[:-1]) + len(GAP) * (len(widths) - 1)
     for row in cells:
-        longest = len(row[-1]) if width is None else max(width - before_last, NARROWEST)
-        if len(row[-1]) > longest:
-            row[-1] = Coloured(f"{row[-1][: longest - 1]}…", row[-1].code)
+        most_characters = len(row[-1]) if width is None else max(width - width_before_last, NARROWEST)
+        if len(row[-1]) > most_characters:
+            row[-1] = Coloured(f"{row[-1][: most_characters - 1]}…", row[-1].code)
         padded = []
         for heading, cell, size in zip(headings, row, widths, strict=True):
             text = f"\x1b[{cell.code}m{cell}\x1b[0m" if colour and cell.code and cell else str(cell)
@@ -192,8 +193,8 @@ def until_interrupted() -> Iterator[Callable[[], bool]]:
         is_interrupted = True
         signal.signal(number, signal.default_int_handler)
 
-    before = signal.signal(signal.SIGINT, interrupt)
+    previous_handler = signal.signal(signal.SIGINT, interrupt)
     try:
         yield lambda: is_interrupted
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.signal(signal.SIGINT, previous_handler)

@@ -46,6 +46,6 @@ def show_verdict(console: Console, verdict: Verdict) -> None:
 
 
 def in_a_sentence(finding: Finding) -> str:
-    """The problem as one line, such as `CRITICAL: No worker is alive, and jobs wait (for 3m12s)`."""
-    lasts = "" if finding.seconds is None else f" (for {in_words(finding.seconds)})"
-    return printable(f"{finding.severity.upper()}: {finding.title}{lasts}")
+    """Return the problem as one line, such as `CRITICAL: No worker is alive, and jobs wait (has lasted 3m12s)`."""
+    duration_text = "" if finding.seconds is None else f" (has lasted {in_words(finding.seconds)})"
+    return printable(f"{finding.severity.upper()}: {finding.title}{duration_text}")

@@ -25,13 +25,13 @@ def _state(worker: ListedWorker) -> str:
 
 
 def _slots(worker: ListedWorker) -> str:
-    """Return the busy slots: threads and coroutines. A process without slots hands its jobs over."""
-    threads, coroutines, ahead = worker.busy
+    """Return the busy slots: threads and coroutines. A process without slots hands its jobs over to another system."""
+    threads, coroutines, claimed_ahead = worker.busy
     slots = worker.row.concurrency
     if not slots:
         return f"{sum(worker.held.tasks.values()):,} on their way"
     busy = f"{threads}/{slots}" + (f" + {coroutines}/{slots} async" if coroutines else "")
-    return f"{busy}, {ahead} ahead" if ahead else busy
+    return f"{busy}, {claimed_ahead} ahead" if claimed_ahead else busy
 
 
 def _runs_now(worker: ListedWorker) -> str:
@@ -41,13 +41,13 @@ def _runs_now(worker: ListedWorker) -> str:
 
 
 def _job(worker: ListedWorker, *, id: int, task: str, since: str) -> str:
-    began = moment_of(since)
-    ran = f" for {in_words((worker.now - began).total_seconds())}" if began else ""
-    return f"{task.rpartition('.')[2] or task} {id}{ran}"
+    started_at = moment_of(since)
+    running_time = f" for {in_words((worker.now - started_at).total_seconds())}" if started_at else ""
+    return f"{task.rpartition('.')[2] or task} {id}{running_time}"
 
 
 class Workers(FactList[ListedWorker]):
-    """A verb only sends a request. The worker, or its supervisor, reacts within about a second."""
+    """Lists workers. A verb only sends a request; the worker or its supervisor reacts within about a second."""
 
     name = "workers"
     help = "List the workers with their running jobs, or ask one to restart or stop"

@@ -28,7 +28,7 @@ MOST_SERIES = 200
 """The maximum number of queues, and of pairs of queue and task, that have series of their own."""
 
 OTHER_LABEL = "(other)"
-"""The label for all other queues, or pairs, together."""
+"""The label of the series that adds up all other queues, or all other pairs."""
 
 T = TypeVar("T")
 
@@ -38,25 +38,25 @@ Values: TypeAlias = Mapping[tuple[str, ...], Value]
 
 @dataclass(frozen=True)
 class Scraped:
-    """Metrics that one function reads in its own transaction, so that its failure does not affect other metrics."""
+    """Metrics that one function reads in its own transaction, so that other metrics are served even if it fails."""
 
     name: str
     collect: Callable[[Any], Iterator[Family]]
-    """Called with the `Store`."""
+    """The function that reads the metrics with a `Store`."""
     metrics: tuple[Metric, ...] = ()
 
 
 def measured(name: str, *metrics: Metric) -> Callable[[Callable[[Store], Iterator[Values]]], Scraped]:
     """Decorate a function that yields the values of these metrics, in their order."""
 
-    def made(read: Callable[[Store], Iterator[Values]]) -> Scraped:
+    def decorate(read: Callable[[Store], Iterator[Values]]) -> Scraped:
         def collect(store: Store) -> Iterator[Family]:
             for metric, values in zip(metrics, read(store), strict=True):
                 yield Family(metric, dict(values))
 
         return Scraped(name, collect, metrics)
 
-    return made
+    return decorate
 
 
 def bounded(ordered: Iterable[tuple[tuple[str, ...], T]]) -> Iterator[tuple[tuple[str, ...], T]]:
@@ -67,17 +67,17 @@ def bounded(ordered: Iterable[tuple[tuple[str, ...], T]]) -> Iterator[tuple[tupl
 
 def gauges(name: str, facts: Iterable[Fact[T]], read: Callable[[Store], Iterable[tuple[str, T]]]) -> Scraped:
     """Make gauges from facts. `read` returns pairs of label value and subject, the most important subjects first."""
-    measures = [(fact, fact.metric) for fact in facts if fact.metric]
+    facts_with_metrics = [(fact, fact.metric) for fact in facts if fact.metric]
 
     def collect(store: Store) -> Iterator[Family]:
         subjects_by_labels: dict[tuple[str, ...], list[T]] = defaultdict(list)
         for labels, subject in bounded(((value,), subject) for value, subject in read(store)):
             subjects_by_labels[labels].append(subject)
-        for fact, metric in measures:
+        for fact, metric in facts_with_metrics:
             values = {labels: series_of(fact, subjects) for labels, subjects in subjects_by_labels.items()}
             yield Family(metric, {labels: value for labels, value in values.items() if value is not None})
 
-    return Scraped(name, collect, tuple(metric for _, metric in measures))
+    return Scraped(name, collect, tuple(metric for _, metric in facts_with_metrics))
 
 
 def _queue(*names: str) -> list[Fact[QueueState]]:
@@ -86,11 +86,11 @@ def _queue(*names: str) -> list[Fact[QueueState]]:
 
 def _queues(store: Store) -> Iterable[tuple[str, QueueState]]:
     """Return the state of each known queue, the busiest first. A queue without jobs has zeros."""
-    busy = queues_now(store, **SCRAPED_QUEUES)
-    now = {queue.name: queue for queue in busy}
+    busy_queues = queues_now(store, **SCRAPED_QUEUES)
+    queues_by_name = {queue.name: queue for queue in busy_queues}
     for name in (name for part in consoles() if part.known_queues for name in part.known_queues(store, MOST_SERIES)):
-        now.setdefault(name, QueueNow(name))
-    busiest = sorted(now.values(), key=lambda queue: -queue.queued - queue.running)
+        queues_by_name.setdefault(name, QueueNow(name))
+    busiest = sorted(queues_by_name.values(), key=lambda queue: -queue.queued - queue.running)
     return ((queue.name, QueueState(queue)) for queue in busiest)
 
 

@@ -23,7 +23,7 @@ from ..parts import consoles
 from .catalogue import SCRAPED, Scraped
 
 PART_SECONDS, LEAST_PART_SECONDS = 1.0, 0.1
-"""The statement timeout of one `Scraped`, and its shortest timeout if earlier ones were slow."""
+"""The statement timeout of one `Scraped`, and its shortest timeout if the earlier `Scraped` were slow."""
 
 SCRAPE_SECONDS = 5.0
 """The longest time for all metrics in seconds. Prometheus waits for ten seconds."""
@@ -41,13 +41,13 @@ def scraped() -> tuple[Scraped, ...]:
 
 
 def metrics() -> tuple[Metric, ...]:
-    """Return every metric: of the scrape itself, of the core, and of all parts."""
+    """Return the metrics about the scrape itself, and the metrics of the core and of all parts."""
     return (DATABASE_UP, ERROR, SCRAPE_TIME, *(metric for part in scraped() for metric in part.metrics))
 
 
 def scrape(store: Store) -> Iterator[Family]:
     """Read all metrics now. Raises no database error, but sets `skipqueue_scrape_error` for missing metrics."""
-    began, parts = time.perf_counter(), scraped()
+    started_at, parts = time.perf_counter(), scraped()
     budget = TimeBudget(SCRAPE_SECONDS, parts=len(parts), most=PART_SECONDS, least=LEAST_PART_SECONDS)
     errors = Family(ERROR)
     is_lost = False
@@ -55,11 +55,11 @@ def scrape(store: Store) -> Iterator[Family]:
         families = None if is_lost else _collected(part, store, budget.share())
         errors.values[part.name,] = int(families is None)
         if families is None and not is_lost:
-            # If the host does not answer, the remaining parts are skipped: each would only time out.
+            # If the host does not answer, skip the remaining parts, because each would only time out.
             is_lost = store.connection.connection is None or not store.connection.is_usable()
         yield from families or ()
     yield errors
-    yield Family(SCRAPE_TIME, {(): time.perf_counter() - began})
+    yield Family(SCRAPE_TIME, {(): time.perf_counter() - started_at})
 
 
 def _collected(part: Scraped, store: Store, seconds: float) -> list[Family] | None:

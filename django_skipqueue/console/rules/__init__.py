@@ -1,4 +1,5 @@
-"""The rules of the doctor and of the verdict: each finds problems of the queue or its database, and says what to do.
+"""The rules of the doctor and of the verdict. Each finds problems of the queue or its database, and says what to do.
 
-Invariant: a rule changes nothing, reads no more rows than the `LIMIT` of its statement, and cannot break another rule.
+A rule does not change the database, and reads no more rows than its statement's `LIMIT`. If a rule fails, the other
+rules are still applied.
 """

@@ -1,4 +1,4 @@
-"""Apply the rules, each in a short transaction of its own; to several databases at once."""
+"""Apply the rules, each in a short transaction of its own. Several databases are examined at the same time."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -28,32 +28,32 @@ RULES = (MIGRATIONS, *JOB_AND_WORKER_RULES, *LOCK_RULES, *SERVER_RULES, *TABLE_R
 """The rules of the console. Findings of one severity keep this order."""
 
 RULE_SECONDS, LEAST_RULE_SECONDS = 1.0, 0.1
-"""The statement timeout of a rule, and the least timeout that it has when other rules were slow."""
+"""The statement timeout of a rule, and its shortest timeout if earlier rules were slow."""
 
 EXAMINATION_SECONDS, VERDICT_SECONDS = 10.0, 1.0
-"""Seconds for all rules, since the page of the doctor is one request; and for the rules of the verdict."""
+"""The longest time in seconds for all rules, because the doctor's page is one request, and for the verdict's rules."""
 
 EXAMINATION_CONNECT_SECONDS, VERDICT_CONNECT_SECONDS, EXAMINATION_SPARE_SECONDS = 2.0, 0.5, 1.0
-"""Seconds to reach each of several databases, for all rules or for the verdict; and for the last rules of the slowest
-database."""
+"""With several databases, the seconds to connect to each for all rules, the seconds to connect for the verdict's rules,
+and the seconds that the slowest database has for its last rules."""
 
 
 def all_rules() -> tuple[Rule, ...]:
-    """The rules of the console and of the parts."""
+    """Return the rules of the console and of the parts, which are optional features."""
     return (*RULES, *(rule for console in consoles() for rule in console.rules))
 
 
 def rules_of(alias: str) -> tuple[Rule, ...]:
-    """The rules for a database, without the rules that the setting turns off."""
-    concerned = (rule for rule in all_rules() if rule.concerns is None or rule.concerns(alias))
-    return tuple(rule for rule in concerned if settings.rules.get(rule.code, rule) is not None)
+    """Return the rules for a database, except the rules that the setting `RULES` turns off."""
+    rules = (rule for rule in all_rules() if rule.concerns is None or rule.concerns(alias))
+    return tuple(rule for rule in rules if settings.rules.get(rule.code, rule) is not None)
 
 
 def examine(store: Store, *, only_watched: bool = False, seconds: float | None = None) -> list[Finding]:
-    """Apply the rules on this thread's connection. Returns the findings, the worst first, one at least for each rule.
+    """Apply the rules on this thread's connection. Return the findings, the worst first, at least one for each rule.
 
-    If a rule finds nothing, it yields a finding of the severity "ok". If a rule fails, its finding says so, unless
-    migrations are missing. `seconds`: for all rules; each has a tenth of a second or more.
+    If a rule finds no problem, its finding has the severity "ok". If a rule fails, its finding says so, unless
+    migrations are missing. `seconds` is the time for all rules together.
     """
     *_, findings = examine_in_steps(store, only_watched=only_watched, seconds=seconds)
     return findings or []
@@ -62,9 +62,12 @@ def examine(store: Store, *, only_watched: bool = False, seconds: float | None =
 def examine_in_steps(
     store: Store, *, only_watched: bool = False, seconds: float | None = None
 ) -> Iterator[list[Finding] | None]:
-    """Do what `examine` does. Yields `None` after each rule, for the caller to do other work; then the findings."""
+    """Do what `examine` does in steps, between which the caller can do other work.
+
+    Yield `None` after each rule, and finally the findings.
+    """
     if problem := engine_problem(store.alias):
-        yield _of(store.alias, [_unusable(problem.message, problem.hint)])
+        yield _with_commands(store.alias, [_unusable(problem.message, problem.hint)])
         return
     findings: list[Finding] = []
     rules = [rule for rule in rules_of(store.alias) if rule.is_watched or not only_watched]
@@ -76,72 +79,88 @@ def examine_in_steps(
         for rule in rules:
             findings += _apply(rule, store, budget.share())
             yield None
-        if any(each.code == "check-failed" for each in findings):
-            missing = _apply(MIGRATIONS, store, RULE_SECONDS)
-            if missing[0].is_problem:  # what failed, failed for want of tables or columns
-                ours = ("check-failed", MIGRATIONS.code)
-                findings = [*missing, *(each for each in findings if each.code not in ours)]
+        if any(finding.code == "check-failed" for finding in findings):
+            migration_findings = _apply(MIGRATIONS, store, RULE_SECONDS)
+            if migration_findings[0].is_problem:  # the other rules failed because tables or columns are missing
+                replaced_codes = ("check-failed", MIGRATIONS.code)
+                findings = [
+                    *migration_findings,
+                    *(finding for finding in findings if finding.code not in replaced_codes),
+                ]
         findings = _with_since(store, findings)
     except Error as error:
         findings.append(_unusable(in_a_line(error)))
-    yield _of(store.alias, findings)
+    yield _with_commands(store.alias, findings)
 
 
 def examine_at_once(aliases: Sequence[str], *, only_watched: bool = False) -> list[Finding]:
-    """The findings of these databases, the worst first; of one severity, the findings of each database together."""
+    """Return the findings of these databases, sorted by severity, then by database."""
     connect_seconds = VERDICT_CONNECT_SECONDS if only_watched else EXAMINATION_CONNECT_SECONDS
     seconds = VERDICT_SECONDS if only_watched else EXAMINATION_SECONDS
-    found = read_at_once(
+    findings_by_alias = read_at_once(
         [alias for alias in aliases if engine_problem(alias) is None],
         partial(examine, only_watched=only_watched),
         connect_seconds=connect_seconds,
         seconds=connect_seconds + seconds + EXAMINATION_SPARE_SECONDS,
     )
     silence = gettext("It cannot be reached, or does not answer in time.")
-    # of a database that was not asked, `examine` says what is wrong with its setting
-    of_all = (
-        found[alias] or _of(alias, [_unusable(silence)]) if alias in found else examine(Store(alias))
+    # A database with a wrong setting was not read, and `examine` returns what is wrong with the setting.
+    findings_of_databases = (
+        findings_by_alias[alias] or _with_commands(alias, [_unusable(silence)])
+        if alias in findings_by_alias
+        else examine(Store(alias))
         for alias in aliases
     )
-    return _by_weight(each for findings in of_all for each in findings)
+    return _by_severity(finding for findings in findings_of_databases for finding in findings)
 
 
-def _of(alias: str, findings: Iterable[Finding]) -> list[Finding]:
-    """The findings, the worst first, with commands of the shell.
+def _with_commands(alias: str, findings: Iterable[Finding]) -> list[Finding]:
+    """Return the findings, the worst first, with shell commands instead of SQL.
 
     If several databases hold queues, each finding names its database.
     """
     database = alias if settings.serves_several else ""
-    return _by_weight(replace(each, database=database, command=shell_command(each.command, alias)) for each in findings)
+    return _by_severity(
+        replace(finding, database=database, command=shell_command(finding.command, alias)) for finding in findings
+    )
 
 
-def _by_weight(findings: Iterable[Finding]) -> list[Finding]:
+def _by_severity(findings: Iterable[Finding]) -> list[Finding]:
     return sorted(findings, key=lambda finding: finding.severity.rank)
 
 
 def _with_since(store: Store, findings: list[Finding]) -> list[Finding]:
-    """The findings. If a rule does not know since when, the finding has the time since when a part knows of it.
+    """Add to the findings since when the problems exist, and for how many seconds.
 
-    The database's clock says how long a problem lasts, because the clock of this machine may differ.
+    If the rule does not know since when a problem exists, a part may know it. The duration is measured by the
+    database's clock, because the clock of this machine may differ.
     """
-    problems = [each for each in findings if each.is_problem]
+    problems = [finding for finding in findings if finding.is_problem]
     if not problems:
         return findings
-    known: dict[tuple[str, str], datetime] = {}
+    known_since: dict[tuple[str, str], datetime] = {}
     with short_transaction(store, RULE_SECONDS):
-        if not all(each.since for each in problems):
-            known = {key: at for each in consoles() if each.known_since for key, at in each.known_since(store).items()}
+        if not all(problem.since for problem in problems):
+            known_since = {
+                key: at for part in consoles() if part.known_since for key, at in part.known_since(store).items()
+            }
         now = database_time(store)
-    dated = [each if each.since else replace(each, since=known.get((each.code, each.subject))) for each in findings]
-    return [replace(each, seconds=_passed(each.since, now)) if each.since else each for each in dated]
+    dated_findings = [
+        finding if finding.since else replace(finding, since=known_since.get((finding.code, finding.subject)))
+        for finding in findings
+    ]
+    return [
+        replace(finding, seconds=_seconds_since(finding.since, now)) if finding.since else finding
+        for finding in dated_findings
+    ]
 
 
-def _passed(since: datetime, now: datetime) -> float:
+def _seconds_since(since: datetime, now: datetime) -> float:
     return max((now - since).total_seconds(), 0.0)
 
 
 def _apply(rule: Rule, store: Store, seconds: float) -> list[Finding]:
-    """The findings of one rule. Raises the error of the rule if the connection was lost with it."""
+    """Return the findings of one rule. Raise the rule's error if the connection was lost."""
     try:
         with short_transaction(store, seconds):
             return rule.findings(store)

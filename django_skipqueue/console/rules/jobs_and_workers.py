@@ -72,8 +72,8 @@ ORDER BY task
 LIMIT 1000
 """
 
-# long-job → the jobs that have run for longer than `seconds`, the longest first. Jobs outside of the workers are left
-# out: nobody knows how long such a job has run, and how long it has waited there. Index: recover.
+# long-job → the jobs that have run for longer than `seconds`, the longest first. Jobs that an external system runs are
+# left out, because it is unknown how long they have run. Index: recover.
 LONG_JOBS = """
 SELECT id, task, locked_by, date_part('epoch', statement_timestamp() - locked_at) AS age
 FROM skipqueue_job
@@ -86,7 +86,7 @@ LIMIT 100
 """
 
 # orphaned-job → running jobs that were claimed longer than `seconds` ago, and whose worker has written no heartbeat
-# within `seconds`. Jobs outside of the workers are left out. Index: recover.
+# within `seconds`. Jobs that an external system runs are left out. Index: recover.
 ORPHANED_JOBS = """
 SELECT id, task, locked_by, date_part('epoch', statement_timestamp() - locked_at) AS age
 FROM (
@@ -112,11 +112,11 @@ LIMIT 100
 
 _IS_KEYED = " OR ".join(f"{key} IS NOT NULL" for key in KEY_COLUMNS.values()) or "false"
 
-# long-wait → of each queue the job that has been due for the longest time, if that is `seconds` at least: the queue,
-# the job, since when it is due, and the time. A job with the key of a gate is not looked at: it may have waited at its
-# gate. Nor is a job whose row is newer than the last heartbeat of a live worker: another gate has just admitted the
-# job, or somebody has just released or recovered it, so no worker may have had the time to claim it. 2,000 pairs of a
-# queue and a priority are looked at. Index: claim, one probe for each pair.
+# long-wait → for each queue, the job that has been due longest, if it has been due for at least `seconds`: the queue,
+# the job's id, since when the job is due, and the time. A job with a key, such as a limit's, is left out, because it
+# may have waited for this limit. A job whose row is newer than the last heartbeat of a live worker is left out too: the
+# job was admitted, released or recovered just now, so no worker may have had the time to claim it. Reads at most 2,000
+# pairs of queue and priority. Index: claim, one probe for each pair.
 OLDEST_WAITING = joined(
     """
 WITH RECURSIVE head AS (
@@ -156,13 +156,13 @@ LIMIT 2000
 )
 
 MOST_IDS = 50
-"""Ids in a command, at most."""
+"""A command contains at most this many ids."""
 
 MOST_SUBJECTS_NAMED = 5
-"""How many jobs, tasks, queues or workers one finding names, at most."""
+"""A finding names at most this many jobs, tasks or queues."""
 
 MOST_JOBS_OF_FINDING = 100
-"""How many jobs a statement returns, at most."""
+"""A statement returns at most this many jobs."""
 
 LONG_RUN_SECONDS = 3_600.0
 """Seconds that a job may run before it is reported."""
@@ -173,19 +173,26 @@ PRUNE_LAG_SECONDS = 3_600.0
 LONGEST_WAIT = Threshold("long-wait", 300.0, "seconds", has_queues=True)
 
 USUAL_WAIT_FACTOR = 1.5
-"""By which factor a job may wait longer than jobs of its queue usually do at this hour."""
+"""A job may wait longer by this factor than the jobs of its queue usually wait at this hour."""
 
 SECOND_LOOK = 0.05
-"""Seconds after which a job is looked for again: the commit of a long transaction may just have shown the job."""
+"""Seconds until a job is looked for again, because a long transaction may have committed the job only just now.
+
+Nothing in the database tells this at one look: PostgreSQL does not store when a transaction was committed, unless
+`track_commit_timestamp` is on, and the job's times and its transaction id are from before the commit.
+
+Nothing in the database tells this at one look: PostgreSQL does not store when a transaction was committed, unless
+`track_commit_timestamp` is on, and the job's times and its transaction id are from before the commit.
+"""
 
 MOST_WORKERS_NAMED = 10
-"""How many workers one finding names, at most."""
+"""A finding names at most this many workers."""
 
 MOST_QUEUES_NAMED = 20
-"""How many queues have findings of one rule, at most."""
+"""A rule has findings about at most this many queues."""
 
 MOST_QUEUED_OF_FINDING = 1_000
-"""How many queued jobs of a queue are counted, at most."""
+"""At most this many queued jobs of a queue are counted."""
 
 
 def unknown_tasks(store: Store) -> Iterator[Finding]:
@@ -198,7 +205,8 @@ def unknown_tasks(store: Store) -> Iterator[Finding]:
             Severity.WARNING,
             gettext("Jobs of %(task)s have waited since %(time)s, %(number)s in all, and the task is not registered"),
             gettext(
-                "A worker with the code of this process cannot run them. Tasks that are not registered: %(tasks)s."
+                "A worker with the code of this process cannot run them. Number of tasks that are not registered: "
+                "%(tasks)s."
             ),
             gettext(
                 "During a deploy, wait. Otherwise see whether the app of the task is in INSTALLED_APPS, and whether "
@@ -218,7 +226,7 @@ def unknown_tasks(store: Store) -> Iterator[Finding]:
 
 
 def long_jobs(store: Store) -> Iterator[Finding]:
-    """Find jobs that have run for long, except jobs outside of the workers."""
+    """Find jobs that have run for long, except jobs that an external system runs."""
     rows = store.rows(LONG_JOBS, {"seconds": LONG_RUN_SECONDS})
     if rows:
         yield Finding.of(
@@ -239,8 +247,8 @@ def orphaned_jobs(store: Store) -> Iterator[Finding]:
             gettext("Running jobs whose worker is gone"),
             listed(store, rows),
             gettext(
-                "A supervisor recovers such jobs after the worker timeout (%(timeout)s), so none runs on this "
-                "database, or it fails: look at its log. Start a runworker."
+                "A supervisor recovers such jobs after the worker timeout (%(timeout)s), so no supervisor runs on this "
+                "database, or it fails. Start a runworker. If one is running, look at its log."
             )
             % {"timeout": span(settings.worker_timeout)},
             "python manage.py runworker",
@@ -284,8 +292,8 @@ def no_worker(store: Store) -> Iterator[Finding]:
     if workforce.not_dead:
         return
     ages = [worker.age for worker in workforce.workers]  # the youngest heartbeat first
-    own = [name for name in store.queues_with_jobs() if name not in settings.external_queues]
-    is_needed = bool(own or store.rows(IS_OVERDUE))  # a live supervisor would have admitted an overdue job
+    own_queue_names = [name for name in store.queues_with_jobs() if name not in settings.external_queues]
+    is_needed = bool(own_queue_names or store.rows(IS_OVERDUE))  # a live supervisor would have admitted an overdue job
     yield Finding.of(
         Severity.CRITICAL if is_needed else Severity.WARNING,
         gettext("No worker is alive, and jobs wait") if is_needed else gettext("No worker is alive"),
@@ -297,22 +305,22 @@ def no_worker(store: Store) -> Iterator[Finding]:
 
 
 def late_workers(store: Store) -> Iterator[Finding]:
-    late = [each for each in Workforce.now(using=store.alias).not_dead if each.state == "late"]
-    if late:
+    late_workers = [worker for worker in Workforce.now(using=store.alias).not_dead if worker.state == "late"]
+    if late_workers:
         title = ngettext(
             "The worker %(name)s is late with its heartbeat",
             "%(number)s workers are late with their heartbeats, %(name)s among them",
-            len(late),
+            len(late_workers),
         )
         yield Finding.of(
             Severity.WARNING,
-            title % {"number": len(late), "name": printable(late[0].name)},
-            _heartbeats(late),
+            title % {"number": len(late_workers), "name": printable(late_workers[0].name)},
+            _heartbeats(late_workers),
             gettext(
-                "Look at their machines and logs: a machine that swaps or sleeps, a lost network, or a task that keeps "
-                "Python's interpreter lock. Their jobs are recovered once they count as dead."
+                "Look at their machines and logs. Usual causes are a machine that swaps or sleeps, a lost network, and "
+                "a task that keeps Python's interpreter lock. Once a worker counts as dead, its jobs are recovered."
             ),
-            link=_page_of(late),
+            link=_page_of(late_workers),
         )
 
 
@@ -370,7 +378,7 @@ LIMIT 5
 
 
 def unendable_sessions(store: Store) -> Iterator[Finding]:
-    """Find supervisors whose role may not end the sessions that a frozen machine leaves, with locks on its jobs."""
+    """Find supervisors that may not end the sessions of workers. A frozen machine leaves sessions that lock jobs."""
     for supervisor, worker in store.rows(UNENDABLE_SESSIONS):
         yield Finding.of(
             Severity.WARNING,
@@ -379,7 +387,10 @@ def unendable_sessions(store: Store) -> Iterator[Finding]:
                 "Supervisors connect as %(supervisor)s, and workers as %(worker)s. If a machine freezes, its open "
                 "transactions keep its jobs locked until the server gives up."
             ),
-            gettext("Let all machines connect as one role, or make the one a member of the other. No superuser."),
+            gettext(
+                "Let all machines connect as one role, or make the role of the supervisors a member of the role of the "
+                "workers. Workers must not connect as a superuser."
+            ),
             statement("GRANT {worker} TO {supervisor};", worker=Identifier(worker), supervisor=Identifier(supervisor)),
             facts={"supervisor": supervisor, "worker": worker},
         )
@@ -390,19 +401,21 @@ def _page_of(workers: Sequence[WorkerHealth]) -> PageLink:
 
 
 def dead_workers(store: Store) -> Iterator[Finding]:
-    """Find workers that count as dead, with jobs to recover or without."""
+    """Find dead workers, whether or not their jobs are already recovered."""
     workforce = Workforce.now(using=store.alias)
-    gone = recovered(workforce, using=store.alias)
-    dead = [each for each in workforce.workers if not each.is_live and each not in gone]
-    if dead:
+    recovered_workers = recovered(workforce, using=store.alias)
+    unrecovered_workers = [
+        worker for worker in workforce.workers if not worker.is_live and worker not in recovered_workers
+    ]
+    if unrecovered_workers:
         now = database_time(store)
-        since = now - dead[0].age
+        since = now - unrecovered_workers[0].age
         yield Finding.of(
             Severity.WARNING,
             ngettext(
                 "%(number)s worker has been dead since %(time)s, and its jobs are not recovered: %(names)s",
                 "%(number)s workers are dead, the last since %(time)s, and their jobs are not recovered: %(names)s",
-                len(dead),
+                len(unrecovered_workers),
             ),
             "%(heartbeats)s",
             gettext(
@@ -411,36 +424,36 @@ def dead_workers(store: Store) -> Iterator[Finding]:
             ),
             "python manage.py runworker",
             facts={
-                "number": len(dead),
+                "number": len(unrecovered_workers),
                 "time": clock_time(since, now),
-                "names": ", ".join(printable(each.name) for each in dead[:MOST_SUBJECTS_NAMED]),
-                "heartbeats": _heartbeats(dead),
+                "names": ", ".join(printable(worker.name) for worker in unrecovered_workers[:MOST_SUBJECTS_NAMED]),
+                "heartbeats": _heartbeats(unrecovered_workers),
                 "timeout": span(settings.worker_timeout),
             },
             since=since,
-            link=_page_of(dead),
+            link=_page_of(unrecovered_workers),
         )
-    if gone:
+    if recovered_workers:
         yield Finding.of(
             Severity.INFO,
             gettext("Workers have died, and their jobs are recovered"),
-            _heartbeats(gone),
-            gettext("Nothing has to be done. Each row goes an hour after its last heartbeat."),
-            link=_page_of(gone),
+            _heartbeats(recovered_workers),
+            gettext("Nothing has to be done. The row of a worker is deleted an hour after its last heartbeat."),
+            link=_page_of(recovered_workers),
         )
 
 
 LONGEST_PAUSE = Threshold("paused-queue", 3_600.0, "seconds", has_queues=True)
-"""For how long a job may wait in a paused queue."""
+"""How long a job may wait in a paused queue."""
 
 
 def paused_queues(store: Store) -> Iterator[Finding]:
     paused = set(queue_verbs.paused_queues(store))
-    held = [queue for queue in _queues_with_jobs(store) if queue.name in paused] if paused else []
-    for queue in held[:MOST_QUEUES_NAMED]:
-        long = LONGEST_PAUSE.of(queue.name)
+    paused_with_jobs = [queue for queue in _queues_with_jobs(store) if queue.name in paused] if paused else []
+    for queue in paused_with_jobs[:MOST_QUEUES_NAMED]:
+        longest_pause = LONGEST_PAUSE.of(queue.name)
         yield Finding.of(
-            Severity.INFO if long is None or (queue.oldest or 0.0) < long else Severity.WARNING,
+            Severity.INFO if longest_pause is None or (queue.oldest or 0.0) < longest_pause else Severity.WARNING,
             ngettext(
                 "%(number)s job waits in the paused queue %(queue)s",
                 "%(number)s jobs wait in the paused queue %(queue)s",
@@ -449,7 +462,7 @@ def paused_queues(store: Store) -> Iterator[Finding]:
             gettext("The first has waited for %(span)s."),
             gettext("Resume the queue when the reason for its pause is over."),
             shlex.join(["python", "manage.py", "skipqueue", "resume", queue.name]),
-            facts={"number": _number(queue), "queue": printable(queue.name), "span": span(queue.oldest or 0.0)},
+            facts={"number": _queued_number(queue), "queue": printable(queue.name), "span": span(queue.oldest or 0.0)},
             subject=queue.name,
             link=PageLink("queue_change", (queue.name,)),
         )
@@ -477,7 +490,7 @@ def queues_without_worker(store: Store) -> Iterator[Finding]:
             shlex.join(["python", "manage.py", "runworker", "--queues", ",".join(names[:MOST_WORKERS_NAMED])]),
             facts={
                 "queue": printable(name),
-                "number": _number(queue),
+                "number": _queued_number(queue),
                 "time": clock_time(since, now),
                 "span": span(queue.oldest or 0.0),
             },
@@ -501,15 +514,15 @@ LIMIT 5000
 """
 
 LONGEST_HOLD = Threshold("no-free-slot", 60.0, "seconds")
-"""For how long jobs may hold all slots while others wait."""
+"""How long jobs may hold all slots while other jobs wait."""
 
 
 HANG_FACTOR = 10.0
-"""By which factor an attempt runs longer than the attempts of its task usually do, if it probably hangs."""
+"""An attempt probably hangs if it runs longer by this factor than attempts of its task usually run."""
 
 
 class HeldJob(NamedTuple):
-    """A row of `SLOT_HOLDERS`."""
+    """A job that holds a slot of a worker: a row of `SLOT_HOLDERS`."""
 
     id: int
     lease: int
@@ -524,27 +537,27 @@ class HeldJob(NamedTuple):
 
 
 class SlotTime(NamedTuple):
-    """The task that has held slots for the longest time together."""
+    """The task whose jobs have together held slots for the longest time."""
 
     task: str
     jobs: list[HeldJob]
-    """Its jobs, the first claimed first."""
+    """The task's jobs, the first claimed first."""
     usual: float | None
-    """The seconds that its attempts take at most as a rule; `None`: nobody knows."""
+    """How many seconds an attempt of the task usually takes at most; `None` if unknown."""
 
     @property
     def seconds(self) -> float:
-        """For how long the first of the jobs has run."""
+        """How long the first job has run."""
         return self.jobs[0].seconds
 
     @property
     def hangs(self) -> bool | None:
-        """Whether the task hangs, and is not only slow; `None`: nobody knows."""
+        """Whether the first job probably hangs, and is not only slow; `None` if unknown."""
         return None if self.usual is None else self.seconds >= HANG_FACTOR * self.usual
 
     @property
     def in_words(self) -> str:
-        """For how long the jobs have run, and usually run."""
+        """A text that says how long the jobs have run, and how long they usually run."""
         number = len(self.jobs)
         values = {"number": number, "longest": span(self.seconds), "usual": span(self.usual or 0.0)}
         text = ngettext(
@@ -568,12 +581,12 @@ class SlotTime(NamedTuple):
         return text % values
 
 
-def slot_time(held: Iterable[HeldJob], usual: Mapping[str, float]) -> SlotTime:
-    """The task of the jobs that have held slots for the longest time together. `usual`: the usual run times by task."""
-    by_task: defaultdict[str, list[HeldJob]] = defaultdict(list)
-    for job in held:
-        by_task[job.task].append(job)
-    task, jobs = max(by_task.items(), key=lambda each: sum(job.seconds for job in each[1]))
+def slot_time(held_jobs: Iterable[HeldJob], usual: Mapping[str, float]) -> SlotTime:
+    """Return the task whose jobs have together held slots longest. `usual` contains the usual run times by task."""
+    jobs_by_task: defaultdict[str, list[HeldJob]] = defaultdict(list)
+    for job in held_jobs:
+        jobs_by_task[job.task].append(job)
+    task, jobs = max(jobs_by_task.items(), key=lambda item: sum(job.seconds for job in item[1]))
     return SlotTime(task, jobs, usual.get(task))
 
 
@@ -587,23 +600,25 @@ class FullPool(NamedTuple):
 
 
 def full_pools(store: Store) -> Iterator[FullPool]:
-    """The workers that serve the same queues, if jobs that run for long hold all their slots.
+    """Yield groups of workers that serve the same queues and whose slots are all held by jobs that run for long.
 
-    A job whose row somebody has locked holds no slot, or only waits until its outcome can be written.
+    A job whose row somebody has locked does not count, because it may only wait until its outcome can be written.
     """
     seconds = LONGEST_HOLD.of()
     if seconds is None:
         return
     paused = set(queue_verbs.paused_queues(store))
-    waiting = [each for each in _queues_with_jobs(store) if (each.oldest or 0.0) >= seconds and each.name not in paused]
-    held = [HeldJob(*row) for row in store.rows(SLOT_HOLDERS, {"seconds": seconds})] if waiting else []
-    workforce = Workforce.now(using=store.alias) if held else Workforce(())
+    waiting_queues = [
+        queue for queue in _queues_with_jobs(store) if (queue.oldest or 0.0) >= seconds and queue.name not in paused
+    ]
+    held_jobs = [HeldJob(*row) for row in store.rows(SLOT_HOLDERS, {"seconds": seconds})] if waiting_queues else []
+    workforce = Workforce.now(using=store.alias) if held_jobs else Workforce(())
     pools: dict[tuple[WorkerHealth, ...], list[QueueNow]] = {}
-    for queue in waiting:
+    for queue in waiting_queues:
         pools.setdefault(tuple(workforce.serving(queue.name)), []).append(queue)
     for workers, queues in pools.items():
         ids = {worker.id for worker in workers}
-        jobs = [job for job in held if job.worker in ids]
+        jobs = [job for job in held_jobs if job.worker in ids]
         if _are_full(workers, jobs):
             locked = store.locked([(job.id, job.lease) for job in jobs])
             jobs = [job for job in jobs if job.id not in locked]
@@ -615,43 +630,44 @@ def no_free_slot(store: Store) -> Iterator[Finding]:
     pools = list(full_pools(store))
     usual = usual_runs(store, (job.task for pool in pools for job in pool.jobs))
     for workers, queues, jobs in pools:
-        found = slot_time(jobs, usual)
-        ids = [job_name(store.alias, job.id) for job in found.jobs][:MOST_IDS]
+        busiest_task = slot_time(jobs, usual)
+        ids = [job_name(store.alias, job.id) for job in busiest_task.jobs][:MOST_IDS]
         waits = max(queue.oldest or 0.0 for queue in queues)
         advice = gettext(
-            "If they hang, cancel them: a timeout on the task keeps that from happening again. If they are only slow, "
-            "start more workers."
+            "If these jobs hang, cancel them: a timeout on the task keeps that from happening again. If they are only "
+            "slow, start more workers."
         )
         command = ["skipqueue", "cancel", *ids]
-        if found.hangs:
-            advice = gettext("Cancel what hangs. A timeout on the task keeps that from happening again.")
-        elif found.hangs is False:
+        if busiest_task.hangs:
+            advice = gettext("Cancel the jobs that hang. A timeout on the task keeps that from happening again.")
+        elif busiest_task.hangs is False:
             advice = gettext("Start more workers, or find out what makes the task slow.")
             command = ["runworker", "--queues", ",".join(queue.name for queue in queues)]
         yield Finding.of(
             Severity.CRITICAL,
-            gettext("%(task)s holds the slots for %(queues)s, %(slots)s in all, and jobs wait: %(runs)s"),
+            gettext("%(task)s holds the slots of queue %(queues)s (%(slots)s in all), and jobs wait: %(runs)s"),
             gettext("The next job has waited for %(waits)s."),
             advice,
             shlex.join(["python", "manage.py", *command]),
             facts={
-                "task": printable(found.task),
+                "task": printable(busiest_task.task),
                 "queues": ", ".join(printable(queue.name) for queue in queues[:MOST_SUBJECTS_NAMED]),
                 "slots": sum(worker.slots for worker in workers),
-                "runs": found.in_words,
+                "runs": busiest_task.in_words,
                 "waits": span(waits),
             },
             subject=queues[0].name,
             since=jobs[0].now - timedelta(seconds=waits),
-            link=PageLink("job_changelist", query={"task": found.task, "status": "running"}),
+            link=PageLink("job_changelist", query={"task": busiest_task.task, "status": "running"}),
         )
 
 
 def _are_full(workers: Sequence[WorkerHealth], jobs: Sequence[HeldJob]) -> bool:
-    """Whether none of the workers has both a free thread and a free coroutine, or hands its jobs on."""
-    taken = Counter((job.worker, registry.is_async(job.task)) for job in jobs)
+    """Return whether each worker runs jobs itself, and all of its threads or all of its coroutines are taken."""
+    taken_slots = Counter((job.worker, registry.is_async(job.task)) for job in jobs)
     return bool(workers) and all(
-        each.slots and max(taken[each.id, False], taken[each.id, True]) >= each.slots for each in workers
+        worker.slots and max(taken_slots[worker.id, False], taken_slots[worker.id, True]) >= worker.slots
+        for worker in workers
     )
 
 
@@ -677,34 +693,36 @@ def long_waits(store: Store) -> Iterator[Finding]:
     waiting = _waiting_for_long(store)
     if not waiting:
         return
-    time.sleep(SECOND_LOOK)
-    still = _waiting_for_long(store)
-    waiting = {name: row for name, row in waiting.items() if still.get(name, (0,))[0] == row[0]}
     explained = {queue.name for pool in full_pools(store) for queue in pool.queues}
     workforce = Workforce.now(using=store.alias)
-    held = [HeldJob(*row) for row in store.rows(SLOT_HOLDERS, {"seconds": 0.0})]
-    usual = usual_runs(store, (job.task for job in held))
+    serving = {name: workforce.serving(name) for name in waiting.keys() - explained}
+    serving = {name: workers for name, workers in serving.items() if any(worker.slots for worker in workers)}
+    if not serving:
+        return
+    time.sleep(SECOND_LOOK)
+    still = _waiting_for_long(store)
+    held_jobs = [HeldJob(*row) for row in store.rows(SLOT_HOLDERS, {"seconds": 0.0})]
+    usual = usual_runs(store, (job.task for job in held_jobs))
     queues = {queue.name: queue for queue in _queues_with_jobs(store)}
-    for name in sorted((waiting.keys() & queues.keys()) - explained):
+    for name in sorted(serving.keys() & queues.keys()):
         job_id, since, now = waiting[name]
-        workers = [worker for worker in workforce.serving(name) if worker.slots]
-        if not workers:
+        if still.get(name, (0,))[0] != job_id:
             continue
-        ids = {worker.id for worker in workers}
-        jobs = [job for job in held if job.worker in ids]
-        found = slot_time(jobs, usual) if jobs else None
+        ids = {worker.id for worker in serving[name]}
+        jobs = [job for job in held_jobs if job.worker in ids]
+        slots = sum(worker.slots for worker in serving[name])
+        busiest_task = slot_time(jobs, usual) if jobs else None
         facts = {
             "queue": printable(name),
-            "number": _number(queues[name]),
+            "number": _queued_number(queues[name]),
             "span": span(now - since),
             "time": clock_time(since, now),
-            "slots": sum(worker.slots for worker in workers),
-            "task": printable(found.task) if found else "",
-            "runs": found.in_words if found else "",
+            "slots": slots,
+            "task": printable(busiest_task.task) if busiest_task else "",
+            "runs": busiest_task.in_words if busiest_task else "",
             "slow": next(iter(store.rows(SLOW_STATEMENTS, {})), (0,))[0],
         }
-        are_slots_taken = len(jobs) >= sum(worker.slots for worker in workers)
-        title, advice, command = _why_they_wait(name, are_slots_taken=are_slots_taken, is_slow=bool(facts["slow"]))
+        title, advice, command = _why_they_wait(name, are_slots_taken=len(jobs) >= slots, is_slow=bool(facts["slow"]))
         yield Finding.of(
             Severity.CRITICAL,
             title,
@@ -719,7 +737,7 @@ def long_waits(store: Store) -> Iterator[Finding]:
 
 
 def _waiting_for_long(store: Store) -> dict[str, tuple[int, datetime, datetime]]:
-    """The oldest job of each queue whose jobs have waited for long: its id, since when it is due, and the time."""
+    """Return for each queue with a long wait its oldest job: the id, since when it is due, and the current time."""
     values = {"seconds": LONGEST_WAIT.least, "timeout": settings.worker_timeout}
     rows = [] if LONGEST_WAIT.least is None else store.rows(OLDEST_WAITING, values)
     names = {name for name, *_ in rows} - settings.external_queues.keys()
@@ -734,7 +752,7 @@ def _waiting_for_long(store: Store) -> dict[str, tuple[int, datetime, datetime]]
 
 
 def _why_they_wait(queue_name: str, *, are_slots_taken: bool, is_slow: bool) -> tuple[str, str, str]:
-    """The title, the advice and the command."""
+    """Return the title, the advice and the command of a finding about these jobs."""
     if is_slow:
         return (
             gettext(
@@ -751,12 +769,12 @@ def _why_they_wait(queue_name: str, *, are_slots_taken: bool, is_slow: bool) -> 
                 "Jobs of queue %(queue)s have waited since %(time)s, %(number)s in all: the %(slots)s slots are taken, "
                 "for the longest time by %(task)s: %(runs)s"
             ),
-            gettext("Start more workers for this queue, or give long tasks a queue of their own. Cancel what hangs."),
+            gettext("Start more workers for this queue, or give long tasks their own queue. Cancel jobs that hang."),
             shlex.join(["python", "manage.py", "runworker", "--queues", queue_name]),
         )
     return (
         gettext("Jobs of queue %(queue)s have waited since %(time)s, %(number)s in all, although slots are free"),
-        gettext("See the other findings, and the log of the workers: they do not claim, or the rows are locked."),
+        gettext("Look at the other findings, and at the log of the workers: why do the workers not claim these jobs?"),
         "python manage.py skipqueue status",
     )
 
@@ -765,14 +783,14 @@ def _queues_with_jobs(store: Store) -> list[QueueNow]:
     return [queue for queue in queues_now(store, most=MOST_QUEUED_OF_FINDING, most_running=1) if queue.queued]
 
 
-def _number(queue: QueueNow) -> str:
+def _queued_number(queue: QueueNow) -> str:
     return f"{MOST_QUEUED_OF_FINDING}+" if queue.is_estimate else str(queue.queued)
 
 
 def _heartbeats(workers: list[WorkerHealth]) -> str:
     shown = (
-        gettext("%(name)s, last heartbeat %(age)s ago") % {"name": printable(each.name), "age": span(each.age)}
-        for each in workers[:MOST_WORKERS_NAMED]
+        gettext("%(name)s, last heartbeat %(age)s ago") % {"name": printable(worker.name), "age": span(worker.age)}
+        for worker in workers[:MOST_WORKERS_NAMED]
     )
     return "; ".join([*shown, *(["…"] if len(workers) > MOST_WORKERS_NAMED else [])])
 

@@ -1,6 +1,7 @@
-"""Finds the jobs that a session outside of the queue keeps locked: no worker can claim them, or write their outcomes.
+"""Finds jobs whose rows a database session outside of the queue has locked.
 
-Workers pass over a locked row, so nothing else shows why the job does not run: it is the next job, and a slot is free.
+Workers skip a locked row: no worker claims such a job or writes its outcome. Nothing else would show why the next job
+does not run although a slot is free.
 """
 
 from collections import defaultdict
@@ -22,16 +23,17 @@ from .rule import Finding, PageLink, Rule, Severity, Threshold, named, statement
 LOCKED_FOR = Threshold("locked-rows", 10.0, "seconds")
 
 MOST_QUEUES_CHECKED = 100
-"""The maximum of queues whose first jobs are read."""
+"""The first jobs of at most this many queues are read."""
 
 MOST_LOCKED_JOBS_NAMED = 5
-"""How many jobs one finding names, at most."""
+"""A finding names at most this many jobs."""
 
-# The transaction that has locked a row is in the row's `xmax`; if several have, the members of the MultiXact of that
-# number. A number that was never a MultiXact, or is none any more, must not be looked up: that is an error.
-# A transaction in progress holds the lock of its own id, and so does each of its savepoints until it is released. After
-# that, `holder` is the session that has locked rows of the table and whose transaction began last before the savepoint.
-# A prepared transaction has no session.
+# The `xmax` of a row is the id of the transaction that has locked the row. If several transactions have, `xmax` is the
+# number of a MultiXact, whose members are these transactions. PostgreSQL raises an error for a number that was never,
+# or is no longer, a MultiXact.
+# A transaction in progress holds a lock on its own id. Each of its savepoints also holds one, until the savepoint is
+# released. After the release, `holder` is the session that has locked rows of the table and whose transaction began
+# last before the savepoint. A prepared transaction has no session.
 _LOCKED = """
 WITH looked_at AS MATERIALIZED ({rows}
 ),
@@ -79,10 +81,11 @@ WHERE
 LIMIT 5000
 """
 
-# locked-rows → of the first jobs of each of these queues, of the scheduled jobs that are due, and of the jobs that have
-# run for the longest time, the jobs whose rows a transaction has locked that began more than `seconds` ago, with its
-# session. The jobs have been due, or have run, for that time: a transaction may lock a row at its end. A lock that
-# keeps nobody from claiming the job is among them. Index: claim, once for each queue; admit; recover.
+# locked-rows → jobs whose rows are locked by a transaction that began more than `seconds` ago, each with the session of
+# this transaction. Reads the first jobs of each of these queues, the scheduled jobs that are due, and the jobs that
+# have run longest. Only jobs that have been due, or have run, for `seconds` are returned, because an old transaction
+# may have locked a row only just now. Also returned are locks that do not prevent a claim. Index: claim, once for each
+# queue; admit; recover.
 LOCKED_JOBS = joined(
     _LOCKED,
     rows="""
@@ -124,22 +127,22 @@ LOCKED_JOB = joined(
     WHERE id = %(id)s""",
 )
 
-# locked-rows, job-page, verbs → of these jobs, the jobs that a worker could claim or settle. It
-# locks them until the end of its transaction, as a claim would. Index: the primary key.
+# locked-rows, job-page, verbs → those of these jobs that a worker could claim or settle. The statement locks their rows
+# until the end of the transaction, as a claim would. Index: the primary key.
 FREE_JOBS = """
 SELECT id FROM skipqueue_job WHERE id = ANY (%(ids)s::bigint[]) FOR NO KEY UPDATE SKIP LOCKED LIMIT 5000
 """
 
 
 class Locker(NamedTuple):
-    """Who has locked rows: a session, or a prepared transaction."""
+    """A session or a prepared transaction that has locked rows."""
 
     pid: int | None
-    """The process of the session; `None`: it is a prepared transaction."""
+    """The process id of the session; `None` for a prepared transaction."""
     application: str
     state: str
     since: datetime
-    """The begin of the transaction, or when it was prepared."""
+    """When the transaction began, or was prepared."""
     query: str
     """The start of the last statement."""
     gid: str
@@ -155,7 +158,7 @@ class Locker(NamedTuple):
 
     @property
     def command(self) -> str:
-        """SQL that ends it."""
+        """SQL that ends the session or the prepared transaction."""
         if self.pid is None:
             return statement("ROLLBACK PREPARED {gid};", gid=self.gid)
         return statement("SELECT pg_terminate_backend({pid});", pid=self.pid)
@@ -169,25 +172,25 @@ class LockedJob(NamedTuple):
 
 
 def locker_of(store: Store, job_id: int) -> Locker | None:
-    """Who keeps this job from being claimed or settled; `None`: nobody, or a worker.
+    """Return who keeps workers from claiming or settling this job; `None` if nobody or a worker does.
 
-    If the row turns out to be free for a claim, the row stays locked until the end of the transaction.
+    If nobody does, this function keeps the row locked until the end of the transaction.
     """
     return next(iter(_lockers(store, LOCKED_JOB, {"id": job_id, "seconds": 0.0})), None)
 
 
 def locked_rows(store: Store) -> Iterator[Finding]:
-    """Find sessions that keep rows locked: a forgotten psql, a migration, a request that waits for something else."""
+    """Find sessions that keep rows locked, such as a forgotten psql, a migration, or a request that waits."""
     seconds = LOCKED_FOR.of()
     if seconds is None:
         return
     values = {"queue_names": store.queues_with_jobs(limit=MOST_QUEUES_CHECKED), "seconds": seconds}
     for locker, jobs in _lockers(store, LOCKED_JOBS, values).items():
-        running, shown = (
+        running_count, shown_names = (
             sum(job.is_running for job in jobs),
             [job_name(store.alias, job.id) for job in jobs[:MOST_LOCKED_JOBS_NAMED]],
         )
-        names = ", ".join(sorted({printable(job.queue_name) for job in jobs})[:MOST_LOCKED_JOBS_NAMED])
+        queue_names = ", ".join(sorted({printable(job.queue_name) for job in jobs})[:MOST_LOCKED_JOBS_NAMED])
         yield Finding.of(
             Severity.CRITICAL,
             ngettext(
@@ -196,20 +199,22 @@ def locked_rows(store: Store) -> Iterator[Finding]:
                 len(jobs),
             ),
             gettext(
-                "Of the jobs that are next, and of those that have run for longest: %(jobs)s. Queues: %(queues)s. "
-                "Workers pass over them: %(queued)s are not run, and the outcomes of %(running)s are not written. Its "
-                "last statement: %(query)s"
+                "Locked jobs, among the next jobs and the jobs that have run for longest: %(jobs)s. Queues: "
+                "%(queues)s. Workers skip them: %(queued)s of these jobs are not run, and the outcomes of %(running)s "
+                "are not written. The last statement of the transaction: %(query)s"
             ),
-            gettext("End it, unless it will be ready soon. No job is lost: the jobs go on when the locks are gone."),
+            gettext(
+                "End the transaction, unless it ends soon. No job is lost: the jobs go on when the locks are gone."
+            ),
             locker.command,
             facts={
                 "number": grouped(len(jobs)),
                 "time": clock_time(locker.since, locker.now),
                 "locker": locker.in_words,
-                "jobs": ", ".join([*shown, *["…"] * (len(jobs) > MOST_LOCKED_JOBS_NAMED)]),
-                "queues": names,
-                "queued": len(jobs) - running,
-                "running": running,
+                "jobs": ", ".join([*shown_names, *["…"] * (len(jobs) > MOST_LOCKED_JOBS_NAMED)]),
+                "queues": queue_names,
+                "queued": len(jobs) - running_count,
+                "running": running_count,
                 "query": without_values(locker.query),
             },
             subject=locker.gid or str(locker.pid),
@@ -219,14 +224,14 @@ def locked_rows(store: Store) -> Iterator[Finding]:
 
 
 def _lockers(store: Store, query: str, values: Mapping[str, Any]) -> dict[Locker, list[LockedJob]]:
-    """The jobs that cannot be claimed or settled, by the session that has locked them."""
+    """Return the jobs that no worker can claim or settle, by the session that has locked their rows."""
     rows = store.rows(query, values)
-    free = {job_id for (job_id,) in store.rows(FREE_JOBS, {"ids": [row[0] for row in rows]})} if rows else set()
-    found: defaultdict[Locker, list[LockedJob]] = defaultdict(list)
+    free_ids = {job_id for (job_id,) in store.rows(FREE_JOBS, {"ids": [row[0] for row in rows]})} if rows else set()
+    jobs_by_locker: defaultdict[Locker, list[LockedJob]] = defaultdict(list)
     for row in sorted(rows, key=itemgetter(0)):
-        if row[0] not in free:
-            found[Locker(*row[4:])].append(LockedJob(*row[:4]))
-    return found
+        if row[0] not in free_ids:
+            jobs_by_locker[Locker(*row[4:])].append(LockedJob(*row[:4]))
+    return jobs_by_locker
 
 
 LOCK_RULES = (

@@ -1,4 +1,4 @@
-"""A rule, its threshold, what it finds, and SQL and commands for the operator to paste."""
+"""Rules, thresholds and findings, and functions that make SQL and commands for the operator to paste."""
 
 import re
 import shlex
@@ -17,7 +17,7 @@ from ...events.log_format import printable
 from ...queue.store import Store
 
 VALUE_IN_STATEMENT = re.compile(r"'|\$\w*\$|(?<![\w$])\d")
-"""The start of a value in a statement: of a string, of one between dollar signs, or of a number."""
+"""Matches the start of a value in SQL: of a quoted string, a string between dollar signs, or a number."""
 
 END_OF_STATEMENT = re.compile(r"(?<=;)\n")
 
@@ -42,7 +42,7 @@ class PageLink:
     """A page of the admin that shows what a finding is about."""
 
     name: str
-    """Of its address: `admin:django_skipqueue_NAME`."""
+    """The page's URL has the name `admin:django_skipqueue_NAME`."""
     arguments: tuple[str | int, ...] = ()
     query: Mapping[str, str] = field(default_factory=dict)
 
@@ -52,7 +52,7 @@ class Finding:
     """One problem of the queue or its database. The texts are in the language that is active."""
 
     code: str
-    """The name of its rule, by which the documentation explains the finding."""
+    """The name of the rule, under which the documentation explains the finding."""
     severity: Severity
     title: str
     found: str = ""
@@ -60,17 +60,17 @@ class Finding:
     advice: str = ""
     """What to do."""
     command: str = ""
-    """A command of the shell that does it. A rule may give SQL, of which `examine` makes a command."""
+    """A shell command that follows the advice. A rule may give SQL, which `examine` turns into a shell command."""
     subject: str = ""
-    """The queue, task, key or worker with the problem; an empty string: the rule finds one problem at most. For each
-    subject a rule has one finding, and one incident."""
+    """The queue, task, key or worker with the problem; empty if the rule finds at most one problem. A rule has one
+    finding, and one incident, for each subject."""
     since: datetime | None = None
-    """The start of the problem; `None`: nobody knows it."""
+    """When the problem began; `None` if unknown."""
     seconds: float | None = None
-    """For how long the problem lasts, by the database's clock, if `examine` has found it and its start is known."""
+    """How long the problem has lasted, by the database's clock. `examine` sets it if the start is known."""
     link: PageLink | None = None
     database: str = ""
-    """The alias; an empty string if only one database holds queues."""
+    """The alias of the database; empty if only one database holds queues."""
 
     @property
     def is_problem(self) -> bool:
@@ -90,29 +90,29 @@ class Finding:
         since: datetime | None = None,
         link: PageLink | None = None,
     ) -> "Finding":
-        """A finding whose texts are formatted with these facts, if there are any. Its rule gives it the code."""
+        """Return a finding whose texts are formatted with these facts, if there are any. The rule adds the code."""
         title, found, advice = ((text % facts if facts else text) for text in (title, found, advice))
         return cls("", severity, title, found, advice, command, subject, since, link=link)
 
 
 @dataclass(frozen=True)
 class Threshold:
-    """A rule finds something if a number is at least this high. `SKIPQUEUE["RULES"]` changes it, by the rule's code."""
+    """A rule finds a problem if a number is at least this high. `SKIPQUEUE["RULES"]` may contain another threshold."""
 
     code: str
     default: float
     unit: Literal["seconds", "share", "number"]
     has_queues: bool = False
-    """Whether the setting may give a queue a threshold of its own."""
+    """Whether the setting may contain a threshold for each queue."""
 
     def of(self, queue_name: str = "") -> float | None:
-        """The threshold for this queue, or in general; `None`: the rule finds nothing there."""
+        """Return the threshold for this queue, or the general one; `None` if the rule is off for this queue."""
         value = settings.rules.get(self.code, self.default)
         return value.get(queue_name, value.get("*", self.default)) if isinstance(value, dict) else value
 
     @property
     def least(self) -> float | None:
-        """The lowest threshold of all queues; `None`: no queue has one."""
+        """The lowest threshold of all queues; `None` if no queue has one."""
         value = settings.rules.get(self.code, self.default)
         numbers = {"*": self.default, **value}.values() if isinstance(value, dict) else [value]
         return min((number for number in numbers if number is not None), default=None)
@@ -120,27 +120,27 @@ class Threshold:
 
 @dataclass(frozen=True)
 class Rule:
-    """A condition, with the sentence, the severity and the cure of each problem that it finds."""
+    """A condition that the doctor checks. For each problem, it yields a finding with a severity and a cure."""
 
     code: str
     find: Callable[[Store], Iterable[Finding]]
     all_is_well: str | Promise
-    """The title of the finding if there is nothing to find."""
+    """The title of the finding if the rule finds no problem."""
     concerns: Callable[[str], bool] | None = None
-    """Whether it looks at the database of this alias; `None`: it looks at each."""
+    """Returns whether the rule applies to the database with this alias; `None` if it applies to each database."""
     is_watched: bool = False
-    """Whether the rule is part of the verdict, and is always watched: what it finds hurts users soon, and the rule
-    takes milliseconds. The doctor applies every rule."""
+    """Whether the rule is part of the verdict, because its problems soon affect users, and it takes only milliseconds.
+    The doctor applies every rule."""
     threshold: Threshold | None = None
 
     def findings(self, store: Store) -> list[Finding]:
-        """What the rule finds; if it finds nothing, a finding that all is well."""
-        found = [replace(each, code=self.code) for each in self.find(store)]
-        return found or [Finding(self.code, Severity.OK, str(self.all_is_well))]
+        """Return the problems that the rule finds. If there are none, return a finding that all is well."""
+        findings = [replace(finding, code=self.code) for finding in self.find(store)]
+        return findings or [Finding(self.code, Severity.OK, str(self.all_is_well))]
 
 
 def statement(template: LiteralString, **values: object) -> str:
-    """SQL for the operator to run, with these values: identifiers as they are, and other values as literals."""
+    """Return SQL for the operator to run. Values that are identifiers are quoted as identifiers, others as literals."""
     quoted = {
         name: value if isinstance(value, sql.Identifier) else sql.Literal(value) for name, value in values.items()
     }
@@ -148,11 +148,11 @@ def statement(template: LiteralString, **values: object) -> str:
 
 
 def shell_command(command: str, alias: str) -> str:
-    """A command of the shell as it is; SQL as a command that runs it in psql on this database, each statement alone."""
+    """Return a shell command unchanged; for SQL, a command that runs each statement in psql on this database."""
     if not command.endswith(";"):
         return command
     database = [] if alias == DEFAULT_DB_ALIAS else ["--database", alias]
-    options = [word for each in END_OF_STATEMENT.split(command) for word in ("-c", each)]
+    options = [word for sql_statement in END_OF_STATEMENT.split(command) for word in ("-c", sql_statement)]
     return shlex.join(["python", "manage.py", "dbshell", *database, "--", *options])
 
 
@@ -166,11 +166,11 @@ def database_time(store: Store) -> datetime:
 
 
 def named(text: object) -> str:
-    """A text from the database, on one line; `?` for none."""
+    """Return a text from the database on one line; `?` if it is empty."""
     return printable(" ".join(str(text or "").split())) or "?"
 
 
 def without_values(query: str) -> str:
-    """The statement of another session up to its first value: the next one may be a password."""
-    shown, *rest = VALUE_IN_STATEMENT.split(query, maxsplit=1)
-    return named(f"{shown}…" if rest else shown)
+    """Return the statement of another session up to its first value, because a value may be a password."""
+    beginning, *rest = VALUE_IN_STATEMENT.split(query, maxsplit=1)
+    return named(f"{beginning}…" if rest else beginning)

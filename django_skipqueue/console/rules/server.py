@@ -22,12 +22,12 @@ NOTIFY_QUEUE_FILLS, NOTIFY_QUEUE_NEARLY_FULL = 0.1, 0.5
 """Shares of PostgreSQL's queue of notifications that are a warning, and critical."""
 
 SCARCE_CONNECTIONS_SHARE = 0.9
-"""The share of the connections in use from which on the next peak may fail."""
+"""If this share of the connections is in use, requests may fail during the next peak."""
 
 DOCTOR_PAGE = PageLink("job_doctor")
 
 LONG_IDLE_SECONDS = 600.0
-"""Seconds for which a session may be idle in a transaction."""
+"""A session may be idle in a transaction for this many seconds."""
 
 
 def migrations(store: Store) -> Iterator[Finding]:
@@ -54,7 +54,7 @@ def notify_queue(store: Store) -> Iterator[Finding]:
             Severity.CRITICAL if share >= NOTIFY_QUEUE_NEARLY_FULL else Severity.WARNING,
             gettext("PostgreSQL's queue of notifications fills up"),
             gettext(
-                "%(percent)s %% of it are in use. A session that has called LISTEN stays in a transaction, so nothing "
+                "%(percent)s %% of it is in use. A session that has called LISTEN stays in a transaction, so nothing "
                 "can be removed. When the queue is full, every transaction that sends a NOTIFY fails."
             ),
             gettext("Find the oldest transaction among the sessions that listen, and end its session."),
@@ -64,8 +64,8 @@ def notify_queue(store: Store) -> Iterator[Finding]:
         )
 
 
-# connection-budget, connections-used → the connections that this role can have open to this database, whose limit that
-# is, and how many of those are used now. A role without rights sees the numbers as well.
+# connection-budget, connections-used → for each limit on the connections that this role can open to this database: the
+# number, the name of the limit, and how many connections are in use. A role needs no rights to read these numbers.
 CONNECTIONS = """
 SELECT capacity.number, capacity.name, capacity.used
 FROM (
@@ -95,8 +95,8 @@ LIMIT 3
 
 def connection_budget(store: Store) -> Iterator[Finding]:
     workers = Workforce.now(using=store.alias).not_dead
-    supervisors = {each.name.rpartition("/")[0] for each in workers}
-    needed = sum(each.slots + 1 for each in workers) + len(supervisors)
+    supervisors = {worker.name.rpartition("/")[0] for worker in workers}
+    needed = sum(worker.slots + 1 for worker in workers) + len(supervisors)
     capacity, name, used = min(store.rows(CONNECTIONS))
     if needed > capacity:
         yield Finding.of(
@@ -194,7 +194,7 @@ def idle_transactions(store: Store) -> Iterator[Finding]:
                 "Session %(pid)s (%(application)s, role %(user)s) has been idle in its transaction for %(age)s, after: "
                 "%(query)s. Its locks stay. idle_in_transaction_session_timeout is 0."
             ),
-            gettext("End the session, and let PostgreSQL end the next one. Sessions that are open keep the old value."),
+            gettext("End the session, and set the timeout, which ends the next one. Open sessions keep the old one."),
             statement(
                 "SELECT pg_terminate_backend({pid});\n"
                 "ALTER DATABASE {database} SET idle_in_transaction_session_timeout = '5min';",
@@ -211,8 +211,8 @@ def idle_transactions(store: Store) -> Iterator[Finding]:
         )
 
 
-# hidden-sessions → whether this role sees what the sessions of others do, its name, and how many such sessions are
-# connected to this database.
+# hidden-sessions → whether this role may see what the sessions of other roles do, the name of this role, and how many
+# sessions of other roles are connected to this database.
 HIDDEN_SESSIONS = """
 SELECT
     pg_has_role(current_user, 'pg_read_all_stats', 'USAGE'),
@@ -282,7 +282,7 @@ OLD_TRANSACTION_SECONDS, VERY_OLD_TRANSACTION_SECONDS = 600.0, 3_600.0
 """Seconds for which a transaction may be open before it is a warning, and before it is critical."""
 
 MANY_TRANSACTIONS = 1_000_000
-"""How many transactions a replication slot in use, or a standby, may lag behind."""
+"""A replication slot in use, or a standby, may lag behind by this many transactions."""
 
 
 # old-session → the sessions of this database with the oldest transactions that hold a snapshot or a transaction id.
@@ -476,9 +476,9 @@ LIMIT 20
 
 
 def lock_waits(store: Store) -> Iterator[Finding]:
-    """Find sessions that block others, each with the session that has waited for the longest time.
+    """Find sessions that block other sessions, each with the session that has waited longest.
 
-    A session that blocks and waits itself is left out, if others are left: to end it would help nobody.
+    A session that blocks and also waits is left out, unless all sessions do, because ending it would not help.
     """
     rows = store.rows(LOCK_WAITS, {"tables": table_names(), "seconds": LONG_LOCK_WAIT})
     waiters = {row[0] for row in rows}
@@ -508,10 +508,10 @@ def lock_waits(store: Store) -> Iterator[Finding]:
             Severity.CRITICAL if age >= VERY_LONG_LOCK_WAIT else Severity.WARNING,
             title,
             gettext(
-                "Session %(pid)s (%(application)s) has waited for %(age)s, with: %(query)s. The last statement of who "
-                "blocks it: %(last_query)s"
+                "Session %(pid)s (%(application)s) has waited for %(age)s, with: %(query)s. The last statement of the "
+                "session that blocks it: %(last_query)s"
             ),
-            gettext("End the session that blocks, unless it will be ready soon."),
+            gettext("End the transaction that holds the lock, unless it ends soon."),
             command,
             facts={
                 "blocker": blocker,
@@ -555,7 +555,7 @@ def clock_skew(store: Store) -> Iterator[Finding]:
 
 
 MIGRATIONS = Rule("migrations", migrations, _("All migrations are applied"))
-"""It says why other rules fail, so it comes first."""
+"""This rule comes first, because it says why other rules fail."""
 
 SERVER_RULES = (
     Rule("lock-waits", lock_waits, _("Nobody waits for a lock on the queue's tables"), is_watched=True),

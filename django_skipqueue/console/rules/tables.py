@@ -17,20 +17,19 @@ from ..durations import span
 from .rule import Finding, Rule, Severity, statement
 
 MANY_DEAD_ROWS = 10_000
-"""Dead rows that a table may have, whatever its size. A table with more than 50,000 live rows may have a fifth of them.
-"""
+"""A table may have this many dead rows, and a table of more than 50,000 live rows a fifth of their number."""
 
 LONGEST_VACUUM_AGE = 600.0
 """Seconds within which autovacuum should have vacuumed a table with many dead rows."""
 
 UNANALYZED_BYTES = 8 * 1024**2
-"""The size from which on a table should have statistics."""
+"""A table of this size or more should have statistics."""
 
 LARGE_INDEX, HUGE_INDEX = 16 * 1024**2, 256 * 1024**2
-"""Bytes that an index may have, however few entries it has, and bytes from which it is a warning."""
+"""An index of the first size is never bloated, however few entries it has. From the second on, bloat is a warning."""
 
 ENTRY_BYTES = 400
-"""Bytes of an index for each of its entries above which it is bloated. A fresh index has 40 to 120."""
+"""A larger index with more bytes per entry than this is bloated. A fresh index has 40 to 120 bytes per entry."""
 
 TRANSACTION_IDS_LEFT = 500_000_000
 """With fewer transaction ids left, of two thousand million, PostgreSQL will soon refuse to write."""
@@ -53,11 +52,11 @@ ALTER TABLE skipqueue_worker SET (
     autovacuum_vacuum_threshold = 500
 );""",
 }
-"""The statements of the migration, for the operator to paste."""
+"""The statements of the migration that set storage parameters, for the operator to paste."""
 
 
-# dead-rows → each table and partition, its rows alive and dead, and the seconds since the last vacuum and analyze, by
-# hand or not.
+# dead-rows → each table and partition, the numbers of its live and dead rows, and the seconds since the last vacuum and
+# analyze, automatic or manual.
 VACUUMS = """
 SELECT
     stat.relname,
@@ -126,7 +125,7 @@ def never_analyzed(store: Store) -> Iterator[Finding]:
         )
 
 
-# table-sizes → each table, with the bytes of all its files and partitions, and those of its indexes alone.
+# table-sizes → each table, with the bytes of all its files and partitions, and the bytes of its indexes.
 TABLE_SIZES = """
 SELECT
     ours.name,
@@ -181,7 +180,7 @@ def bloated_indexes(store: Store) -> Iterator[Finding]:
             )
 
 
-# invalid-index → the invalid indexes, except those that are being built.
+# invalid-index → the invalid indexes, except indexes that are being built.
 INVALID_INDEXES = """
 SELECT class.relname, pg_relation_size(class.oid)
 FROM
@@ -214,7 +213,7 @@ def invalid_indexes(store: Store) -> Iterator[Finding]:
 
 
 # transaction-ids → each table and partition, the ages of its oldest transaction id and of its oldest multixact id, and
-# the ages at which autovacuum freezes. Those with the oldest come first.
+# the ages at which autovacuum freezes. Tables with the oldest ids come first.
 TRANSACTION_IDS = """
 SELECT
     class.relname,
@@ -270,10 +269,10 @@ LIMIT 1000
 
 
 def storage_parameters(store: Store) -> Iterator[Finding]:
-    """Tables that have lost the storage parameters of our migration, or have autovacuum off."""
+    """Find tables that lack the storage parameters of our migration, or whose autovacuum is off."""
     for name, options in store.rows(STORAGE_PARAMETERS, {"tables": table_names()}):
-        given = dict(option.split("=", 1) for option in options)
-        if given.get("autovacuum_enabled", "on") in ("off", "false", "no", "0"):
+        set_options = dict(option.split("=", 1) for option in options)
+        if set_options.get("autovacuum_enabled", "on") in ("off", "false", "no", "0"):
             yield Finding.of(
                 Severity.CRITICAL,
                 gettext("Autovacuum is off for %(table)s"),
@@ -282,7 +281,9 @@ def storage_parameters(store: Store) -> Iterator[Finding]:
                 statement("ALTER TABLE {table} RESET (autovacuum_enabled);", table=Identifier(name)),
                 facts={"table": name},
             )
-        missing = [each for each in re.findall(r"(\w+) =", STORAGE_STATEMENTS.get(name, "")) if each not in given]
+        missing = [
+            option for option in re.findall(r"(\w+) =", STORAGE_STATEMENTS.get(name, "")) if option not in set_options
+        ]
         if missing:
             yield Finding.of(
                 Severity.WARNING,
@@ -336,9 +337,9 @@ WHERE extension.extname = 'pg_stat_statements' AND current_setting('pg_stat_stat
 LIMIT 1
 """
 
-# database-load, metrics → the seconds that PostgreSQL has executed statements for, since they are counted: those that
-# name the queue's tables, all of this database, and whether the text of any is hidden from this role. `schema`: that of
-# the extension.
+# database-load, metrics → the seconds that PostgreSQL has executed statements since it began to count: statements that
+# name the queue's tables, and all statements of this database; and whether the text of any statement is hidden from
+# this role. `schema` is the schema of the extension.
 STATEMENT_TIMES = """
 SELECT
     COALESCE(sum(total_exec_time) FILTER (WHERE query LIKE '%%skipqueue\\_%%'), 0) / 1000,
@@ -351,7 +352,7 @@ LIMIT 1
 
 
 class Share(NamedTuple):
-    """A number since the statistics were reset: of the queue, and of the whole database with it."""
+    """A number for the queue, and for the whole database including the queue, since the statistics were reset."""
 
     queue: float
     database: float
@@ -367,19 +368,19 @@ class TableLoad(NamedTuple):
     pages_read: Share
     """Pages of 8 kB that PostgreSQL did not have in its memory."""
     pages_hit: Share
-    """Pages that it had."""
+    """Pages that PostgreSQL had in its memory."""
 
 
 def table_load(store: Store) -> TableLoad:
-    """Read two views of statistics, of the queue's tables alone."""
+    """Read the load of the queue's tables and of the database from PostgreSQL's statistics."""
     (row,) = store.rows(TABLE_LOAD, {"tables": table_names()})
     return TableLoad(*(Share(of_queue, of_all) for of_queue, of_all in zip(row[:3], row[3:], strict=True)))
 
 
 def statement_seconds(store: Store) -> Share | None:
-    """The seconds of the statements that name the queue's tables, by `pg_stat_statements`.
+    """Return the seconds of the statements that name the queue's tables, and of all statements.
 
-    `None` where that is not installed or not loaded, and where this role may not read every statement.
+    Return `None` if the extension `pg_stat_statements` is not installed or loaded, or hides statements from this role.
     """
     for (schema,) in store.rows(STATEMENTS_SCHEMA):
         ((of_queue, of_all, is_hidden),) = store.rows(STATEMENT_TIMES.format(schema=schema), {})

@@ -1,4 +1,4 @@
-"""The verdict: whether all is well, or what the watched rules find. Every page shows it first."""
+"""The verdict: all is well, or the problems that the watched rules find. Every page shows the verdict first."""
 
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
@@ -11,7 +11,7 @@ from .examination import examine
 from .rule import Finding, Severity
 
 UNAPPLIED_CODES = ("check-failed", "check-timed-out")
-"""The codes of the findings that a rule could not be applied. Their subject is the code of this rule."""
+"""The codes of findings that say that a rule could not be applied. Their subject is the rule's code."""
 
 
 @dataclass(frozen=True)
@@ -23,25 +23,25 @@ class Verdict:
 
     @classmethod
     def of(cls, findings: Iterable[Finding]) -> "Verdict":
-        """The verdict of these findings, which are ordered from the worst on."""
-        problems = [each for each in findings if each.is_problem]
-        failed = [each for each in problems if each.code in UNAPPLIED_CODES]
-        problems = [each for each in problems if each not in failed]
-        if failed:
+        """Return the verdict of these findings, which are sorted with the worst first."""
+        problems = [finding for finding in findings if finding.is_problem]
+        unapplied = [finding for finding in problems if finding.code in UNAPPLIED_CODES]
+        problems = [finding for finding in problems if finding not in unapplied]
+        if unapplied:
             title = ngettext(
                 "The rule %(rule)s could not be applied",
                 "%(number)s rules could not be applied, %(rule)s among them",
-                len(failed),
+                len(unapplied),
             )
-            title %= {"rule": failed[0].subject, "number": len(failed)}
-            problems.append(replace(failed[0], title=title, command="python manage.py skipqueue doctor"))
-        return cls(tuple(problems), tuple(each.subject for each in failed))
+            title %= {"rule": unapplied[0].subject, "number": len(unapplied)}
+            problems.append(replace(unapplied[0], title=title, command="python manage.py skipqueue doctor"))
+        return cls(tuple(problems), tuple(finding.subject for finding in unapplied))
 
     @classmethod
     def now(cls, store: Store, *, seconds: float | None = None) -> "Verdict":
         """Apply the watched rules within about a second, or within `seconds`.
 
-        Raises no database error: a rule that cannot be applied, or a database that cannot be used, is a problem.
+        Database errors are not raised: a rule that cannot be applied, or a database that cannot be used, is a problem.
         """
         return cls.of(examine(store, only_watched=True, seconds=seconds))
 
@@ -57,7 +57,7 @@ class Verdict:
     @property
     def is_unknown(self) -> bool:
         """Whether the database could not be used, or lacks tables."""
-        return any(each.code in ("database-unusable", "migrations") for each in self.problems)
+        return any(problem.code in ("database-unusable", "migrations") for problem in self.problems)
 
     def __str__(self) -> str:
         number = len(self.problems)
@@ -66,4 +66,4 @@ class Verdict:
         return ngettext("%(number)s problem", "%(number)s problems", number) % {"number": number}
 
     def as_json(self) -> dict[str, Any]:
-        return {"is_well": self.is_well, "problems": [asdict(each) for each in self.problems]}
+        return {"is_well": self.is_well, "problems": [asdict(problem) for problem in self.problems]}

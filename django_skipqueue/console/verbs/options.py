@@ -17,7 +17,7 @@ from ...values.bounds import NUMBER_RANGES, check_columns, check_run_after
 from ..durations import duration, moment
 
 LONGEST_DELAY_MINUTES = 365 * 24 * 60
-"""In minutes: a year."""
+"""A year in minutes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +42,7 @@ class _MinutesField(forms.IntegerField):
         return None if minutes is None else timedelta(minutes=minutes)
 
 
-def refusing(check: Callable[[Any], object], message: Any) -> Callable[[Any], None]:
+def validator_from(check: Callable[[Any], object], message: Any) -> Callable[[Any], None]:
     """Make a form validator from a check that raises `InvalidOption` or `InvalidArguments`."""
 
     def validate(value: Any) -> None:
@@ -54,7 +54,7 @@ def refusing(check: Callable[[Any], object], message: Any) -> Callable[[Any], No
     return validate
 
 
-def _column(name: str) -> Callable[[str], Any]:
+def _column_parser(name: str) -> Callable[[str], Any]:
     def parse(text: str) -> Any:
         value = int(text) if name in NUMBER_RANGES and re.fullmatch(r"-?\d{1,18}", text, re.ASCII) else text
         try:
@@ -111,7 +111,7 @@ RUN_AFTER = VerbOption(
     name="run_after",
     field=lambda: forms.DateTimeField(
         label=_("Due at"),
-        validators=[refusing(check_run_after, _("A job cannot be due at this time."))],
+        validators=[validator_from(check_run_after, _("A job cannot be due at this time."))],
         help_text=lazy(lambda: IN_THIS_ZONE % {"zone": get_current_timezone_name()}, str)(),
         widget=forms.DateTimeInput(
             {"type": "datetime-local", "step": "1", "class": "vTextField"}, format="%Y-%m-%dT%H:%M:%S"
@@ -127,12 +127,14 @@ QUEUE_NAME = VerbOption(
     name="queue_name",
     field=lambda: forms.CharField(
         label=_("Queue"),
-        validators=[refusing(lambda name: check_columns({"queue_name": name}), _("No queue can have this name."))],
+        validators=[
+            validator_from(lambda name: check_columns({"queue_name": name}), _("No queue can have this name."))
+        ],
         widget=forms.TextInput({"class": "vTextField"}),
     ),
     flag="--to",
     metavar="QUEUE",
-    parse=_column("queue_name"),
+    parse=_column_parser("queue_name"),
     help="the new queue",
 )
 
@@ -148,6 +150,6 @@ PRIORITY = VerbOption(
     ),
     flag="--to",
     metavar="NUMBER",
-    parse=_column("priority"),
+    parse=_column_parser("priority"),
     help="the new priority: -100 to 100, higher first",
 )

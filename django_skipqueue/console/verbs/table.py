@@ -48,8 +48,8 @@ def run_again(store: Store, ids: Collection[int], *, by: str = "", reason: str =
 def copyable(store: Store, ids: Collection[int]) -> QuerySet[Job]:
     """The jobs among these whose unique key no job of another database holds."""
     jobs = Job.objects.using(store.alias).filter(pk__in=ids)
-    held = [job.pk for job in jobs if why_held_elsewhere(job)] if settings.serves_several else []
-    return jobs.exclude(pk__in=held)
+    held_ids = [job.pk for job in jobs if why_held_elsewhere(job)] if settings.serves_several else []
+    return jobs.exclude(pk__in=held_ids)
 
 
 RETRY = Verb(
@@ -270,9 +270,11 @@ RESCHEDULE = Verb(
 )
 
 
-def _why_it_has(value: str, message: Text) -> Callable[[Job, Instruction], str]:
-    """Returns this message for a job that has the value of the option already."""
-    return lambda job, given: str(message) % {"id": job.pk} if getattr(job, value) == given.options[value] else ""
+def _why_unchanged_if_same(column: str, message: Text) -> Callable[[Job, Instruction], str]:
+    """Return a function that returns this message for a job whose column already has the option's value."""
+    return lambda job, instruction: (
+        str(message) % {"id": job.pk} if getattr(job, column) == instruction.options[column] else ""
+    )
 
 
 CHANGE_QUEUE = Verb(
@@ -283,7 +285,7 @@ CHANGE_QUEUE = Verb(
     options=(QUEUE_NAME,),
     change=Store.change_queue,
     exception="already in this queue, or just changed",
-    why_unchanged=_why_it_has("queue_name", _("Job %(id)s is already in this queue.")),
+    why_unchanged=_why_unchanged_if_same("queue_name", _("Job %(id)s is already in this queue.")),
     button=Button(
         label=_("Change queue"),
         hint=_("This job goes into another queue, and keeps its due time and its priority."),
@@ -314,7 +316,7 @@ CHANGE_PRIORITY = Verb(
     options=(PRIORITY,),
     change=Store.change_priority,
     exception="already of this priority, or just changed",
-    why_unchanged=_why_it_has("priority", _("Job %(id)s already has this priority.")),
+    why_unchanged=_why_unchanged_if_same("priority", _("Job %(id)s already has this priority.")),
     button=Button(
         label=_("Change priority"),
         hint=_("Workers claim this job before jobs of its queue that have a lower priority."),

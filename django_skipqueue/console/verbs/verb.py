@@ -2,8 +2,8 @@
 
 Each text is a whole sentence, so that it can be translated. `Button` and `Action` say which values a text may contain.
 
-Only the verb's SQL statement decides whether a job changes. The status that a page has read before decides which
-buttons are shown. If the job has another status by then, it does not change, and a message says why.
+Only the verb's SQL statement decides whether a job changes. A page shows buttons by the status that the page has read.
+If the status has changed since, the job does not change, and a message says why.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -98,12 +98,12 @@ class Verb:
     fits_what_holds_up: bool = False
     """Whether the verb can also change failed jobs for which other jobs wait."""
     offered_for: Collection[str] | None = None
-    """Pages show the verb for jobs in these statuses; `None`: for all `statuses`."""
+    """Pages show the verb for jobs in these statuses; `None` means all `statuses`."""
     is_for: Callable[[Job], bool] | None = None
     """Whether the page of this job shows the verb, if the job's status allows it; `None`: for all jobs."""
     looked_for_in: tuple[str, ...] | None = None
-    """If a command's options name no status, it searches for jobs in these statuses; `None`: in all `statuses`; empty:
-    the options must name a status."""
+    """If a command's options name no status, it searches for jobs in these statuses. `None` means all `statuses`; if
+    empty, the options must name a status."""
     options: tuple[VerbOption, ...] = ()
     change: Callable[..., Iterable[int]]
     """Changes the jobs. The arguments are a `Store`, the ids, the options, `by` and `reason`. Returns the ids of the

@@ -47,7 +47,7 @@ def console() -> "PartConsole":
     return CONSOLE
 
 
-def _of_relay(value: Callable[["WorkerProcessState"], float]) -> Callable[["WorkerProcessState"], float | None]:
+def _only_for_relays(value: Callable[["WorkerProcessState"], float]) -> Callable[["WorkerProcessState"], float | None]:
     """Wrap `value`, so that it returns `None` for every process that is not a running relay."""
     return lambda process: None if process.slots or not process.has_started else value(process)
 
@@ -60,11 +60,11 @@ GAUGES = (
             "Jobs at the carrier or on their way there, from all of its relays.",
             ("worker",),
         ),
-        _of_relay(lambda relay: relay.jobs_running),
+        _only_for_relays(lambda relay: relay.jobs_running),
     ),
     (
         Metric("skipqueue_worker_window_room", "gauge", "Jobs that the relay could hand over right now.", ("worker",)),
-        _of_relay(lambda relay: relay.slots_free),
+        _only_for_relays(lambda relay: relay.slots_free),
     ),
 )
 
@@ -84,7 +84,7 @@ def _carriers() -> list[CarrierSettings]:
 
 
 def check_carriers(**_: Any) -> list[CheckMessage]:
-    """E011: Celery is not installed, or the carrier's app cannot be imported or is not a Celery app."""
+    """Report E011 if Celery is not installed, or if a carrier's app cannot be imported or is not a Celery app."""
     from .carrier import CarrierMisconfigured
 
     problems: list[CheckMessage] = []
@@ -98,7 +98,7 @@ def check_carriers(**_: Any) -> list[CheckMessage]:
 
 
 def check_carried_tasks(**_: Any) -> list[CheckMessage]:
-    """W005: an attempt may take longer than RabbitMQ waits for the message's acknowledgement."""
+    """Report W005 if an attempt may take longer than RabbitMQ waits for the message's acknowledgement."""
     from ...jobs.registry import registry
 
     queue_names = {queue_name for carrier in _carriers() for queue_name in carrier.queues}

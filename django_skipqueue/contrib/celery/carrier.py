@@ -4,7 +4,7 @@ A message is acknowledged only after its content is safe elsewhere. A job counts
 confirmed it. The relay acknowledges an outcome only after its settle is committed.
 
 When the connection to the carrier breaks, the relay opens it again with a back-off. An error of the carrier never ends
-a process, and delays only what needs the carrier.
+a process, and only delays the work that needs the carrier.
 """
 
 import random
@@ -98,7 +98,9 @@ class Taken:
     """The jobs that the carrier has refused, because its queue is full or no longer exists."""
     outcomes: list[ReturnedOutcome] = field(default_factory=list)
     jobs: list[ReturnedJob] = field(default_factory=list)
+    """The jobs that came back without an outcome."""
     begun: list[BegunJob] = field(default_factory=list)
+    """Jobs that begin again after the process that had them died."""
 
     def __bool__(self) -> bool:
         return bool(self.confirmed or self.refused or self.outcomes or self.jobs or self.begun)
@@ -148,7 +150,7 @@ FIRST_CONNECT_DELAY, LONGEST_CONNECT_DELAY = 0.25, 10.0
 """Seconds until the next try after a failure: the first delay doubles with each failure, up to the longest."""
 
 CONNECT_TIME = 120.0
-"""Seconds that opening the connection may take: up to 10 for each step, with one step per queue."""
+"""Opening the connection may take this many seconds: up to 10 for each step, with one step per queue."""
 
 
 class CarrierConnection(Service):
@@ -172,21 +174,21 @@ class CarrierConnection(Service):
         """
         self.carrier = carrier
         self.is_open = False
-        self._who, self._home, self._lost, self._stamp = who, home, lost, stamp
+        self._relay_name, self._get_home, self._call_when_lost, self._stamp = who, home, lost, stamp
         self._failures, self._retry_at = 0, 0.0
 
     @property
     def due_at(self) -> float:
-        return NEVER if self.is_open or not self._home() else self._retry_at
+        return NEVER if self.is_open or not self._get_home() else self._retry_at
 
     def run(self, now: float) -> None:
         self._stamp(CONNECT_TIME)
         with self.handling_errors():
-            self.carrier.home = self._home()
+            self.carrier.home = self._get_home()
             self.carrier.connect()
             self.is_open = True
-            log = relay_logs.carrier_back if self._failures else relay_logs.carrier_reached
-            log(self._who, self.carrier.name)
+            write_log = relay_logs.carrier_back if self._failures else relay_logs.carrier_reached
+            write_log(self._relay_name, self.carrier.name)
             self._failures = 0
 
     @property
@@ -206,9 +208,9 @@ class CarrierConnection(Service):
             longest = min(LONGEST_CONNECT_DELAY, FIRST_CONNECT_DELAY * 2 ** min(self._failures, 10))
             delay = random.uniform(longest / 2, longest)  # noqa: S311 (spreads load, guards nothing)
             self._retry_at = time.monotonic() + delay
-            relay_logs.carrier_lost(self._who, self.carrier.name, error, delay)
+            relay_logs.carrier_lost(self._relay_name, self.carrier.name, error, delay)
             if was_open:
-                self._lost()
+                self._call_when_lost()
 
     def acknowledge(self, deliveries: Collection[int]) -> None:
         """Acknowledge these deliveries. If the connection is closed, do nothing: a new one delivers them again."""

@@ -27,7 +27,7 @@ MOST_PREFETCHED_DELIVERIES = 2_000
 """The maximum number of unacknowledged outcomes and returned jobs that the broker sends."""
 
 MOST_DELIVERED = 64_000_000
-"""If unacknowledged outcomes and returned jobs have this many bytes, the relay reads no more of them."""
+"""If unacknowledged outcomes and returned jobs have this many bytes, the relay does not read more for now."""
 
 CELERY_TASK = "django_skipqueue.run"
 """The name of the Celery task that runs jobs."""
@@ -46,26 +46,26 @@ class CeleryCarrier:
         self._watches_deliveries = False
         self.waiting: deque[tuple[ClaimedJob, bytes]] = deque()  # jobs to publish once the broker is not blocked
         self._confirms: Confirms[LeaseRef]
-        self._channel: Any = None  # the channel of the deliveries
-        self._orders: Any = None  # the channel of the orders to revoke
+        self._delivery_channel: Any = None  # the channel of the deliveries
+        self._revoke_channel: Any = None  # the channel for orders to Celery's workers to drop jobs
         self.deliveries = Deliveries()
         self._taken = Taken()
-        self._broken: CarrierUnreachable | None = None  # raised by the next `take` that has nothing to return
+        self._pending_error: CarrierUnreachable | None = None  # raised by the next `take` that has nothing to return
 
     def connect(self) -> None:
-        self._broken, self._taken = None, Taken()
+        self._pending_error, self._taken = None, Taken()
         self.waiting.clear()
         for link in self.links:
             link.connect()
         with self.consuming.translated_errors():
-            channel = self._channel = self.consuming.channel()
+            channel = self._delivery_channel = self.consuming.channel()
             rabbitmq.declare(channel, set(self._queues.values()), self.home, create=self._declare)
         with self.publishing.translated_errors():
             self._confirms = Confirms(self.publishing.channel())
-            self._orders = None
+            self._revoke_channel = None
             if self._declare:  # a separate channel, because the broker would confirm the orders on the other one
-                self._orders = self.publishing.channel()
-                self._app.control.mailbox.exchange(self._orders).declare()
+                self._revoke_channel = self.publishing.channel()
+                self._app.control.mailbox.exchange(self._revoke_channel).declare()
         with self.consuming.translated_errors():
             self.deliveries = Deliveries()
             channel.basic_qos(0, MOST_PREFETCHED_DELIVERIES, False)
@@ -82,12 +82,12 @@ class CeleryCarrier:
 
     def publish(self, jobs: Sequence[ClaimedJob]) -> Sequence[TooLarge]:
         """Send the jobs: see `Carrier.publish`. Raises `KeyError` for a job in a queue without a carrier."""
-        most = self.publishing.most(self._max_message_size)
+        largest_size = self.publishing.most(self._max_message_size)
         too_large: list[TooLarge] = []
         for job in jobs:
             body = b"".join((b"[[", wire.encode(wire.job_to_wire(job, self.home)), b"],{},{}]"))
-            if len(body) > most:
-                too_large.append(TooLarge(job, len(body), most))
+            if len(body) > largest_size:
+                too_large.append(TooLarge(job, len(body), largest_size))
             else:
                 self.waiting.append((job, body))
         if self.waiting:
@@ -99,7 +99,7 @@ class CeleryCarrier:
         """Publish waiting jobs until the broker says that it is blocked, because the relay would then wait for it."""
         headers = {"lang": "py", "task": CELERY_TASK, rabbitmq.DATABASE_HEADER: self.home}
         try:
-            while self.waiting and not self._broken and not self.publishing.is_blocked:
+            while self.waiting and not self._pending_error and not self.publishing.is_blocked:
                 job, body = self.waiting.popleft()
                 id = wire.message_id(self.home, job.ref)
                 with self.publishing.translated_errors():
@@ -114,7 +114,7 @@ class CeleryCarrier:
                 if self.publishing.has_input():
                     self.publishing.receive()
         except CarrierUnreachable as error:
-            self._broken = error
+            self._pending_error = error
 
     def take(self) -> Taken:
         """Return what has arrived. If a connection broke, first return confirmed jobs, which must not run twice."""
@@ -123,17 +123,19 @@ class CeleryCarrier:
             try:
                 link.receive(is_enough)
             except CarrierUnreachable as error:
-                self._broken = self._broken or error
+                self._pending_error = self._pending_error or error
         # The publishing link is read last, because a job's confirm may arrive together with its outcome.
         confirms = self._confirms
         self._taken.confirmed, confirms.confirmed = confirms.confirmed, []
         self._taken.refused, confirms.refused = confirms.refused, []
         if confirms.are_late(is_blocked=self.is_blocked):
-            self._broken = CarrierUnreachable(f"The broker has not confirmed a job for {LONGEST_CONFIRM_SECONDS:g} s.")
+            self._pending_error = CarrierUnreachable(
+                f"The broker has not confirmed a job for {LONGEST_CONFIRM_SECONDS:g} s."
+            )
         taken, self._taken = self._taken, Taken()
-        if self._broken is not None:
+        if self._pending_error is not None:
             if not taken.confirmed:
-                raise self._broken
+                raise self._pending_error
             return Taken(confirmed=taken.confirmed, refused=taken.refused)
         self._publish_waiting()
         self._watch_deliveries()
@@ -142,17 +144,17 @@ class CeleryCarrier:
     def acknowledge(self, deliveries: Collection[int]) -> None:
         with self.consuming.translated_errors():
             for tag, is_multiple in self.deliveries.acknowledge(deliveries):
-                self._channel.basic_ack(tag, is_multiple)
+                self._delivery_channel.basic_ack(tag, is_multiple)
         self._watch_deliveries()
 
     def revoke(self, refs: Collection[LeaseRef]) -> None:
         """Tell Celery's workers to drop the messages of these jobs. Workers without remote control still run them."""
-        if refs and self._orders is not None and not self.is_blocked:
+        if refs and self._revoke_channel is not None and not self.is_blocked:
             ids = [wire.message_id(self.home, ref) for ref in refs]
             order = {"method": "revoke", "arguments": {"task_id": ids, "terminate": False}, "destination": None}
             message = amqp.Message(wire.encode(order), content_type="application/json", content_encoding="utf-8")
             with self.publishing.translated_errors():
-                self._orders.basic_publish(message, exchange=self._app.control.mailbox.exchange.name)
+                self._revoke_channel.basic_publish(message, exchange=self._app.control.mailbox.exchange.name)
 
     @property
     def is_blocked(self) -> bool:
@@ -174,11 +176,11 @@ class CeleryCarrier:
         return self.deliveries.size >= MOST_DELIVERED
 
     def _watch_deliveries(self) -> None:
-        watches = not self._has_enough()
-        if self._selector is None or watches == self._watches_deliveries:
+        should_watch = not self._has_enough()
+        if self._selector is None or should_watch == self._watches_deliveries:
             return
-        self._watches_deliveries = watches
-        if watches:
+        self._watches_deliveries = should_watch
+        if should_watch:
             self._selector.register(self.consuming.fileno(), EVENT_READ)
         else:
             self._selector.unregister(self.consuming.fileno())

@@ -95,7 +95,7 @@ LIMIT 1000
 """
 
 MOST_CARRIED_COUNTED = 100_000
-"""Running jobs that a statement reads: the largest window."""
+"""A statement reads at most this many running jobs. It is the largest number of jobs that a carrier may have."""
 
 DELIVERIES = 3
 """The broker delivers a job at most this many times."""
@@ -107,6 +107,7 @@ class CarrierNow:
     queues: tuple[str, ...]
     """The queues whose jobs the carrier runs, by the settings of the relay that last wrote its row."""
     window: int
+    """The maximum number of jobs that the carrier may have."""
     held: int
     """How many jobs the carrier has."""
     oldest: datetime | None
@@ -123,7 +124,7 @@ class CarrierNow:
 
     @property
     def is_reachable(self) -> bool | None:
-        """Whether a relay reaches the broker; `None` if no relay is alive to tell."""
+        """Whether a relay reaches the broker; `None` if no relay is alive, so this is unknown."""
         if not self.relays:
             return None
         return self.reached_age is not None and state_after(timedelta(seconds=self.reached_age)) == "live"
@@ -136,8 +137,8 @@ def carriers_now(store: Store) -> list[CarrierNow]:
     """
     limits = {"limit": MOST_CARRIED_COUNTED, "worker_timeout": settings.worker_timeout}
     rows = store.rows(CARRIERS_NOW, limits)
-    known = (CarrierNow(name, tuple(map(str, json.loads(queues))), *row) for name, queues, *row in rows)
-    return [carrier for carrier in known if carrier.held or carrier.name in carriers()]
+    found_carriers = (CarrierNow(name, tuple(map(str, json.loads(queues))), *row) for name, queues, *row in rows)
+    return [carrier for carrier in found_carriers if carrier.held or carrier.name in carriers()]
 
 
 def relay_names(store: Store, worker_ids: Collection[str]) -> dict[str, str]:
@@ -198,12 +199,12 @@ def why_it_waits(job: Job, now: datetime, workforce: Workforce) -> str:
     return gettext("It has been with %(carrier)s since %(time)s, where it waits or runs.") % values
 
 
-def _line(carrier: CarrierNow) -> str:
-    oldest = "" if carrier.oldest_seconds is None else f", the oldest for {in_words(carrier.oldest_seconds)}"
-    relays = f"{carrier.relays} relay{'' if carrier.relays == 1 else 's'}, " if carrier.relays else ""
-    refused = f", {carrier.refused:,} refused" if carrier.refused else ""
-    held = f"has {carrier.held:,} of at most {carrier.window:,} jobs{oldest}"
-    return f"Carrier {carrier.name} {held}; {relays}{broker_in_words(carrier)}{refused}."
+def _status_line(carrier: CarrierNow) -> str:
+    oldest_text = "" if carrier.oldest_seconds is None else f", the oldest for {in_words(carrier.oldest_seconds)}"
+    relays_text = f"{carrier.relays} relay{'' if carrier.relays == 1 else 's'}, " if carrier.relays else ""
+    refused_text = f", {carrier.refused:,} refused" if carrier.refused else ""
+    held_text = f"has {carrier.held:,} of at most {carrier.window:,} jobs{oldest_text}"
+    return f"Carrier {carrier.name} {held_text}; {relays_text}{broker_in_words(carrier)}{refused_text}."
 
 
 def status(store: Store) -> PartStatus:
@@ -223,7 +224,7 @@ def status(store: Store) -> PartStatus:
         }
         for carrier in carriers_here
     ]
-    return PartStatus(lines=[_line(carrier) for carrier in carriers_here], as_json={"carriers": as_json})
+    return PartStatus(lines=[_status_line(carrier) for carrier in carriers_here], as_json={"carriers": as_json})
 
 
 # Metrics
@@ -265,22 +266,28 @@ def metrics(store: Store) -> Iterator[Values]:
 
 
 def carriers_without_relay(store: Store) -> Iterator[Finding]:
-    known = carriers_now(store)
-    held = {carrier.name: carrier.held for carrier in known}
-    ages = {carrier.name: carrier.heartbeat_age for carrier in known}
-    with_relay = {carrier.name for carrier in known if carrier.relays}
-    workforce, waiting, waits = Workforce.now(using=store.alias), set(store.queues_with_jobs()), gettext("Jobs wait.")
+    known_carriers = carriers_now(store)
+    held_by_name = {carrier.name: carrier.held for carrier in known_carriers}
+    heartbeat_ages = {carrier.name: carrier.heartbeat_age for carrier in known_carriers}
+    with_relay = {carrier.name for carrier in known_carriers if carrier.relays}
+    workforce, queues_with_jobs, jobs_wait = (
+        Workforce.now(using=store.alias),
+        set(store.queues_with_jobs()),
+        gettext("Jobs wait."),
+    )
     for name, carrier in carriers().items():
-        is_unserved = any(queue in waiting and not workforce.serving(queue) for queue in carrier.queues)
-        if name not in with_relay and (is_unserved or held.get(name)):
+        is_unserved = any(queue in queues_with_jobs and not workforce.serving(queue) for queue in carrier.queues)
+        if name not in with_relay and (is_unserved or held_by_name.get(name)):
             yield Finding.of(
                 Severity.CRITICAL if is_unserved else Severity.WARNING,
                 gettext("No relay of the carrier %(name)s is alive") % {"name": name},
-                " ".join([waits] * is_unserved + [_held_in_words(held.get(name, 0))]),
-                gettext("Start a relay. Until then no job goes there, and no outcome that comes back is written."),
+                " ".join([jobs_wait] * is_unserved + [_held_in_words(held_by_name.get(name, 0))]),
+                gettext("Start a relay. Until then no job is handed over, and no outcome that comes back is written."),
                 _run_relay("--carrier", name),
                 subject=name,
-                since=database_time(store) - timedelta(seconds=ages[name]) if name in ages else None,
+                since=database_time(store) - timedelta(seconds=heartbeat_ages[name])
+                if name in heartbeat_ages
+                else None,
                 link=WORKERS_PAGE,
             )
 
@@ -288,7 +295,7 @@ def carriers_without_relay(store: Store) -> Iterator[Finding]:
 def unreachable_carriers(store: Store) -> Iterator[Finding]:
     for carrier in carriers_now(store):
         if carrier.is_reachable is False:
-            age = span(carrier.reached_age) if carrier.reached_age else "?"
+            age_text = span(carrier.reached_age) if carrier.reached_age else "?"
             yield Finding.of(
                 Severity.CRITICAL,
                 gettext("The broker of the carrier %(name)s cannot be reached"),
@@ -298,7 +305,7 @@ def unreachable_carriers(store: Store) -> Iterator[Finding]:
                     "workers can run the waiting jobs, if you name the queues."
                 ),
                 shlex.join(["python", "manage.py", "runworker", "--queues", ",".join(carrier.queues)]),
-                facts={"name": carrier.name, "relays": carrier.relays, "age": age},
+                facts={"name": carrier.name, "relays": carrier.relays, "age": age_text},
                 subject=carrier.name,
                 since=database_time(store) - timedelta(seconds=carrier.reached_age) if carrier.reached_age else None,
                 link=WORKERS_PAGE,
@@ -307,21 +314,26 @@ def unreachable_carriers(store: Store) -> Iterator[Finding]:
 
 def lost_jobs(store: Store) -> Iterator[Finding]:
     """Find jobs that a carrier should have returned long ago, and jobs of a carrier that is not in the settings."""
-    for now in carriers_now(store):
-        carrier = carriers().get(now.name)
-        rows = list(overdue_jobs(store, carrier)) if carrier and now.held and now.is_reachable else []
-        if carrier and now.held >= carrier.window and now.is_reachable and is_window_lost(store, carrier):
+    for carrier_now in carriers_now(store):
+        carrier = carriers().get(carrier_now.name)
+        rows = list(overdue_jobs(store, carrier)) if carrier and carrier_now.held and carrier_now.is_reachable else []
+        if (
+            carrier
+            and carrier_now.held >= carrier.window
+            and carrier_now.is_reachable
+            and is_window_lost(store, carrier)
+        ):
             severity, title = Severity.CRITICAL, gettext("The broker of the carrier %(name)s has lost its jobs")
             details = gettext(
                 "Jobs that it should have: %(held)s. They fill its window, so no other jobs are handed over."
-            ) % {"held": now.held}
+            ) % {"held": carrier_now.held}
             advice = gettext(
                 "All of these jobs should have ended or come back, because WAIT and their time limits are over. This "
                 "command releases all of them."
             )
-        elif rows or (now.held and not carrier):
+        elif rows or (carrier_now.held and not carrier):
             severity, title = Severity.WARNING, gettext("The broker of the carrier %(name)s may have lost jobs")
-            details = listed(store, rows) if rows else _held_in_words(now.held)
+            details = listed(store, rows) if rows else _held_in_words(carrier_now.held)
             advice = (
                 gettext(
                     "The carrier has had each of these jobs for longer than WAIT and three times the timeout. If the "
@@ -333,8 +345,8 @@ def lost_jobs(store: Store) -> Iterator[Finding]:
             )
         else:
             continue
-        command = _run_relay("--reclaim", now.name)
-        name, since = now.name, now.oldest
+        command = _run_relay("--reclaim", carrier_now.name)
+        name, since = carrier_now.name, carrier_now.oldest
         yield Finding.of(
             severity, title % {"name": name}, details, advice, command, subject=name, since=since, link=WORKERS_PAGE
         )
@@ -356,16 +368,18 @@ DETAIL_CELL = '<span class="skipqueue-detail">{}</span>'
 
 def cells(store: Store, workers: Sequence[Worker]) -> dict[str, dict[str, str]]:
     """Return the cells for carriers and relays in the list of workers, by at most two queries."""
-    shown: dict[str, dict[str, str]] = {}
+    cells_by_worker: dict[str, dict[str, str]] = {}
     has_carriers = any(worker.is_external for worker in workers)
-    by_name = {carrier.name: carrier for carrier in carriers_now(store)} if has_carriers else {}
+    carriers_by_name = {carrier.name: carrier for carrier in carriers_now(store)} if has_carriers else {}
     relays = relay_names(store, [worker.pk for worker in workers if not worker.concurrency])
     for worker in workers:
         if worker.pk in relays:
-            shown[worker.pk] = {"detail": gettext("relay of %(carrier)s") % {"carrier": shortened(relays[worker.pk])}}
-        elif worker.is_external and (carrier := by_name.get(worker.name)):
-            shown[worker.pk] = _cells(carrier, worker.now)  # type: ignore[attr-defined]  # annotated by the list
-    return shown
+            cells_by_worker[worker.pk] = {
+                "detail": gettext("relay of %(carrier)s") % {"carrier": shortened(relays[worker.pk])}
+            }
+        elif worker.is_external and (carrier := carriers_by_name.get(worker.name)):
+            cells_by_worker[worker.pk] = _cells(carrier, worker.now)  # type: ignore[attr-defined]  # annotated by the list
+    return cells_by_worker
 
 
 def _cells(carrier: CarrierNow, now: datetime) -> dict[str, str]:

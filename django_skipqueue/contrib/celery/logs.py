@@ -41,9 +41,9 @@ def carrier_back(relay: str, carrier: str) -> None:
 
 def carrier_refused(relay: str, carrier: str, count: int, retry_in: float) -> None:
     """Log that the carrier has refused jobs, because its queue is full or does not exist. The relay releases them."""
-    hint, again = "its queue is full, or gone", in_words(retry_in)
+    hint, retry_text = "its queue is full, or gone", in_words(retry_in)
     write_about_worker(
-        logging.WARNING, "carrier_refused", relay, carrier=carrier, count=count, retry_in=again, hint=hint
+        logging.WARNING, "carrier_refused", relay, carrier=carrier, count=count, retry_in=retry_text, hint=hint
     )
 
 

@@ -28,31 +28,31 @@ def fitting_outcome(outcome: wire.EncodedOutcome, link: AmqpLink) -> wire.Encode
     """Return the outcome, or a failure if the outcome's message is too large."""
     attempt = wire.attempt_from_wire(wire.decode(outcome.body), now=time.monotonic())
     carrier = carrier_for(attempt.job.queue_name)
-    most = link.most(carrier.max_message_size if carrier else LARGEST_MESSAGE)
-    if outcome.size <= most:
+    largest_size = link.most(carrier.max_message_size if carrier else LARGEST_MESSAGE)
+    if outcome.size <= largest_size:
         return outcome
-    return wire.encode_outcome(_too_large(attempt, outcome.size, most), outcome.home)
+    return wire.encode_outcome(_failed_too_large(attempt, outcome.size, largest_size), outcome.home)
 
 
-def _too_large(attempt: Attempt, size: int, most: int) -> Attempt:
+def _failed_too_large(attempt: Attempt, size: int, limit: int) -> Attempt:
     """Return the attempt as failed without a retry, because the task has run and must not run again.
 
     If the task was atomic, its outcome is already in the database, so only the result is removed.
     """
     job, outcome = attempt.job, attempt.outcome
     metadata = job.metadata if len(job.metadata) <= MOST_CHARACTERS_KEPT else "{}"
-    lean = wire.without_large_arguments(job, MOST_CHARACTERS_KEPT)._replace(metadata=metadata)
+    small_job = wire.without_large_arguments(job, MOST_CHARACTERS_KEPT)._replace(metadata=metadata)
     if attempt.is_written:
-        return attempt._replace(job=lean, outcome=replace(outcome, result=None, error=None, notes=None))
+        return attempt._replace(job=small_job, outcome=replace(outcome, result=None, error=None, notes=None))
     error = MessageTooLarge(
         f"The job has run ({outcome.status}), but its outcome needs a message of {size:,} bytes, and the carrier "
-        f"accepts at most {most:,}. Return less, such as the key of a row or the name of a file; or raise RabbitMQ's "
+        f"accepts at most {limit:,}. Return less, such as the key of a row or the name of a file; or raise RabbitMQ's "
         "max_message_size, and the carrier's MAX_MESSAGE_SIZE in SKIPQUEUE['CARRIERS']."
     )
     entry = error_entry(
         error, attempt=job.attempt, worker=attempt.worker, duration_ms=attempt.duration_ms, wait_ms=attempt.wait_ms
     )
-    return attempt._replace(job=lean, outcome=Outcome("failed", last_error=summary(error), error=entry))
+    return attempt._replace(job=small_job, outcome=Outcome("failed", last_error=summary(error), error=entry))
 
 
 FIRST_SEND_DELAY, LONGEST_SEND_DELAY = 0.2, 15.0
@@ -78,13 +78,13 @@ class OutcomeSender:
 
     def __init__(self, app: Any, *, who: str) -> None:
         self.link = AmqpLink(app)
-        self._who = who
-        self._new: deque[Outgoing] = deque()
+        self._worker_name = who
+        self._unsent: deque[Outgoing] = deque()
         self._wakeup = Wakeup()
-        self._turns = threading.Lock()  # held by the thread that sends for all; guards the attributes below
+        self._sending_lock = threading.Lock()  # held by the thread that sends for all; guards the attributes below
         self._confirms: Confirms[Outgoing] | None = None
         self._delay = FIRST_SEND_DELAY
-        self._is_trouble_logged = False
+        self._is_failure_logged = False
 
     def send(self, attempt: Attempt, home: str) -> None:
         """Send an attempt's outcome, and return once the broker has confirmed it, however long that takes."""
@@ -93,13 +93,13 @@ class OutcomeSender:
     def send_encoded(self, outcome: wire.EncodedOutcome) -> None:
         """Send an outcome that is already encoded: see `send`."""
         outgoing = Outgoing(outcome)
-        self._new.append(outgoing)
+        self._unsent.append(outgoing)
         self._wakeup.call()
-        with self._turns:
+        with self._sending_lock:
             while not outgoing.is_confirmed:
-                self._turn()
+                self._send_and_receive()
 
-    def _turn(self) -> None:
+    def _send_and_receive(self) -> None:
         """Publish new outcomes, wait for the broker or for another outcome, and receive confirms."""
         was_open = self._confirms is not None
         try:
@@ -107,43 +107,43 @@ class OutcomeSender:
                 self.link.connect()
                 with self.link.translated_errors():
                     self._confirms = Confirms(self.link.channel())
-            while self._new:
+            while self._unsent:
                 self._publish(self._confirms)
-            self._wakeup.wait(LATE_CONFIRM_CHECK_SECONDS, unless=lambda: self._new, files=[self.link.fileno()])
+            self._wakeup.wait(LATE_CONFIRM_CHECK_SECONDS, unless=lambda: self._unsent, files=[self.link.fileno()])
             try:
                 self.link.receive()
             finally:
                 self._note_confirmed(self._confirms)
-            self._require_answers(self._confirms)
+            self._raise_if_refused_or_late(self._confirms)
         except (CarrierUnreachable, CarrierMisconfigured) as error:
-            self._broke()
+            self._close_connection()
             if not was_open:  # otherwise the broker may just have closed an idle connection
-                if not self._is_trouble_logged:
-                    self._is_trouble_logged = True
-                    carried_logs.outcomes_wait(self._who, error)
+                if not self._is_failure_logged:
+                    self._is_failure_logged = True
+                    carried_logs.outcomes_wait(self._worker_name, error)
                 time.sleep(self._delay)
                 self._delay = min(self._delay * 2, LONGEST_SEND_DELAY)
 
     def _publish(self, confirms: Confirms[Outgoing]) -> None:
-        outgoing = self._new[0]
+        outgoing = self._unsent[0]
         if outgoing.outcome.size > SMALL_MESSAGE:
             outgoing.outcome = fitting_outcome(outgoing.outcome, self.link)
         outcome = outgoing.outcome
         queue, body = outcome_queue(outcome.home), wire.join_outcomes([outcome])
         with self.link.translated_errors():
             confirms.publish(outgoing, body, queue=queue, correlation_id=outcome.id)
-        self._new.popleft()
+        self._unsent.popleft()
 
     def _note_confirmed(self, confirms: Confirms[Outgoing]) -> None:
         if confirms.confirmed:
             self._delay = FIRST_SEND_DELAY
-            if self._is_trouble_logged:
-                self._is_trouble_logged = False
-                carried_logs.outcomes_sent(self._who)
+            if self._is_failure_logged:
+                self._is_failure_logged = False
+                carried_logs.outcomes_sent(self._worker_name)
         while confirms.confirmed:
             confirms.confirmed.pop().is_confirmed = True
 
-    def _require_answers(self, confirms: Confirms[Outgoing]) -> None:
+    def _raise_if_refused_or_late(self, confirms: Confirms[Outgoing]) -> None:
         if confirms.refused:
             queues = sorted({outcome_queue(outgoing.outcome.home) for outgoing in confirms.refused})
             raise CarrierUnreachable(
@@ -152,10 +152,10 @@ class OutcomeSender:
         if confirms.are_late(is_blocked=self.link.is_blocked):
             raise CarrierUnreachable(f"The broker has not confirmed an outcome for {LONGEST_CONFIRM_SECONDS:g} s.")
 
-    def _broke(self) -> None:
+    def _close_connection(self) -> None:
         """Close the connection, and queue unconfirmed outcomes again. The relay drops an outcome that comes twice."""
         self.link.close()  # this also receives the confirms that have just arrived
         if self._confirms is not None:
             self._note_confirmed(self._confirms)
-            self._new.extendleft(reversed([*self._confirms.refused, *self._confirms.unsettled]))
+            self._unsent.extendleft(reversed([*self._confirms.refused, *self._confirms.unsettled]))
             self._confirms = None

@@ -3,7 +3,7 @@
 A job's message is kept until its content is safe elsewhere. No queue drops a message: a full queue refuses it. A
 message that waits too long, or is delivered too often, goes to the back queue of the job's database.
 
-`receive` takes what has arrived and does not wait for more. All other calls wait at most `STEP_SECONDS` for the broker.
+`receive` reads what has arrived and does not wait for more. All other calls wait at most `STEP_SECONDS` for the broker.
 
 Each published message is either confirmed or refused, exactly once. A message that the broker returns counts as
 refused, although the broker then confirms it.
@@ -80,10 +80,10 @@ def back_queue(home: str) -> str:
     return f"skipqueue.back.{home}"
 
 
-def queues_of(carried: Iterable[str], home: str) -> dict[str, Mapping[str, Any]]:
-    """Return the arguments of each queue that relays of this home use. `carried`: the names of Celery's queues."""
-    own = {FOREIGN: FOREIGN_QUEUE, outcome_queue(home): OWN_QUEUE, back_queue(home): OWN_QUEUE}
-    return {**own, **dict.fromkeys(carried, CARRIED_QUEUE)}
+def queues_of(celery_queues: Iterable[str], home: str) -> dict[str, Mapping[str, Any]]:
+    """Return the arguments of each queue that relays of this home use. `celery_queues` contains names."""
+    own_queues = {FOREIGN: FOREIGN_QUEUE, outcome_queue(home): OWN_QUEUE, back_queue(home): OWN_QUEUE}
+    return {**own_queues, **dict.fromkeys(celery_queues, CARRIED_QUEUE)}
 
 
 def bindings_of(home: str) -> list[tuple[str, str, dict[str, str]]]:
@@ -91,60 +91,63 @@ def bindings_of(home: str) -> list[tuple[str, str, dict[str, str]]]:
     return [(FOREIGN, FOREIGN, {}), (BACK_EXCHANGE, back_queue(home), {"x-match": "all", DATABASE_HEADER: home})]
 
 
-def declare(channel: Any, carried: Iterable[str], home: str, *, create: bool) -> None:
+def declare(channel: Any, celery_queues: Iterable[str], home: str, *, create: bool) -> None:
     """Create the missing exchanges and queues, or only check that they exist. Raises `CarrierMisconfigured`."""
     options: dict[str, Any] = {"passive": not create, "durable": True, "auto_delete": False}
     for name, (kind, arguments) in EXCHANGES.items():
-        with _explained(f"exchange {name!r}", f"type {kind!r}", arguments, create):
+        with _explaining_refusals(f"exchange {name!r}", f"type {kind!r}", arguments, create):
             channel.exchange_declare(name, kind, arguments=arguments, **options)
-    for name, needed in queues_of(carried, home).items():
-        with _explained(f"queue {name!r}", "durable", needed, create):
-            channel.queue_declare(name, arguments=dict(needed), **options)
+    for name, queue_arguments in queues_of(celery_queues, home).items():
+        with _explaining_refusals(f"queue {name!r}", "durable", queue_arguments, create):
+            channel.queue_declare(name, arguments=dict(queue_arguments), **options)
     if create:
         for exchange, queue, match in bindings_of(home):
             channel.queue_bind(queue, exchange, arguments=match)
 
 
 @contextmanager
-def _explained(what: str, how: str, arguments: Mapping[str, Any], create: bool) -> Iterator[None]:
-    """If the broker refuses a declaration, raise `CarrierMisconfigured` with what is needed."""
-    needs = f"the {what}, {how}, with the arguments {dict(arguments)}"
+def _explaining_refusals(object_name: str, kind: str, arguments: Mapping[str, Any], create: bool) -> Iterator[None]:
+    """Raise `CarrierMisconfigured`, which says what is needed, if the broker refuses a declaration."""
+    description = f"the {object_name}, {kind}, with the arguments {dict(arguments)}"
     try:
         yield
     except amqp.PreconditionFailed as error:
         raise CarrierMisconfigured(
-            f"The {what} exists with other arguments. The carrier needs {needs}. "
+            f"The {object_name} exists with other arguments. The carrier needs {description}. "
             'Delete it once it is empty, or name another queue in QUEUES. With "DECLARE": False the arguments are '
             f"not checked, and you must make sure that they are right. The broker says: {error.reply_text}"
         ) from error
     except amqp.NotFound as error:
         problem = (
-            f"The broker cannot declare {needs}."
+            f"The broker cannot declare {description}."
             if create
-            else f'There is no {what}. Because "DECLARE" is False, you must create {needs}.'
+            else f'There is no {object_name}. Because "DECLARE" is False, you must create {description}.'
         )
         raise CarrierMisconfigured(f"{problem} The broker says: {error.reply_text}") from error
     except amqp.AccessRefused as error:
         raise CarrierMisconfigured(
-            f"The broker's user may not declare {needs}. Give the user this right, or create everything that "
+            f"The broker's user may not declare {description}. Give the user this right, or create everything that "
             f'`manage.py runrelay --show-topology` prints and set "DECLARE": False. The broker says: '
             f"{error.reply_text}"
         ) from error
 
 
-def definitions(carried: Iterable[str], homes: Iterable[str], *, vhost: str, user: str) -> dict[str, Any]:
-    """Return the exchanges, queues and bindings for `rabbitmqctl import_definitions`. `carried`: Celery's queues."""
-    carried, homes = list(carried), list(homes)
-    queues = {name: needed for home in homes for name, needed in queues_of(carried, home).items()}
+def definitions(celery_queues: Iterable[str], homes: Iterable[str], *, vhost: str, user: str) -> dict[str, Any]:
+    """Return the exchanges, queues and bindings for `rabbitmqctl import_definitions`. `celery_queues`: names."""
+    celery_queues, homes = list(celery_queues), list(homes)
+    queues = {
+        name: queue_arguments for home in homes for name, queue_arguments in queues_of(celery_queues, home).items()
+    }
     bindings = {binding[:2]: binding for home in homes for binding in bindings_of(home)}
-    lasting = {"durable": True, "auto_delete": False}
+    durable_options = {"durable": True, "auto_delete": False}
     return {
         "exchanges": [
-            {"name": name, "vhost": vhost, "type": kind, **lasting, "internal": False, "arguments": arguments}
+            {"name": name, "vhost": vhost, "type": kind, **durable_options, "internal": False, "arguments": arguments}
             for name, (kind, arguments) in EXCHANGES.items()
         ],
         "queues": [
-            {"name": name, "vhost": vhost, **lasting, "arguments": dict(needed)} for name, needed in queues.items()
+            {"name": name, "vhost": vhost, **durable_options, "arguments": dict(queue_arguments)}
+            for name, queue_arguments in queues.items()
         ],
         "bindings": [
             {
@@ -180,13 +183,15 @@ HEARTBEAT_SECONDS = 60
 HEARTBEAT_CHECK_SECONDS = 1.0
 
 REST_SECONDS = 1.0
-"""Seconds to wait for the rest of a frame whose beginning has arrived."""
+"""Seconds to wait for the rest of an AMQP frame whose beginning has arrived."""
 
 CLOSE_SECONDS = 1.0
 
 RABBITMQ_NEEDED = "A carrier needs RabbitMQ, with a broker_url that begins with amqp:// or amqps://."
 
-_PATIENT = {socket.TCP_USER_TIMEOUT: 2 * HEARTBEAT_SECONDS * 1000} if hasattr(socket, "TCP_USER_TIMEOUT") else {}
+_SOCKET_SETTINGS = (
+    {socket.TCP_USER_TIMEOUT: 2 * HEARTBEAT_SECONDS * 1000} if hasattr(socket, "TCP_USER_TIMEOUT") else {}
+)
 """Socket options for a busy broker: by default, py-amqp gives up if the other side reads nothing for a second."""
 
 CONNECTION_ERRORS = (OSError, amqp.AMQPError, KombuError)
@@ -210,7 +215,7 @@ class AmqpLink:
             "on_blocked": self._blocked,
             "on_unblocked": self._unblocked,
             "confirm_publish": False,  # py-amqp would wait for the confirm of each message
-            "socket_settings": _PATIENT | app.conf.broker_transport_options.get("socket_settings", {}),
+            "socket_settings": _SOCKET_SETTINGS | app.conf.broker_transport_options.get("socket_settings", {}),
         }
         self._broker = app.connection_for_write(
             heartbeat=heartbeat, connect_timeout=STEP_SECONDS, transport_options=options
@@ -218,12 +223,12 @@ class AmqpLink:
         kind = self._broker.transport.driver_type
         if kind != "amqp":
             raise CarrierMisconfigured(f"The broker of the Celery app is {kind!r}. {RABBITMQ_NEEDED}")
-        self._place = ""  # for error messages, since there may be several brokers
+        self._broker_text = ""  # for error messages, since there may be several brokers
         self.connection: Any = None  # a connection of py-amqp
         self._poll = select.poll()
         self._failure: Exception | None = None  # the error that has ended the connection
         self._checked_at = 0.0
-        self._largest = LARGEST_MESSAGE  # the largest message in bytes, as far as the broker has said
+        self._largest_accepted = LARGEST_MESSAGE  # the largest message in bytes, as far as the broker has said
         self.is_blocked = False
         """Whether the broker has said that it lacks memory or disk space, so it reads nothing from this connection."""
 
@@ -238,19 +243,19 @@ class AmqpLink:
 
     def most(self, setting: int) -> int:
         """Return how many bytes a message may have, by the setting and by what the broker has said."""
-        return min(setting, self._largest)
+        return min(setting, self._largest_accepted)
 
     def connect(self) -> None:
         """Open the connection. After a failure, the next try uses the next of the app's broker URLs."""
         self.is_blocked, self._failure = False, None
         broker = self._broker
         port = broker.port or broker.transport.default_connection_params["port"]
-        self._place = f" (broker {broker.hostname}:{port}, vhost {self.vhost!r})"
+        self._broker_text = f" (broker {broker.hostname}:{port}, vhost {self.vhost!r})"
         with self.translated_errors():
             try:
                 self.connection = broker.transport.establish_connection()
             except (amqp.AccessRefused, amqp.NotAllowed) as error:
-                raise CarrierMisconfigured(f"The broker refuses the connection: {error}{self._place}") from error
+                raise CarrierMisconfigured(f"The broker refuses the connection: {error}{self._broker_text}") from error
             except CONNECTION_ERRORS:
                 broker.maybe_switch_next()
                 raise
@@ -281,7 +286,7 @@ class AmqpLink:
         with self.translated_errors():
             try:
                 while not is_enough() and self.has_input():
-                    with suppress(TimeoutError):  # the rest comes later
+                    with suppress(TimeoutError):  # the rest of the frame comes later
                         connection.drain_events(timeout=REST_SECONDS)
                 now = time.monotonic()
                 if connection.heartbeat and now >= self._checked_at + HEARTBEAT_CHECK_SECONDS:
@@ -310,8 +315,8 @@ class AmqpLink:
             yield
         except CONNECTION_ERRORS as error:
             if refusal := _REFUSAL.search(str(error)):
-                self._largest = min(self._largest, int(refusal[1]))
-            raise CarrierUnreachable(f"{type(error).__name__}: {error}{self._place}") from error
+                self._largest_accepted = min(self._largest_accepted, int(refusal[1]))
+            raise CarrierUnreachable(f"{type(error).__name__}: {error}{self._broker_text}") from error
 
     def _open_connection(self) -> Any:
         if self.connection is None:
@@ -339,9 +344,9 @@ class Confirms(Generic[Key]):
 
     def __init__(self, channel: Any) -> None:
         self._channel = channel
-        self._open: dict[int, tuple[Key, float]] = {}  # by number, ascending: the key, and when it was published
+        self._pending: dict[int, tuple[Key, float]] = {}  # by number, ascending: the key, and when it was published
         self._published = 0
-        self._excused_at = -NEVER
+        self._last_blocked_at = -NEVER
         self._returned: set[str] = set()
         self.confirmed: list[Key] = []
         """The keys of messages that the broker has confirmed, since the owner last emptied this list."""
@@ -355,7 +360,7 @@ class Confirms(Generic[Key]):
     def publish(self, key: Key, body: bytes, *, queue: str, **properties: Any) -> None:
         """Publish a persistent JSON message to this queue."""
         self._published += 1
-        self._open[self._published] = key, time.monotonic()
+        self._pending[self._published] = key, time.monotonic()
         message = amqp.Message(
             body,
             content_type="application/json",
@@ -369,20 +374,20 @@ class Confirms(Generic[Key]):
     @property
     def unsettled(self) -> list[Key]:
         """The keys of published messages that the broker has neither confirmed nor refused."""
-        return [key for key, _ in self._open.values()]
+        return [key for key, _ in self._pending.values()]
 
     def are_late(self, *, is_blocked: bool) -> bool:
         """Return whether a confirm is late. While the broker is blocked, no confirm is late."""
         now = time.monotonic()
         if is_blocked:
-            self._excused_at = now
+            self._last_blocked_at = now
             return False
-        _, published_at = next(iter(self._open.values()), (None, NEVER))
-        return max(published_at, self._excused_at) + LONGEST_CONFIRM_SECONDS < now
+        _, published_at = next(iter(self._pending.values()), (None, NEVER))
+        return max(published_at, self._last_blocked_at) + LONGEST_CONFIRM_SECONDS < now
 
     def _confirm(self, number: int, multiple: bool) -> None:
         for confirmed_number in self._numbers(number, multiple):
-            key, _ = self._open.pop(confirmed_number)
+            key, _ = self._pending.pop(confirmed_number)
             if self._returned and str(confirmed_number) in self._returned:
                 self._returned.remove(str(confirmed_number))
                 self.refused.append(key)
@@ -390,7 +395,7 @@ class Confirms(Generic[Key]):
                 self.confirmed.append(key)
 
     def _refuse(self, number: int, multiple: bool) -> None:
-        self.refused += [self._open.pop(refused_number)[0] for refused_number in self._numbers(number, multiple)]
+        self.refused += [self._pending.pop(refused_number)[0] for refused_number in self._numbers(number, multiple)]
 
     def _return(self, error: Exception, exchange: str, routing_key: str, message: Any) -> None:
         self._returned.add(message.properties["message_id"])
@@ -398,21 +403,21 @@ class Confirms(Generic[Key]):
     def _numbers(self, number: int, multiple: bool) -> list[int]:
         """Return the number if its message is open; with `multiple`, also the numbers of open messages before it."""
         if multiple:
-            return list(takewhile(number.__ge__, self._open))
-        return [number] if number in self._open else []
+            return list(takewhile(number.__ge__, self._pending))
+        return [number] if number in self._pending else []
 
 
 class Deliveries:
     """The unacknowledged deliveries of one channel. The broker numbers deliveries in ascending order."""
 
     def __init__(self) -> None:
-        self._open: dict[int, tuple[int, int]] = {}  # by number: the size, and how many parts are not acknowledged
+        self._pending: dict[int, tuple[int, int]] = {}  # by number: the size, and how many parts are not acknowledged
         self.size = 0
         """The total number of bytes of these deliveries."""
 
     def add(self, tag: int, size: int = 0, *, parts: int = 1) -> None:
         """Record a delivery of `size` bytes that contains `parts` outcomes."""
-        self._open[tag] = size, parts
+        self._pending[tag] = size, parts
         self.size += size
 
     def acknowledge(self, tags: Iterable[int]) -> list[tuple[int, bool]]:
@@ -421,12 +426,15 @@ class Deliveries:
         Each number comes with a flag: whether it stands for all numbers before it too. Unknown numbers are ignored,
         because they belong to an earlier connection, and their messages come again under other numbers.
         """
-        done: set[int] = set()
-        for tag in filter(self._open.__contains__, tags):
-            size, parts = self._open[tag]
-            self._open[tag] = size, parts - 1
+        acknowledged_tags: set[int] = set()
+        for tag in filter(self._pending.__contains__, tags):
+            size, parts = self._pending[tag]
+            self._pending[tag] = size, parts - 1
             if parts <= 1:
-                done.add(tag)
-        first = list(takewhile(done.__contains__, self._open))
-        self.size -= sum([self._open.pop(tag)[0] for tag in done])
-        return [*((tag, True) for tag in first[-1:]), *((tag, False) for tag in sorted(done.difference(first)))]
+                acknowledged_tags.add(tag)
+        leading_tags = list(takewhile(acknowledged_tags.__contains__, self._pending))
+        self.size -= sum([self._pending.pop(tag)[0] for tag in acknowledged_tags])
+        return [
+            *((tag, True) for tag in leading_tags[-1:]),
+            *((tag, False) for tag in sorted(acknowledged_tags.difference(leading_tags))),
+        ]

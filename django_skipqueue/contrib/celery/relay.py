@@ -128,17 +128,19 @@ class Relay(ControlLoop):
     ) -> None:
         """running_jobs: stays empty, because no job runs in this process. carrier: replaces the one of the settings."""
         super().__init__(options, id=id, name=name, lifeline=lifeline, stamps=stamps, shared=shared)
-        chosen = carriers()[options.carrier]
-        holder = carrier_id(chosen.name)
+        carrier_settings = carriers()[options.carrier]
+        carrier_row_id = carrier_id(carrier_settings.name)
         store = self._store
-        store.guards, store.holder = GUARDS, {"carrier": chosen.name, "carrier_id": holder}
+        store.guards, store.holder = GUARDS, {"carrier": carrier_settings.name, "carrier_id": carrier_row_id}
         self._is_paused = False  # while the relay stops, or has no row, it claims and publishes nothing
-        self._check_at = 0.0  # when to read from the carrier next, in monotonic time
+        self._read_again_at = 0.0  # when to read from the carrier next, in monotonic time
         self._unreadable = 0  # the number of unreadable messages since the start
         self.jobs = CarriedJobs()
-        self.window = CarrierWindow(store, self.jobs, size=chosen.window, worker_timeout=options.worker_timeout)
+        self.window = CarrierWindow(
+            store, self.jobs, size=carrier_settings.window, worker_timeout=options.worker_timeout
+        )
         self.connection = connection = CarrierConnection(
-            carrier or make_carrier(chosen, options.database),
+            carrier or make_carrier(carrier_settings, options.database),
             who=name,
             home=lambda: self.row.home,
             lost=self.jobs.connection_lost,
@@ -160,13 +162,13 @@ class Relay(ControlLoop):
             not_held=NOT_WITH_CARRIER,
         )
         interval = options.seconds_between_heartbeats
-        self.row = CarrierRow(store, chosen, connection, self.window, relay_id=id, interval=interval)
-        self._hand_over = HandOver(store, self.jobs, carrier_id=holder)
+        self.row = CarrierRow(store, carrier_settings, connection, self.window, relay_id=id, interval=interval)
+        self._hand_over = HandOver(store, self.jobs, carrier_id=carrier_row_id)
         self._take_back = TakeBack(store, self.jobs, connection, who=name)
-        self.lost_window = LostWindow(store, chosen, connection, self.window, who=name)
+        self.lost_window = LostWindow(store, carrier_settings, connection, self.window, who=name)
         self._orphans = OrphanCheck(options.worker_timeout, self._release_orphans)
         self.control.on_broken = self._database_broke
-        start_over = self.exchanges.claiming.start_over
+        restart_claiming = self.exchanges.claiming.start_over
         services: list[Service] = [
             ReceiverCheck(
                 self.dispatcher, who=f"relay {name}", hint="the process is replaced", then=self._stop_blocked
@@ -175,11 +177,11 @@ class Relay(ControlLoop):
             self.window,
             connection,
             self._orphans,
-            *([WatchItself(self.control, self.shared, on_listen=start_over)] * options.listen),
+            *([WatchItself(self.control, self.shared, on_listen=restart_claiming)] * options.listen),
             self.exchanges,
             self._hand_over,
             self._take_back,
-            RevokeCancelled(store, connection, carrier_id=holder),
+            RevokeCancelled(store, connection, carrier_id=carrier_row_id),
             self.lost_window,
             *self.exchanges.settle_services,
             *self.exchanges.observing,
@@ -202,21 +204,21 @@ class Relay(ControlLoop):
 
     def _receive(self) -> None:
         connection = self.connection
-        if not connection.is_open or (now := time.monotonic()) < self._check_at:
+        if not connection.is_open or (now := time.monotonic()) < self._read_again_at:
             return
         with connection.handling_errors():
             taken = connection.carrier.take()
-            self._check_at = now + GATHER_SECONDS if taken else 0.0
+            self._read_again_at = now + GATHER_SECONDS if taken else 0.0
             if (is_blocked := connection.carrier.is_blocked) != self.window.is_blocked:
                 self.window.is_blocked = is_blocked
                 log = relay_logs.carrier_blocked if is_blocked else relay_logs.carrier_unblocked
                 log(self.name, connection.carrier.name)
-            ends = partial(
+            make_attempt = partial(
                 attempt_of_returned, carrier=connection.carrier.name, database=self.options.database, now=now
             )
-            attempts, known = self.jobs.take(taken, ends)
+            attempts, to_acknowledge = self.jobs.take(taken, make_attempt)
             self.exchanges.pending.add(map(self._as_of_this_relay, attempts))
-            connection.acknowledge(known)
+            connection.acknowledge(to_acknowledge)
             self._log(taken)
 
     def _as_of_this_relay(self, attempt: Attempt) -> Attempt:
@@ -229,11 +231,11 @@ class Relay(ControlLoop):
 
     def _log(self, taken: Taken) -> None:
         carrier = self.connection.carrier.name
-        dropped = sum(returned.reason == "maxlen" for returned in taken.jobs)
-        if refused := len(taken.refused) + dropped:
-            relay_logs.carrier_refused(self.name, carrier, refused, self.window.pause(refused))
+        dropped_count = sum(returned.reason == "maxlen" for returned in taken.jobs)
+        if refused_count := len(taken.refused) + dropped_count:
+            relay_logs.carrier_refused(self.name, carrier, refused_count, self.window.pause(refused_count))
         elif taken.confirmed:
-            self.window.go_on()
+            self.window.end_refusals()
         unreadable = [returned.problem for returned in taken.jobs if returned.problem]
         if unreadable:
             self._unreadable += len(unreadable)
@@ -300,9 +302,9 @@ class Relay(ControlLoop):
         self.shared.offer(slots=room, room=room, claimed=self.exchanges.jobs_claimed, running=self.jobs.count)
 
     def _sleep(self, longest: float, files: Iterable[int] = ()) -> None:
-        gathers = self._check_at - time.monotonic()
-        if gathers > 0:
-            super()._sleep(min(longest, gathers), files)
+        gathering_seconds = self._read_again_at - time.monotonic()
+        if gathering_seconds > 0:
+            super()._sleep(min(longest, gathering_seconds), files)
         else:
             super()._sleep(longest, (*files, *self.connection.files))
 
@@ -323,8 +325,8 @@ class Relay(ControlLoop):
         deadline = min(self._shutdown_deadline, time.monotonic() + CONFIRM_TIME)
         exchanges, failures = self.exchanges, 0
         exchanges.apply()
-        while self.jobs.unconfirmed and self.connection.is_open and (left := deadline - time.monotonic()) > 0:
-            self._sleep(left)
+        while self.jobs.unconfirmed and self.connection.is_open and (seconds_left := deadline - time.monotonic()) > 0:
+            self._sleep(seconds_left)
             self._turn()
         exchanges.pending.check_now()
         while failures < 2 and exchanges.pending.due_at <= time.monotonic() < deadline:

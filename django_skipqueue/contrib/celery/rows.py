@@ -147,10 +147,10 @@ CARRIER_SINCE = "SELECT started_at FROM skipqueue_worker WHERE id = %(carrier_id
 
 def home_in(store: Store, settings: CarrierSettings) -> str:
     """Return where this carrier's jobs send their outcomes. Write the carrier's row if it is missing."""
-    of_carrier = {"carrier_id": carrier_id(settings.name)}
-    if not (rows := store.rows(CARRIER_SINCE, of_carrier)):
+    parameters = {"carrier_id": carrier_id(settings.name)}
+    if not (rows := store.rows(CARRIER_SINCE, parameters)):
         _write_rows(store, settings)
-        rows = store.rows(CARRIER_SINCE, of_carrier)
+        rows = store.rows(CARRIER_SINCE, parameters)
     ((since,),) = rows
     return home_of(store.alias, since)
 
@@ -162,8 +162,8 @@ def _write_rows(
     id, name = carrier_id(carrier.name), carrier.name
     row = {"id": id, "name": name, "hostname": "", "pid": 0, "queues": list(carrier.queues), "is_external": True}
     store.heartbeat_workers([{**row, "concurrency": carrier.window}])
-    seen = {"carrier_id": id, "carrier": name, "relay_id": relay_id, "is_reached": is_reached, "refused": refused}
-    store.execute(HEARTBEAT, seen)
+    parameters = {"carrier_id": id, "carrier": name, "relay_id": relay_id, "is_reached": is_reached, "refused": refused}
+    store.execute(HEARTBEAT, parameters)
 
 
 class CarrierRow(Periodic):
@@ -193,8 +193,8 @@ class CarrierRow(Periodic):
 
     @property
     def due_at(self) -> float:
-        is_news = self._connection.is_open and not self._is_reached and not self.has_failed
-        return 0.0 if is_news else self._next
+        was_just_reached = self._connection.is_open and not self._is_reached and not self.has_failed
+        return 0.0 if was_just_reached else self._next
 
     @due_at.setter
     def due_at(self, moment: float) -> None:
@@ -233,25 +233,25 @@ class HandOver(Service):
 
     def __init__(self, store: Store, jobs: CarriedJobs, *, carrier_id: str) -> None:
         self._store, self._jobs, self._carrier_id = store, jobs, carrier_id
-        self._not_before = 0.0
+        self._try_again_at = 0.0
 
     @property
     def due_at(self) -> float:
-        return self._not_before if self._jobs.confirmed else NEVER
+        return self._try_again_at if self._jobs.confirmed else NEVER
 
     def run(self, now: float) -> None:
         """Update one batch of rows. A job whose outcome has arrived meanwhile is not updated."""
         refs = self._jobs.confirmed[:RELAY_BATCH]
-        locked = self._store.locked(refs) if self._not_before else set()
-        free = [ref for ref in refs if ref[0] not in locked]
-        values = {**leases_as_values(free), "carrier_id": self._carrier_id}
-        rows = self._store.rows(HAND_OVER, values) if free else []
-        self._jobs.handed_over(free, len(rows))
-        self._not_before = now + LOCKED_ROW_DELAY if locked else 0.0
+        locked_ids = self._store.locked(refs) if self._try_again_at else set()
+        free_refs = [ref for ref in refs if ref[0] not in locked_ids]
+        values = {**leases_as_values(free_refs), "carrier_id": self._carrier_id}
+        rows = self._store.rows(HAND_OVER, values) if free_refs else []
+        self._jobs.handed_over(free_refs, len(rows))
+        self._try_again_at = now + LOCKED_ROW_DELAY if locked_ids else 0.0
 
     def refused(self, error: Error) -> None:
         """Try again later, because another transaction has probably locked a row."""
-        self._not_before = time.monotonic() + LOCKED_ROW_DELAY
+        self._try_again_at = time.monotonic() + LOCKED_ROW_DELAY
 
 
 def recover_returned(store: Store, refs: Collection[LeaseRef]) -> list[RecoveredJob]:
@@ -271,37 +271,43 @@ class TakeBack(Service):
     name = "take_back"
 
     def __init__(self, store: Store, jobs: CarriedJobs, connection: CarrierConnection, *, who: str) -> None:
-        self._store, self._jobs, self._connection, self._who = store, jobs, connection, who
-        self._not_before = 0.0
+        self._store, self._jobs, self._connection, self._relay_name = store, jobs, connection, who
+        self._try_again_at = 0.0
 
     @property
     def due_at(self) -> float:
         jobs = self._jobs
-        return self._not_before if jobs.begun or jobs.to_release or jobs.to_recover else NEVER
+        return self._try_again_at if jobs.begun or jobs.to_release or jobs.to_recover else NEVER
 
     def run(self, now: float) -> None:
-        """Take back one batch of each kind. Rows that another transaction has locked are left for later."""
+        """Take back one batch each of begun, returned and released jobs. Jobs with locked rows are left for later."""
         jobs = self._jobs
-        chosen = [list(refs)[:RELAY_BATCH] for refs in (jobs.begun, jobs.to_recover, jobs.to_release)]
-        locked = self._store.locked([ref for refs in chosen for ref in refs])
-        begun, returned, released = ([ref for ref in refs if ref[0] not in locked] for refs in chosen)
-        if begun:  # first, because RECOVER_RETURNED reads what this writes
-            self._store.rows(NOTE_BEGUN, {**leases_as_values(begun), **self._store.holder})
-            self._connection.acknowledge([delivery for ref in begun for delivery in jobs.begun.pop(ref)])
-        recovered = {job.id for job in recover_returned(self._store, returned)} if returned else set()
-        not_begun = [ref for ref in returned if ref[0] not in recovered]
-        freed = self._store.release([*released, *not_begun]) if released or not_begun else set()
-        if spared := freed.intersection(id for id, _ in not_begun):
-            relay_logs.carried_not_begun(self._who, self._connection.carrier.name, len(spared))
-        handled_refs, taken_back_ids = [*returned, *released], recovered | freed
+        batches = [list(refs)[:RELAY_BATCH] for refs in (jobs.begun, jobs.to_recover, jobs.to_release)]
+        locked_ids = self._store.locked([ref for refs in batches for ref in refs])
+        begun_refs, returned_refs, refs_to_release = (
+            [ref for ref in refs if ref[0] not in locked_ids] for refs in batches
+        )
+        if begun_refs:  # first, because RECOVER_RETURNED reads what this writes
+            self._store.rows(NOTE_BEGUN, {**leases_as_values(begun_refs), **self._store.holder})
+            self._connection.acknowledge([delivery for ref in begun_refs for delivery in jobs.begun.pop(ref)])
+        recovered_ids = {job.id for job in recover_returned(self._store, returned_refs)} if returned_refs else set()
+        not_begun_refs = [ref for ref in returned_refs if ref[0] not in recovered_ids]
+        released_ids = (
+            self._store.release([*refs_to_release, *not_begun_refs]) if refs_to_release or not_begun_refs else set()
+        )
+        if not_begun_ids := released_ids.intersection(id for id, _ in not_begun_refs):
+            relay_logs.carried_not_begun(self._relay_name, self._connection.carrier.name, len(not_begun_ids))
+        handled_refs, taken_back_ids = [*returned_refs, *refs_to_release], recovered_ids | released_ids
         # If a job was not taken back, its lease was not valid, or the carrier did not have it.
-        if dropped := [ref[0] for ref in handled_refs if ref[0] not in taken_back_ids and jobs.came_back(ref)]:
-            relay_logs.returns_dropped(self._who, self._connection.carrier.name, len(dropped), dropped[0])
+        if dropped_ids := [ref[0] for ref in handled_refs if ref[0] not in taken_back_ids and jobs.came_back(ref)]:
+            relay_logs.returns_dropped(
+                self._relay_name, self._connection.carrier.name, len(dropped_ids), dropped_ids[0]
+            )
         self._connection.acknowledge(jobs.taken_back(handled_refs))
-        self._not_before = now + LOCKED_ROW_DELAY if locked else 0.0
+        self._try_again_at = now + LOCKED_ROW_DELAY if locked_ids else 0.0
 
     def refused(self, error: Error) -> None:
-        self._not_before = time.monotonic() + REFUSED_STATEMENT_DELAY
+        self._try_again_at = time.monotonic() + REFUSED_STATEMENT_DELAY
 
 
 TAKE_BACK_INTERVAL = 1.0
@@ -350,7 +356,7 @@ def time_limit(task: str, timeout: float | None) -> float:
 
 
 def is_window_lost(store: Store, carrier: CarrierSettings) -> bool:
-    """Return whether the window is full of jobs that should all have ended or come back.
+    """Return whether the carrier has its maximum number of jobs, and all of them should have ended or come back.
 
     The broker gives a job back after `WAIT`, and a job in a worker ends within its time limit. If all jobs of a full
     window are older than the sum of both times, the broker has lost them.
@@ -362,9 +368,9 @@ def is_window_lost(store: Store, carrier: CarrierSettings) -> bool:
 
 
 class LostWindow(Periodic):
-    """Logs once that the broker has lost all jobs of a full window, because then the relays stop handing over jobs.
+    """Logs once that the broker has lost all jobs of a full window, the maximum number of jobs that a carrier may have.
 
-    Only the control loop's thread uses it.
+    The relays then hand over no more jobs. Only the control loop's thread uses this service.
     """
 
     name = "lost_window"
@@ -374,14 +380,14 @@ class LostWindow(Periodic):
     ) -> None:
         self._store, self._carrier = store, carrier
         self._connection, self._window = connection, window
-        self._who = who
+        self._relay_name = who
         self._is_lost = False
 
     def run(self, now: float) -> None:
-        looks = self._window.is_full and self._connection.is_open
-        was_lost, self._is_lost = self._is_lost, looks and is_window_lost(self._store, self._carrier)
+        should_check = self._window.is_full and self._connection.is_open
+        was_lost, self._is_lost = self._is_lost, should_check and is_window_lost(self._store, self._carrier)
         if self._is_lost and not was_lost:
-            relay_logs.carrier_window_lost(self._who, self._carrier.name, self._window.jobs.with_carrier)
+            relay_logs.carrier_window_lost(self._relay_name, self._carrier.name, self._window.jobs.with_carrier)
         self.run_again_in(LOST_WINDOW_INTERVAL)
 
 
@@ -403,7 +409,7 @@ class Reclaim:
 
     @classmethod
     def begin(cls, store: Store, name: str) -> "Reclaim":
-        """Note the time from which to take back jobs. Changes nothing yet."""
+        """Read the database's time. Only jobs that were claimed before this time are taken back later."""
         ((now,),) = store.rows(CLOCK_NOW, {})
         return cls(store, name, now)
 

@@ -71,7 +71,7 @@ def problems(name: str, given: object) -> Iterator[str]:
             yield f"{place} must be a dict, not {options!r}."
         else:
             yield from _problems(place, options)
-    yield from _carried_twice(name, given)
+    yield from _queues_listed_twice(name, given)
 
 
 def _problems(place: str, options: dict[object, object]) -> Iterator[str]:
@@ -134,11 +134,11 @@ REQUIRED_OPTIONS = {
 """The options that every carrier must have, with a description of their values."""
 
 
-def _carried_twice(name: str, given: dict[object, object]) -> Iterator[str]:
+def _queues_listed_twice(name: str, given: dict[object, object]) -> Iterator[str]:
     """Yield a sentence for each queue that several carriers list, because nobody could tell where its jobs are."""
-    dicts = [options for options in given.values() if isinstance(options, dict)]
-    carried = [options["QUEUES"] for options in dicts if isinstance(options.get("QUEUES"), dict)]
-    for queue, number in Counter(queue for queues in carried for queue in queues).items():
+    valid_options = [options for options in given.values() if isinstance(options, dict)]
+    queues_by_carrier = [options["QUEUES"] for options in valid_options if isinstance(options.get("QUEUES"), dict)]
+    for queue, number in Counter(queue for queues in queues_by_carrier for queue in queues).items():
         if number > 1:
             yield f"{name} lists the queue {queue!r} in {number} carriers, but only one carrier may run it."
 
@@ -148,7 +148,7 @@ CARRIERS_KEY, CARRIERS_SETTING = (
     AppSetting(
         made_from=made_from,
         problems=problems,
-        external_queues=lambda given: {queue: one.name for one in given.values() for queue in one.queues},
+        external_queues=lambda given: {queue: carrier.name for carrier in given.values() for queue in carrier.queues},
     ),
 )
 """The key in `SKIPQUEUE`, and how to check and read its value."""
@@ -179,11 +179,11 @@ def make_carrier(chosen: CarrierSettings, alias: str) -> "CeleryCarrier":
         raise CarrierMisconfigured(
             f"The carrier {chosen.name!r} needs the package {error.name!r}: {INSTALL_CELERY}"
         ) from error
-    described = f"Celery app {chosen.app!r} of the carrier {chosen.name!r}"
+    app_description = f"Celery app {chosen.app!r} of the carrier {chosen.name!r}"
     try:
         app = import_string(chosen.app)
     except Exception as error:  # the project's module may raise anything
-        raise CarrierMisconfigured(f"The {described} cannot be imported: {error!r}") from error
+        raise CarrierMisconfigured(f"The {app_description} cannot be imported: {error!r}") from error
     if not hasattr(app, "connection_for_write"):
         raise CarrierMisconfigured(f"{chosen.app!r} of the carrier {chosen.name!r} is not a Celery app: {app!r}")
     try:
@@ -192,7 +192,9 @@ def make_carrier(chosen: CarrierSettings, alias: str) -> "CeleryCarrier":
         raise
     except (ImportError, KeyError) as error:  # kombu has no such transport, or its library is not installed
         raise CarrierMisconfigured(
-            f"The broker of the {described} cannot be used: {error}. {RABBITMQ_NEEDED}"
+            f"The broker of the {app_description} cannot be used: {error}. {RABBITMQ_NEEDED}"
         ) from error
     except Exception as error:  # the error's text may contain the password
-        raise CarrierMisconfigured(f"The broker_url of the {described} cannot be read. {RABBITMQ_NEEDED}") from error
+        raise CarrierMisconfigured(
+            f"The broker_url of the {app_description} cannot be read. {RABBITMQ_NEEDED}"
+        ) from error

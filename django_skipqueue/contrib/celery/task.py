@@ -4,7 +4,7 @@ Importing this module registers the task.
 
 The task ends after the broker has confirmed the job's outcome, and only then does Celery acknowledge the job's message.
 If the task cannot read a message, it rejects it, and the broker gives it back to the relay. If a process dies, the
-broker delivers its messages again.
+broker delivers the process's messages again.
 
 After a lost connection, the broker also delivers unacknowledged messages again. Usually their jobs have ended, because
 an outcome was already on its way. So the task checks in the database whether the job still has to run; in doubt it
@@ -14,8 +14,8 @@ Celery's thread waits while the job runs in a thread of the pool. The pool's thr
 while Celery closes those of its own threads after each task. After an interruption, the pool replaces the thread.
 
 After an attempt was interrupted or is stuck, its process ends, because an interruption may leave a lock held, and a
-stuck attempt keeps its thread. The process ends when no task runs in it, or at once if each further job would wait for
-ever.
+stuck attempt keeps its thread. The process ends when no task runs in the process, or immediately if every further job
+would wait for ever.
 """
 
 import os
@@ -65,46 +65,46 @@ class Retirement:
     def __init__(self, worker: str, *, is_forked: bool) -> None:
         self._worker, self._is_forked = worker, is_forked
         self._lock = threading.Lock()
-        self._code: int | None = None
-        self._is_full = False
-        self._running = 0
+        self._exit_code: int | None = None
+        self._are_all_slots_stuck = False
+        self._running_tasks = 0
 
     def note(self, pool: Pool, interrupter: Interrupter) -> None:
         """Decide whether the process must end. Called each time after time limits were enforced."""
-        self._is_full = len(interrupter.stuck()) > 1 and pool.is_used_up
-        if self._code is not None or (interrupter.interrupted_at == NEVER and not pool.is_used_up):
+        self._are_all_slots_stuck = len(interrupter.stuck()) > 1 and pool.is_used_up
+        if self._exit_code is not None or (interrupter.interrupted_at == NEVER and not pool.is_used_up):
             return
         if self._is_forked:
-            self._code = EXIT_STUCK if pool.is_used_up else EXIT_RECYCLED
-            self._running = 1  # the task of the interrupted attempt
-            task_prerun.connect(self._begins)
-            task_postrun.connect(self._ends)
+            self._exit_code = EXIT_STUCK if pool.is_used_up else EXIT_RECYCLED
+            self._running_tasks = 1  # the task of the interrupted attempt
+            task_prerun.connect(self._count_begun_task)
+            task_postrun.connect(self._count_ended_task)
         elif pool.is_used_up:
-            self._code = EXIT_STUCK
+            self._exit_code = EXIT_STUCK
             carried_logs.carried_process_stops(self._worker)
             os.kill(os.getpid(), signal.SIGTERM)
 
     def require_room(self) -> None:
         """End the process if another job would wait for ever. The broker delivers that job again."""
-        if self._is_full and self._is_forked:
+        if self._are_all_slots_stuck and self._is_forked:
             os._exit(EXIT_STUCK)
 
-    def _begins(self, **_: Any) -> None:
+    def _count_begun_task(self, **_: Any) -> None:
         with self._lock:
-            self._running += 1
+            self._running_tasks += 1
 
-    def _ends(self, **_: Any) -> None:
+    def _count_ended_task(self, **_: Any) -> None:
         with self._lock:
-            self._running -= 1
-            if self._running <= 0:
+            self._running_tasks -= 1
+            if self._running_tasks <= 0:
                 timer = threading.Timer(RETIREMENT_IDLE_SECONDS, self._end_if_idle)
                 timer.daemon = True
                 timer.start()
 
     def _end_if_idle(self) -> None:
         with self._lock:
-            if self._running <= 0 and self._code is not None:
-                os._exit(self._code)
+            if self._running_tasks <= 0 and self._exit_code is not None:
+                os._exit(self._exit_code)
 
 
 LONGEST_LIMITS_REST = 60.0
@@ -127,28 +127,28 @@ class DatabaseJobs:
 
     def run(self, job: ClaimedJob) -> Attempt:
         """Run the job. If it already runs here because the broker has delivered it twice, wait for that attempt."""
-        ended: queue.SimpleQueue[Attempt] = queue.SimpleQueue()
+        attempt_queue: queue.SimpleQueue[Attempt] = queue.SimpleQueue()
         with self._lock:
-            waiting = self._waiting.setdefault(job.ref, [])
-            waiting.append(ended)
-            if len(waiting) == 1:
+            waiting_queues = self._waiting.setdefault(job.ref, [])
+            waiting_queues.append(attempt_queue)
+            if len(waiting_queues) == 1:
                 self._pool.submit([job])
-        return ended.get()
+        return attempt_queue.get()
 
     def _hand_over_finished(self) -> None:
         """Give finished attempts to the threads that wait for them. The threads of the pool call this."""
         with self._lock:
             try:
                 for attempt in self._pool.take_finished():
-                    for ended in self._waiting.pop(attempt.job.ref, []):
-                        ended.put(attempt)
+                    for attempt_queue in self._waiting.pop(attempt.job.ref, []):
+                        attempt_queue.put(attempt)
             except BaseException as error:  # an error of the code that runs attempts, not of a task
                 carried_logs.carried_process_ends(self._worker, error)
                 os._exit(1)
 
     def _wait_until(self, deadline: float) -> None:
-        rest = min(max(deadline - time.monotonic(), 0.0), LONGEST_LIMITS_REST)
-        self._wakeup.wait(rest, unless=lambda: self._pool.next_deadline < deadline)
+        seconds = min(max(deadline - time.monotonic(), 0.0), LONGEST_LIMITS_REST)
+        self._wakeup.wait(seconds, unless=lambda: self._pool.next_deadline < deadline)
 
     def _enforce_limits(self) -> None:
         """Interrupt attempts that exceed their time limit. A stuck attempt fails, and the pool replaces its thread."""
@@ -217,11 +217,11 @@ GREENLETS = ("gevent", "eventlet")
 """Celery pools in which jobs cannot run, because they replace the threads and selectors that attempts need."""
 
 worker_of_celery: Any = None  # Celery's worker, in its main process
-_runs_one = False  # whether this process runs one task at a time
+_runs_one_task = False  # whether this process runs one task at a time
 main_process = 0  # the process id of Celery's main process; forked processes inherit the value
 _is_forked = False  # whether Celery's pool has forked this process
 _process: CeleryProcess | None = None
-_making = threading.Lock()
+_process_lock = threading.Lock()
 
 
 @shared_task(  # type: ignore[untyped-decorator]
@@ -259,10 +259,12 @@ def run(self: Any, payload: object) -> None:
 def _process_here(task: Any) -> CeleryProcess:
     global _process  # noqa: PLW0603 (made by the first task of each process, after the fork)
     if _process is None:
-        with _making:
+        with _process_lock:
             if _process is None:
                 worker = task.request.hostname or "celery"
-                slots = 1 if _runs_one or worker_of_celery is None else max(int(worker_of_celery.concurrency or 1), 1)
+                slots = (
+                    1 if _runs_one_task or worker_of_celery is None else max(int(worker_of_celery.concurrency or 1), 1)
+                )
                 _process = CeleryProcess(task.app, worker=worker, slots=slots, is_forked=_is_forked)
     return _process
 
@@ -272,12 +274,12 @@ def note_worker(sender: Any, **_: Any) -> None:
     """Remember Celery's worker in its main process, before it makes its pool. Refuse greenlet pools for our queues."""
     global worker_of_celery, main_process
     pool = sender.pool_cls if isinstance(sender.pool_cls, str) else sender.pool_cls.__module__
-    consumed = sorted(_carried_queues().keys() & sender.app.amqp.queues.consume_from.keys())
-    if consumed and any(name in pool for name in GREENLETS):
+    carried_names = sorted(_carried_queues().keys() & sender.app.amqp.queues.consume_from.keys())
+    if carried_names and any(name in pool for name in GREENLETS):
         sys.exit(
-            f"The queues {', '.join(map(repr, consumed))} contain jobs of django_skipqueue, which cannot run in the "
-            f"pool {pool!r}, because it replaces Python's threads. Start this worker with --pool prefork, threads or "
-            "solo, or give it other queues."
+            f"The queues {', '.join(map(repr, carried_names))} contain jobs of django_skipqueue, which cannot run in "
+            f"the pool {pool!r}, because it replaces Python's threads. Start this worker with --pool prefork, threads "
+            "or solo, or give it other queues."
         )
     worker_of_celery, main_process = sender, os.getpid()
     if not sender.time_limit and not sender.soft_time_limit:  # otherwise the task's limits must override the worker's
@@ -287,24 +289,27 @@ def note_worker(sender: Any, **_: Any) -> None:
 @worker_process_init.connect  # type: ignore[untyped-decorator]
 def _note_process(**_: Any) -> None:
     """Remember that this process runs one task at a time, in the pool `prefork` or `solo`."""
-    global _runs_one, _is_forked
-    _runs_one, _is_forked = True, os.getpid() != main_process
+    global _runs_one_task, _is_forked
+    _runs_one_task, _is_forked = True, os.getpid() != main_process
 
 
 @celeryd_init.connect  # type: ignore[untyped-decorator]
-def _declare_as_relays_do(instance: Any, options: dict[str, Any], **_: Any) -> None:
+def _declare_queues_like_relays(instance: Any, options: dict[str, Any], **_: Any) -> None:
     """Make Celery's worker declare the queues of carriers with the same arguments as relays.
 
     Even if the carrier has `DECLARE` off, Celery needs the arguments to know that these are quorum queues. Queues in
     the project's `task_queues` are not changed.
     """
     app = instance.app
-    named = options.get("queues") or ()
-    consumed = {*(named.split(",") if isinstance(named, str) else named), app.conf.task_default_queue}
-    carried = _carried_queues()
-    own = {getattr(queue, "name", queue) for queue in app.conf.task_queues or ()}
-    for name in sorted((carried.keys() & consumed) - own):
-        queue = Queue(name, routing_key=name, queue_arguments=dict(CARRIED_QUEUE), no_declare=not carried[name])  # type: ignore[no-untyped-call]
+    chosen_names = options.get("queues") or ()
+    consumed_names = {
+        *(chosen_names.split(",") if isinstance(chosen_names, str) else chosen_names),
+        app.conf.task_default_queue,
+    }
+    carried_queues = _carried_queues()
+    names_of_project = {getattr(queue, "name", queue) for queue in app.conf.task_queues or ()}
+    for name in sorted((carried_queues.keys() & consumed_names) - names_of_project):
+        queue = Queue(name, routing_key=name, queue_arguments=dict(CARRIED_QUEUE), no_declare=not carried_queues[name])  # type: ignore[no-untyped-call]
         app.amqp.queues.add(queue)
 
 

@@ -1,10 +1,10 @@
-"""The jobs that a relay is responsible for, and the window: how many more jobs it may claim.
+"""The jobs that a relay is responsible for, and the window: the maximum number of jobs that a carrier may have.
 
 Each job of the relay is in exactly one collection: in the result of the last exchange, in `unconfirmed`, `confirmed`,
 `to_release` or `to_recover`, or among the jobs that were not sent. The relay acknowledges a delivery only after the
 database has stored its content.
 
-The carrier has at most a window of jobs, and the rest stays in PostgreSQL. A relay does not immediately see what other
+Jobs that exceed the window stay in PostgreSQL. A relay does not immediately see what other
 relays do. So every second it counts the jobs of all relays, and until the next count it uses its share of the free
 room, which is divided by the number of live relays.
 
@@ -56,8 +56,15 @@ class CarriedJobs:
 
     @property
     def held_ids(self) -> list[int]:
-        places = (self.unconfirmed, self.confirmed, self.to_release, self.to_recover, self._deliveries, self._not_sent)
-        return list({id for refs in places for id, _ in refs})
+        collections = (
+            self.unconfirmed,
+            self.confirmed,
+            self.to_release,
+            self.to_recover,
+            self._deliveries,
+            self._not_sent,
+        )
+        return list({id for refs in collections for id, _ in refs})
 
     def published(self, jobs: Iterable[ClaimedJob]) -> None:
         sizes = {job.ref: len(job.args) + len(job.kwargs) for job in jobs}
@@ -73,7 +80,7 @@ class CarriedJobs:
         """Record that these jobs are not sent to the carrier, because the relay settles them as failed."""
         self._not_sent.update(filter(self._was_unconfirmed, refs))
 
-    def take(self, taken: Taken, ended: AttemptOfReturned) -> tuple[list[Attempt], list[int]]:
+    def take(self, taken: Taken, make_attempt: AttemptOfReturned) -> tuple[list[Attempt], list[int]]:
         """Record what the carrier has sent. Return the attempts to settle, and deliveries to acknowledge immediately.
 
         If a job's outcome arrives twice, the relay settles the first, and then acknowledges both deliveries. If a job
@@ -82,43 +89,45 @@ class CarriedJobs:
         self.confirmed += filter(self._was_unconfirmed, taken.confirmed)
         self.release(filter(self._was_unconfirmed, taken.refused))
         attempts: list[Attempt] = []
-        known: list[int] = []
+        to_acknowledge: list[int] = []
         for delivery, attempt in taken.outcomes:
-            self._take(delivery, attempt, attempts, known)
+            self._take_outcome(delivery, attempt, attempts, to_acknowledge)
         for delivery, ref in taken.begun:
             self.begun.setdefault(ref, []).append(delivery)
         for returned in taken.jobs:
             if returned.ref is None:
-                known.append(returned.delivery)
-            elif failed := ended(returned):
-                self._take(returned.delivery, failed, attempts, known)
+                to_acknowledge.append(returned.delivery)
+            elif failed_attempt := make_attempt(returned):
+                self._take_outcome(returned.delivery, failed_attempt, attempts, to_acknowledge)
             else:
-                place = self.to_recover if returned.reason == "delivery_limit" else self.to_release
-                place.setdefault(returned.ref, []).append(returned.delivery)
-        return attempts, known
+                collection = self.to_recover if returned.reason == "delivery_limit" else self.to_release
+                collection.setdefault(returned.ref, []).append(returned.delivery)
+        return attempts, to_acknowledge
 
     def release(self, refs: Iterable[LeaseRef]) -> None:
         """Plan to release these jobs, because the carrier does not have them."""
         for ref in refs:
             self.to_release.setdefault(ref, [])
 
-    def _take(self, delivery: int, attempt: Attempt, attempts: list[Attempt], known: list[int]) -> None:
+    def _take_outcome(
+        self, delivery: int, attempt: Attempt, attempts: list[Attempt], to_acknowledge: list[int]
+    ) -> None:
         ref = attempt.job.ref
         if ref in self._settled:
             self._settled.remove(ref)
-            known.append(delivery)
+            to_acknowledge.append(delivery)
         elif ref in self._deliveries:
             self._deliveries[ref].append(delivery)
         else:
             self._deliveries[ref] = [delivery]
             attempts.append(attempt)
             if self.to_release.get(ref) == []:
-                del self.to_release[ref]  # the carrier had it after all
+                del self.to_release[ref]  # the carrier had the job after all
 
     def handed_over(self, refs: Iterable[LeaseRef], count: int) -> None:
         """Record that `count` of these jobs now name the carrier. The outcomes of the rest have already arrived."""
-        done = set(refs)
-        self.confirmed = [ref for ref in self.confirmed if ref not in done]
+        handed_over_refs = set(refs)
+        self.confirmed = [ref for ref in self.confirmed if ref not in handed_over_refs]
         self.with_carrier += count
 
     def settled(self, attempts: Iterable[Attempt]) -> list[int]:
@@ -141,8 +150,8 @@ class CarriedJobs:
 
     def taken_back(self, refs: Iterable[LeaseRef]) -> list[int]:
         """Record that these jobs are released or recovered. Return the deliveries to acknowledge."""
-        places = self.to_recover, self.to_release
-        return [delivery for ref in refs for place in places for delivery in place.pop(ref, [])]
+        collections = self.to_recover, self.to_release
+        return [delivery for ref in refs for collection in collections for delivery in collection.pop(ref, [])]
 
     def connection_lost(self) -> None:
         """Record that the connection to the carrier broke. Its deliveries will come again, to this or another relay.
@@ -176,7 +185,7 @@ MOST_UNCONFIRMED_SIZE = 16_000_000
 
 WINDOW_COUNT_INTERVAL = 1.0
 FULL_WINDOW_INTERVAL = 0.1
-"""Seconds between two counts: usually, and while the window is full, when other relays may make room."""
+"""Seconds between two counts of the jobs: usually, and while the window is full, so that room is noticed soon."""
 
 COUNT_SHARE = 10
 """The counts take at most a tenth of the time, because counting 100,000 rows takes long."""
@@ -220,7 +229,7 @@ class CarrierWindow(Service):
         self.jobs = jobs
         self._values = {**store.holder, "worker_timeout": worker_timeout}
         self._size = size
-        self._most = 0  # the maximum number of jobs of this relay and the carrier until the next count
+        self._most_until_next_count = 0  # the maximum number of jobs of this relay and the carrier until the next count
         self.is_counted = self.is_full = False
         self._paused_until = 0.0
         self._refusals = 0  # the number of refusals in a row
@@ -232,9 +241,10 @@ class CarrierWindow(Service):
         """Whether the carrier accepts no jobs at the moment."""
 
     def room(self, coming: int, now: float) -> int:
+        """Return how many jobs the relay may claim now. `coming`: the number of claimed jobs not yet published."""
         if not self.is_counted or self.is_blocked or now < self._paused_until:
             return 0
-        free = self._most - self.jobs.count - coming
+        free = self._most_until_next_count - self.jobs.count - coming
         unconfirmed = MOST_UNCONFIRMED - len(self.jobs.unconfirmed) - coming
         size = MOST_UNCONFIRMED_SIZE - self.jobs.unconfirmed_size
         by_size = -(-size // self._size_of_job) - coming  # at least one job, if there is room for one character
@@ -247,7 +257,7 @@ class CarrierWindow(Service):
         share = -(-room // max(relays, 1))
         if not self.is_counted:
             share = min(share, max(self._size // FIRST_SHARE, 1))
-        self._most = self.jobs.count + share
+        self._most_until_next_count = self.jobs.count + share
         self.is_counted, self.is_full = True, room <= 0
         ended = time.monotonic()
         self.due_at = ended + max(
@@ -262,7 +272,7 @@ class CarrierWindow(Service):
         self._paused_until = time.monotonic() + seconds
         return seconds
 
-    def go_on(self) -> None:
+    def end_refusals(self) -> None:
         self._refusals = 0
 
     def claimed(self, jobs: Sequence[ClaimedJob]) -> None:

@@ -95,7 +95,7 @@ _OUTCOME = _Form(
     *(_or_none(_Kind((dict,))), _FLAG, _FLAG, _or_none(_TEXT)),
 )
 _HOME, _FORMAT = _Form(_NAME), _Form(_COUNT)
-_REST = _Form(_NAME, _NAME, _Kind(_REAL, 0, MOST_SECONDS_IN_MESSAGE), _FLAG)
+_ATTEMPT_REST = _Form(_NAME, _NAME, _Kind(_REAL, 0, MOST_SECONDS_IN_MESSAGE), _FLAG)
 
 _ERROR_KINDS = {
     "exception": _ERROR_NAME,
@@ -193,7 +193,7 @@ def encode_begun(ref: LeaseRef, home: str) -> EncodedOutcome:
 
 def join_outcomes(outcomes: Iterable[EncodedOutcome]) -> bytes:
     """Return the body of a message with these outcomes: a JSON list of pairs of id and attempt."""
-    parts = (b"".join((b"[", _encoder.encode(one.id).encode(), b",", one.body, b"]")) for one in outcomes)
+    parts = (b"".join((b"[", _encoder.encode(outcome.id).encode(), b",", outcome.body, b"]")) for outcome in outcomes)
     return b"".join((b"[", b",".join(parts), b"]"))
 
 
@@ -211,7 +211,7 @@ def attempt_from_wire(payload: object, *, now: float) -> Attempt:
     _, alias, job, fields, worker, duration, is_written = _fields(payload, 7)
     if not (
         _OUTCOME.fits(fields)
-        and _REST.fits([alias, worker, duration, is_written])
+        and _ATTEMPT_REST.fits([alias, worker, duration, is_written])
         and fields[0] in _STATUSES
         and _is_error(fields[_OUTCOME_FIELDS.index("error")])
     ):
@@ -257,10 +257,10 @@ def _fields(payload: object, count: int) -> list[Any]:
     if not isinstance(payload, list) or not payload or not _FORMAT.fits(payload[:1]):
         raise UnknownFormat("The message was not made by django_skipqueue.")
     if payload[0] != WIRE_FORMAT:
-        older = "the sender" if payload[0] < WIRE_FORMAT else "this side"
+        older_side = "the sender" if payload[0] < WIRE_FORMAT else "this side"
         raise UnknownFormat(
             f"The message has format {payload[0]}, but this side reads format {WIRE_FORMAT}. Relays and Celery workers "
-            f"need the same version of django_skipqueue. Update {older}."
+            f"need the same version of django_skipqueue. Update {older_side}."
         )
     if len(payload) != count:
         raise UnknownFormat(f"The message has {len(payload)} fields instead of {count}.")

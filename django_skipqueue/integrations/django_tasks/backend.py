@@ -163,7 +163,7 @@ def _ended(attempt: Attempt, **_: Any) -> None:
     task = entry(job.task)
     if task is None or not _has_listeners(outcome.status):
         return
-    if job.args != LEFT_OUT:
+    if job.args != LEFT_OUT:  # the event has the arguments, so the row need not be read
         result = unread(job, task.definition, status=outcome.status, database=attempt.database)
         _send(result, outcome.error)
         return
@@ -196,7 +196,7 @@ def _has_listeners(status: str) -> bool:
 
 
 def _send(result: AnyResult, error: dict[str, Any] | None) -> None:
-    """Send the signal. If there is an error, handle it meanwhile, because receivers may read `sys.exc_info()`."""
+    """Send Django's signal `task_finished`. Receivers may read the job's error from `sys.exc_info()`."""
     sender = sender_for(result.backend)
     if error is None:
         task_finished.send_robust(sender, task_result=result)

@@ -42,11 +42,12 @@ class SkipQueueTask(AnyTask):
     """Django's task class with the options of this backend: `@task(max_attempts=3)`, on Django 6.1 and newer."""
 
     max_attempts: int | None = None
-    """By default `max_attempts` in the backend's `OPTIONS`, or else `SKIPQUEUE["MAX_ATTEMPTS"]`."""
+    """The default is `max_attempts` in the backend's `OPTIONS`, or else `SKIPQUEUE["MAX_ATTEMPTS"]`."""
     backoff: Backoff | str | None = None
-    """A function from the number of a failed attempt to seconds, or its path. By default `backoff` in `OPTIONS`."""
+    """A function that takes the number of the failed attempt and returns seconds, or the function's dotted path. The
+    default is `backoff` in `OPTIONS`."""
     timeout: float | None = None
-    """Seconds after which an attempt is interrupted and fails. By default `timeout` in `OPTIONS`, if it is set."""
+    """Seconds after which an attempt is interrupted and fails. The default is `timeout` in `OPTIONS`, if it is set."""
 
     def __post_init__(self) -> None:
         AnyTask.__post_init__(self)  # `super()` does not work in a dataclass with slots

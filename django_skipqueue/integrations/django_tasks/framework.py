@@ -77,7 +77,7 @@ def has_listeners(signal: Signal, *, log_receiver: object, level: int) -> bool:
 
 
 def settings_of(alias: str) -> dict[str, Any]:
-    """The settings of the backend with this alias in `TASKS`. Empty if there is none, because old rows may name one.
+    """The settings of the backend with this alias in `TASKS`. Empty if an old job's row names an alias that is gone.
 
     Workers use this function instead of `task_backends`, which would make a new backend in each attempt.
     """

@@ -48,7 +48,8 @@ class BackendOptions:
     database: str | None = None
     """The alias of the jobs' database. With `None`, `SKIPQUEUE["PLACEMENT"]` chooses it, or else it is `DATABASE`."""
     max_attempts: int | None = None
-    """After how many attempts a job fails, unless its task says it. `None` means `SKIPQUEUE["MAX_ATTEMPTS"]`."""
+    """After how many attempts a job fails, unless its task sets the number. `None` means
+    `SKIPQUEUE["MAX_ATTEMPTS"]`."""
     backoff: Backoff | str | None = None
     """A function, or its dotted path. It takes the number of a failed attempt, and returns how many seconds to wait."""
     timeout: float | None = None
@@ -134,7 +135,7 @@ ALIAS, DEFERRED = "backend", "deferred"
 def call(args: Sequence[Any], kwargs: Mapping[str, Any], columns: Mapping[str, Any]) -> EncodedCall:
     """Encode the arguments of a job. Raises `TypeError` or `ValueError` for a value that is not JSON.
 
-    columns: the values of those columns that depend on the arguments.
+    columns: the values of the columns that depend on the arguments.
     """
     return EncodedCall(encode("args", storable(list(args))), encode("kwargs", storable(dict(kwargs))), columns)
 
@@ -237,9 +238,9 @@ def _failed_attempts(job: "Job") -> dict[int, Entry]:
 
 
 def _start_times(job: "Job", failed: Mapping[int, Entry]) -> tuple[datetime | None, datetime | None]:
-    """When the first and the last attempt began. Of the attempts, the row may have forgotten the earliest ones."""
+    """When the first and the last attempt began. The row keeps only ten errors, so it may not know the first one."""
     last_start = job.started_at if job.attempts else None
-    if job.attempts and last_start is None and failed:  # a worker has claimed the job again, and given it back unrun
+    if job.attempts and last_start is None and failed:  # a worker claimed the job again, and released it unrun
         last_start = _started_at(failed[max(failed)])
     first_start = _started_at(failed[min(failed)]) if job.attempts > 1 and failed else last_start
     return first_start, last_start
@@ -340,7 +341,7 @@ def _as_datetime(seconds: float) -> datetime:
 
 
 def variant(task: AnyTask, **changes: Any) -> AnyTask:
-    """Copy a task with changed fields, unvalidated, because the backend may have other rules than at the enqueue."""
+    """Copy a task with changed fields. Does not validate it, because the backend's rules may have changed meanwhile."""
     task_class: Any = type(task)
     copy: AnyTask = object.__new__(task_class)
     for name in _field_names(task_class):
@@ -354,7 +355,7 @@ def _field_names(task_class: Any) -> tuple[str, ...]:
 
 
 def stand_in(task_name: str, *, alias: str) -> AnyTask:
-    """Make a task that cannot be run, so that the result of a job can be read whose task this process does not know.
+    """Make a task that cannot be run, for the result of a job whose task this process does not know.
 
     Nothing is imported, because a name in a row must never cause an import.
     """

@@ -190,19 +190,20 @@ class RollUpTally:
     def recovered(self, jobs: Sequence[RecoveredJob]) -> None:
         """Count jobs recovered from dead workers. If the recovery has failed a job, the job also counts as failed.
 
-        A death counts once for all queues, and once for each task in each queue whose jobs the worker ran.
+        A death counts once for all queues, and once for each task that the worker ran, in one of the task's queues.
         """
-        deaths: set[tuple[int, str, str, str]] = set()
+        deaths: dict[tuple[str, str], CountedCall] = {}  # by worker and task
         for job in jobs:
             at = job.recovered_at.timestamp()
             minute = int(at // 60)
             counted = self._counts_of(minute, job.queue_name, job.task)
-            deaths |= {(minute, "", "", job.locked_by), (minute, job.queue_name, job.task, job.locked_by)}
+            deaths.setdefault((job.locked_by, ""), (minute, "", ""))
+            deaths.setdefault((job.locked_by, job.task), (minute, job.queue_name, job.task))
             counted.recovered += 1
             counted.failed += job.status == "failed"
             self._count_failure(Cause(job.task, WORKER_DIED, ""), FailedAttempts(1, at, at, None, job.id))
-        for minute, queue_name, task, _ in deaths:
-            self._counts_of(minute, queue_name, task).deaths += 1
+        for call in deaths.values():
+            self._counts_of(*call).deaths += 1
 
     def sent(self, event: Event) -> None:
         """Count the jobs of an event about recovered jobs. Ignores other events."""

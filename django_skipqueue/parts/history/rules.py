@@ -23,6 +23,7 @@ from ...console.arguments import named, redacted
 from ...console.counts import Count, grouped
 from ...console.durations import clock_time, span
 from ...console.job_states import RETRYING, is_in
+from ...console.parts import consoles
 from ...console.queues_and_workers import WorkerHealth, Workforce
 from ...console.rules.rule import Finding, PageLink, Rule, Severity, Threshold, database_time, statement
 from ...console.search import cause_of, cause_text
@@ -347,6 +348,10 @@ MOST_FAILING_TASKS = 10
 MOST_COMPARED, MOST_DATED = 100, 20
 """The maximum number of pairs of task and queue whose usual share is read, and whose last day is read by minutes."""
 
+MOST_CAUSES_ASKED, MOST_JOBS_ASKED = 3, 50
+"""Parts are asked about the commonest causes of a task, and for each cause about its newest retrying and its newest
+failed jobs: the maximum of each."""
+
 MOST_RETRYING = 1_000
 """The retrying jobs of a cause are counted up to this number."""
 
@@ -386,6 +391,8 @@ def failing_tasks(store: Store) -> Iterator[Finding]:
 
     The usual share is the median of this hour on the last seven days. A task fails if its share is above the usual
     share by the threshold. So a task of which 30 % of the attempts always fail raises no finding.
+    If nearly all failed attempts are of jobs that rules of parts report, such as the runs of a failing schedule, the
+    task is not reported as well.
     """
     threshold = FAILED_SHARE.of()
     if threshold is None:
@@ -405,6 +412,7 @@ def failing_tasks(store: Store) -> Iterator[Finding]:
     found = sorted((tasks[name] for name in failing), key=lambda task: -task.failed)[:MOST_FAILING_TASKS]
     usual = dict(store.rows(USUAL_SHARES, _task_queue_pairs(found, MOST_COMPARED))) if found else {}
     found = [task for task in found if task.share - usual.get(task.name, 0.0) >= threshold and causes[task.name]]
+    found = [task for task in found if not _is_reported(store, causes[task.name], task.now)]
     old = _task_queue_pairs([task for task in found if failing[task.name] is None], MOST_DATED)
     began = dict(store.rows(FAILING_SINCE, old | {"share": threshold / 2})) if old["tasks"] else {}
     for task in found:
@@ -412,6 +420,21 @@ def failing_tasks(store: Store) -> Iterator[Finding]:
         since = new_cause.first_at if new_cause else began.get(task.name, task.now - timedelta(minutes=10))
         cause = new_cause or causes[task.name][0]
         yield _failing_task(store, task, cause, since, usual.get(task.name, 0.0), is_new=new_cause is not None)
+
+
+def _is_reported(store: Store, causes: Sequence[RecentCause], now: datetime) -> bool:
+    """Return whether rules of parts report nearly all of these failed attempts, by the jobs that have failed."""
+    reported = sum(each.number * _reported_share(store, each.cause, now) for each in causes[:MOST_CAUSES_ASKED])
+    return reported >= NEARLY_ALL * sum(each.number for each in causes)
+
+
+def _reported_share(store: Store, cause: Cause, now: datetime) -> float:
+    """Return the share of the jobs that fail with this cause now which rules of parts report."""
+    jobs = Job.objects.using(store.alias).filter(has_cause(cause)).order_by("-pk").only("metadata", "finished_at")
+    newest = [job for state in (RETRYING, Status.FAILED) for job in jobs.filter(is_in(state))[:MOST_JOBS_ASKED]]
+    failing = [job for job in newest if job.finished_at is None or now - job.finished_at < timedelta(minutes=10)]
+    reported = sum(each.reported_failures(store, failing) for each in consoles() if each.reported_failures)
+    return reported / len(failing) if failing else 0.0
 
 
 def _is_most(failed: int, attempts: int) -> bool:
@@ -462,8 +485,8 @@ def _failing_task(
             "attempts; jobs: %(ended)s failed, %(retrying)s retrying"
         )
     advice = gettext(
-        "Open the cause for its traceback. Roll the deploy back, or mend the task. Then run the retrying jobs now, and "
-        "retry the failed ones."
+        "Job %(job)s has the traceback. Roll the deploy back, or mend the task. Only then run the retrying jobs, and "
+        "retry the failed jobs."
     )
     verb = ["run-now", "--retrying"] if number_retrying.found else ["retry", "--failed"]
     command = [*verb, "--task", task.name, "--exception", cause_text(cause.cause)]
@@ -474,7 +497,8 @@ def _failing_task(
             "Other attempts of the task succeed: %(succeeded)s"
         )
         advice = gettext(
-            "Only the arguments of this job can be the cause: look at them. Mend them, or discard the job."
+            "Only the arguments of this job can be the cause: look at them. Discard the job, and run it again with "
+            "correct arguments; or mend the task, if it should accept these."
         )
         command = ["show" if job.finished_at else "discard", job_name(store.alias, job.pk)]
     return Finding.of(
@@ -584,8 +608,7 @@ def death_toll(store: Store) -> DeathToll | None:
     tasks = sorted(recent, key=lambda task: -task.recovered)
     for since, first_at, deaths, lost in store.rows(DEATHS_SINCE) if tasks else ():
         rows = store.rows(DEATHS_OF_TASKS, _task_queue_pairs(tasks, MOST_COMPARED) | {"since": since})
-        # a task in two queues may count a death twice
-        of_task = {name: DeathsOfTask(min(died, deaths), *numbers) for name, died, *numbers in rows}
+        of_task = {name: DeathsOfTask(*numbers) for name, *numbers in rows}
         return DeathToll(first_at or since, deaths, lost, of_task)
     return None
 
@@ -709,7 +732,7 @@ def _task_that_kills(last: Job | None, toll: DeathToll, now: datetime) -> Findin
     return Finding.of(
         Severity.CRITICAL if toll.deaths > 1 else Severity.WARNING,
         title,
-        gettext("Each job that was lost runs again. Of the last one: %(cause)s."),
+        gettext("Each job that was lost runs again. The last error: %(cause)s."),
         gettext(
             "Signal 9 is what the kernel sends to a process that takes too much memory: have each worker replaced "
             "before it does, as below, or after a number of jobs with --max-jobs-per-worker. Let fewer jobs of the "
@@ -817,8 +840,8 @@ def growing_queues(store: Store) -> Iterator[Finding]:
                 "and %(ran)s were run"
             ),
             gettext(
-                "Ten minutes ago %(before)s waited. At this rate the jobs that wait take %(span)s, if no other comes. "
-                "At this hour %(usual)s usually wait."
+                "Ten minutes ago %(before)s waited. At this rate the workers need %(span)s for the jobs that wait, if "
+                "no other job comes. At this hour %(usual)s usually wait."
             ),
             gettext("Start more workers for this queue."),
             shlex.join(["python", "manage.py", "runworker", "--queues", name]),
@@ -892,7 +915,7 @@ def retry_storms(store: Store) -> Iterator[Finding]:
                 "and take all slots"
             ),
             gettext("An attempt takes %(span)s; the workers of the queue have %(slots)s slots. New jobs will wait."),
-            gettext("Mend what makes them fail. Postpone the retrying jobs, so that new jobs run meanwhile."),
+            gettext("Postpone the retrying jobs, so that new jobs run meanwhile, and mend what makes them fail."),
             shlex.join(["python", "manage.py", "skipqueue", "postpone", "--retrying", "--queue", name, "--for", "30m"]),
             facts={
                 "number": grouped(round(number)),

@@ -228,7 +228,7 @@ def _held_by_hung_jobs(store: Store, state: LimitState, holders: Sequence[LongHo
         Severity.CRITICAL if len(holders) >= state.now.held else Severity.WARNING,
         title,
         gettext("Jobs that hold a permit of the key: %(held)s, of which probably hang: %(hung)s."),
-        gettext("Cancel what hangs. A timeout on the task keeps that from happening again."),
+        gettext("Cancel the jobs that hang. A timeout on the task keeps that from happening again."),
         shlex.join(["python", "manage.py", "skipqueue", "cancel", *ids]),
         facts={
             "key": printable(state.key),

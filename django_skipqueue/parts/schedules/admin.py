@@ -52,10 +52,10 @@ from .console import (
     SCHEDULE_VERBS,
     ScheduleState,
     first_schedules,
+    name_of_schedule,
     schedule_states,
 )
 from .entry import ScheduleEntry, jitter_seconds
-from .fire import SCHEDULE_METADATA_KEY
 from .models import CatchUp, Overlap
 from .timetable import timetable
 
@@ -157,9 +157,8 @@ def on_task(task: str) -> dict[str, Any]:
 
 def schedule_of(job: AbstractJob) -> Any:
     """Return the id and name of the schedule that enqueued the job, or `None`."""
-    note = job.metadata.get(SCHEDULE_METADATA_KEY) if isinstance(job.metadata, dict) else None
-    name = note.get("name") if isinstance(note, dict) else None
-    return Schedule.objects.filter(name=name).values("pk", "name").first() if isinstance(name, str) else None
+    name = name_of_schedule(job)
+    return Schedule.objects.filter(name=name).values("pk", "name").first() if name else None
 
 
 DEFINITION_FIELDS = ("name", "task", "args", "kwargs", "cron", "interval", "timezone", "catch_up", "overlap", "jitter")

@@ -6,11 +6,12 @@ Times are shown in words, such as `every 5 min` or `at 09:00, Monday to Friday`,
 import difflib
 import math
 import shlex
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cached_property
-from itertools import takewhile
+from itertools import dropwhile, takewhile
 from operator import attrgetter
 from typing import Any, NamedTuple
 
@@ -36,12 +37,14 @@ from ...console.rules.rule import Finding, PageLink, Rule, Severity, Threshold
 from ...events.log_format import job_name, printable
 from ...exceptions import InvalidOption, SkipQueueError
 from ...models import Job, Schedule, Status
+from ...models.job import AbstractJob
 from ...queue.store import Store
 from ...values.codec import shorten
 from ...values.exposition import Metric
 from ...values.fact import Fact
 from ...values.part import later
 from . import operate
+from .fire import SCHEDULE_METADATA_KEY
 from .models import Overlap
 from .timetable import parsed, timetable, upcoming, zone_of
 
@@ -203,11 +206,15 @@ class ScheduleState:
         """The last job; `None` if it no longer exists."""
         return next((run for run in self.runs if run.id == self.row.last_job_id), None)
 
+    @property
+    def judged_runs(self) -> list[ScheduledRun]:
+        """The runs that have failed or succeeded, the newest first."""
+        return [run for run in self.runs if run.has_failed or run.state == Status.COMPLETED]
+
     @cached_property
     def failed_runs(self) -> list[ScheduledRun]:
         """The failed runs since the last success, the newest first."""
-        ended_runs = (run for run in self.runs if run.has_failed or run.state == Status.COMPLETED)
-        return list(takewhile(attrgetter("has_failed"), ended_runs))
+        return list(takewhile(attrgetter("has_failed"), self.judged_runs))
 
     @property
     def failures(self) -> int:
@@ -215,6 +222,12 @@ class ScheduleState:
         row = self.row
         has_skipped = row.last_run_at and row.skipped_at and row.skipped_at > row.last_run_at
         return len(self.failed_runs) + bool(self.failed_runs and has_skipped and row.overlap == Overlap.SKIP)
+
+    @property
+    def has_just_failed(self) -> bool:
+        """Whether enough runs in a row had failed for a finding, before the last runs succeeded."""
+        failed = takewhile(attrgetter("has_failed"), dropwhile(lambda run: not run.has_failed, self.judged_runs))
+        return len(list(failed)) >= (FAILED_RUNS.of() or math.inf)
 
     @property
     def failing_since(self) -> datetime:
@@ -277,6 +290,13 @@ class ScheduleState:
         except SkipQueueError:
             return []
         return [time.astimezone(planned.tzinfo) for time in upcoming(table, planned, NEXT_RUNS_SHOWN)]
+
+
+def name_of_schedule(job: AbstractJob) -> str | None:
+    """Return the name of the schedule that enqueued the job; `None` if no schedule did."""
+    note = job.metadata.get(SCHEDULE_METADATA_KEY) if isinstance(job.metadata, dict) else None
+    name = note.get("name") if isinstance(note, dict) else None
+    return name if isinstance(name, str) else None
 
 
 def schedule_states(using: str | None = None, **filters: object) -> list[ScheduleState]:
@@ -439,6 +459,13 @@ def failing_schedules(store: Store) -> Iterator[Finding]:
         )
 
 
+def reported_failures(store: Store, jobs: Sequence[Job]) -> int:
+    """Count the jobs of schedules that `failing-schedule` reports, or reported before a run succeeded or a pause."""
+    numbers = Counter(map(name_of_schedule, jobs))
+    states = schedule_states(store.alias, name__in=list(filter(None, numbers)))
+    return sum(numbers[each.row.name] for each in states if each.state == "failing" or each.has_just_failed)
+
+
 SCHEDULE_COLOURS = {"active": GREEN, "error": RED, "late": RED, "failing": RED, "paused": YELLOW, "retired": YELLOW}
 
 SCHEDULE_VERBS = ("pause", "resume", "run")
@@ -545,6 +572,7 @@ CONSOLE = PartConsole(
         ),
         Rule("failing-schedule", failing_schedules, _("No schedule fails"), is_watched=True, threshold=FAILED_RUNS),
     ),
+    reported_failures=reported_failures,
     bar_entries=(
         BarEntry(
             label=_("Schedules"),

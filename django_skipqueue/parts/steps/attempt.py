@@ -15,7 +15,7 @@ from django.db import connections, transaction
 
 from ...conf import settings
 from ...events.log_format import job_name
-from ...exceptions import InvalidOption, LeaseLost, SignalTimeout
+from ...exceptions import InvalidArguments, InvalidOption, LeaseLost, SignalTimeout, UnstorableResult
 from ...queue.store import Store
 from ...values.codec import decode
 from ...values.outcomes import Delay, EndAttempt, Outcome, checked_seconds
@@ -159,7 +159,7 @@ class AttemptSteps:
 
     def stop_here(self) -> None:
         """End the attempt, and have the worker release its job, if the worker stops."""
-        if self._running.is_stopping and not self._is_in_transaction():
+        if self._running.is_stopping and not self.is_in_transaction():
             self.end_attempt(Outcome("scheduled", refund=1, is_release=True))
 
     def end_attempt(self, outcome: Outcome) -> NoReturn:
@@ -191,15 +191,20 @@ class AttemptSteps:
         return entry
 
     def counted(self, entry: Entry | None) -> None:
-        """Call this once the record is committed, which may have reset the number of attempts."""
+        """Call this after a record, which may reset the number of attempts, at the latest by the task's own commit."""
         if entry is None:
             return
-        job = self._running.job
-        if entry.resets and job.attempt != 1:
-            self._earlier += job.attempt - 1
-            self._running.job = job._replace(attempt=1)
+        if entry.resets and self.is_in_transaction():
+            transaction.on_commit(self._reset, using=self.store.alias)
+        elif entry.resets:
+            self._reset()
         for call in _after_records:
             call(entry.name)
+
+    def _reset(self) -> None:
+        job = self._running.job
+        self._earlier += job.attempt - 1
+        self._running.job = job._replace(attempt=1)
 
     def require_lease(self, held: object) -> None:
         if not held:
@@ -228,14 +233,15 @@ class AttemptSteps:
     def _write_cursors(self, store: Store) -> None:
         for cursor in self._cursors:
             with suppress(Exception):  # the items since the last write are run again
-                self.counted(cursor.write(store))
+                if (entry := cursor.write(store)) is not None and entry.resets:
+                    self._reset()
 
-    def _is_in_transaction(self) -> bool:
+    def is_in_transaction(self) -> bool:
         """Whether the task has opened a transaction; that of a `TestCase` does not count."""
         return any(not getattr(block, "_from_testcase", False) for block in connections[self.store.alias].atomic_blocks)
 
     def require_no_transaction(self, method: str, name: str) -> None:
-        if self._is_in_transaction():
+        if self.is_in_transaction():
             raise InvalidOption(
                 f"{method}({name!r}) ends the attempt, and would roll back the transaction that is open. Call it "
                 "outside of transaction.atomic()."
@@ -262,11 +268,14 @@ def result_type(function: Callable[..., Any]) -> "Codec | None":
 
 
 def encoded(name: str, result: Any, codec: "Codec | None") -> str | None:
-    """The result of a step as JSON. Raises `InvalidArguments` for one that cannot be stored."""
+    """The result of a step as JSON. Raises `UnstorableResult`, with which the job is not retried."""
     if result is None:
         return None
     what = f"The result of the step {name!r}"
-    return as_stored_json(what, result if codec is None else codec.encode(what, result))
+    try:
+        return as_stored_json(what, result if codec is None else codec.encode(what, result))
+    except InvalidArguments as error:
+        raise UnstorableResult(str(error)) from None
 
 
 def as_stored(result: Any, stored: str | None, codec: "Codec | None") -> Any:

@@ -12,7 +12,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from django.db import transaction
 
 from ...events.log_format import job_name
-from ...exceptions import BatchFinished, ChildFailed, InvalidArguments, UndecodableArguments, UnknownTask
+from ...exceptions import (
+    BatchFinished,
+    ChildFailed,
+    InvalidArguments,
+    InvalidOption,
+    UndecodableArguments,
+    UnknownTask,
+)
 from ...jobs.registry import registry
 from ...jobs.task_call import TaskCall
 from ...queue.fragments import joined
@@ -62,7 +69,8 @@ ORDER BY child.position
 """
 
 # attempt that finds children which are not finished → a row if the lease is valid: the job is held for them again. A
-# child may have been retried by hand. Indexes: the primary keys.
+# child may have been retried by hand, after the job had recorded its failure and so needed it no more. Indexes: the
+# primary keys.
 HOLD_AGAIN = joined(
     """
 WITH {held},
@@ -71,6 +79,17 @@ needed AS (
     SET is_met = false
     FROM held
     WHERE needs.job_id = held.id AND needs.needs_job_id = ANY (%(ids)s::bigint[])
+    RETURNING needs.needs_job_id
+),
+needed_again AS (
+    INSERT INTO skipqueue_dependency (job_id, position, needs_job_id, after_failure)
+    SELECT
+        held.id,
+        COALESCE((SELECT max(position) FROM skipqueue_dependency WHERE job_id = held.id), 0)
+            + row_number() OVER (ORDER BY child.id),
+        child.id,
+        'run'
+    FROM held, (SELECT DISTINCT unnest(%(ids)s::bigint[]) AS id EXCEPT SELECT needs_job_id FROM needed) AS child
 )
 UPDATE skipqueue_job AS job SET held = true FROM held WHERE job.id = held.id RETURNING job.id
 """,
@@ -141,7 +160,8 @@ RETURNING step.job_id
     asleep=ASLEEP,
 )
 
-# operators, after a retry: what the job has failed at last is tried again. Index: the primary key.
+# operators, after a retry: if the error of a step has failed the job, the step is tried again. A task that has caught
+# this error, and failed later, finds it recorded. Indexes: the primary keys.
 REOPEN_FAILED = """
 UPDATE skipqueue_step AS step
 SET recorded_at = NULL, error = NULL
@@ -151,7 +171,15 @@ FROM (
     WHERE job_id = ANY ((SELECT %(ids)s::bigint[])::bigint[])
     GROUP BY job_id
 ) AS last
-WHERE step.job_id = last.job_id AND step.number = last.number AND step.error IS NOT NULL
+WHERE
+    step.job_id = last.job_id
+    AND step.number = last.number
+    AND step.error IS NOT NULL
+    AND (
+        SELECT split_part(job.last_error, ':', 1) IN ('SignalTimeout', 'ChildFailed')
+        FROM skipqueue_job AS job
+        WHERE job.id = step.job_id
+    )
 RETURNING step.job_id
 """
 
@@ -222,8 +250,13 @@ def _defer(steps: "AttemptSteps", name: str, calls: Sequence[TaskCall]) -> None:
     with transaction.atomic(using=steps.store.alias):
         entry = steps.record(name, "run", is_open=True)
         if calls:
-            deferred = _in_batch_of(steps, name, calls)
-            values = {"job_id": id, "name": name, "ids": as_array(job.pk for job in deferred)}
+            ids = [job.pk for job in _in_batch_of(steps, name, calls)]
+            if id in ids:
+                raise InvalidOption(
+                    f"The step {name!r} would wait for its own job, which has the unique key of the call. Give the "
+                    "call another key."
+                )
+            values = {"job_id": id, "name": name, "ids": as_array(ids)}
             steps.store.rows(ADD_CHILDREN, values)
     steps.counted(entry)
 

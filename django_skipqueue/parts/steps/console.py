@@ -20,7 +20,7 @@ from ...console.durations import exact, span
 from ...console.metrics.catalogue import Values, measured
 from ...console.parts import PartConsole, PartNotice, PartSection, PartStatus, why_held_elsewhere
 from ...console.rules.rule import Finding, Rule, Severity, Threshold
-from ...console.verbs.options import OVER, VerbOption, refusing
+from ...console.verbs.options import OVER, VerbOption, validator_from
 from ...console.verbs.table import copyable
 from ...console.verbs.verb import Action, Button, Instruction, Verb
 from ...events.log_format import in_words, job_name, printable
@@ -426,7 +426,7 @@ SIGNAL_NAME = VerbOption(
     field=lambda: forms.CharField(
         label=_("Name"),
         help_text=_("The name that the task gives to context.wait."),
-        validators=[refusing(check_name, _("No signal can have this name."))],
+        validators=[validator_from(check_name, _("No signal can have this name."))],
         widget=forms.TextInput(TEXT_ATTRIBUTES),
     ),
     flag="--name",
@@ -440,7 +440,9 @@ PAYLOAD = VerbOption(
     field=lambda: forms.JSONField(
         label=_("Payload"),
         help_text=_("JSON, such as {“approved”: true}. Without a payload, the task gets None."),
-        validators=[refusing(lambda value: as_stored_json("The payload", value), _("This JSON cannot be stored."))],
+        validators=[
+            validator_from(lambda value: as_stored_json("The payload", value), _("This JSON cannot be stored."))
+        ],
         required=False,
         widget=forms.Textarea({"rows": 4, "class": "vLargeTextField"}),
     ),
@@ -455,7 +457,7 @@ STEP = VerbOption(
     field=lambda: forms.CharField(
         label=_("Step"),
         help_text=_("The name of the step, as the page of a job shows it."),
-        validators=[refusing(check_name, _("No step can have this name."))],
+        validators=[validator_from(check_name, _("No step can have this name."))],
         widget=forms.TextInput(TEXT_ATTRIBUTES),
     ),
     flag="--step",

@@ -44,7 +44,8 @@ class StepsContext:
         function writes to the queue's database and the record are one transaction, so it happens exactly once.
 
         Raises `InvalidOption` for a name that this attempt has used, and for arguments that do not fit;
-        `InvalidArguments` for a result that is neither JSON nor of the function's annotation; and `LeaseLost` if the
+        `UnstorableResult` for a result that is neither JSON nor of the function's annotation, which fails the job: each
+        further attempt would call the function again; and `LeaseLost` if the
         job was taken from the worker meanwhile: what an atomic step has written is then rolled back.
         """
         if iscoroutinefunction(function):
@@ -112,7 +113,7 @@ class StepsContext:
         function: call it with each item. atomic: what it writes to the queue's database and the place are one
         transaction, so that each item happens exactly once.
 
-        Raises `InvalidOption` for items that have no lasting order.
+        Raises `InvalidOption` for items that have no lasting order, and within a transaction, unless `atomic` is given.
         """
         if function is None:
             return self._items(name, items, by, atomic=atomic)

@@ -6,6 +6,7 @@ and at the end of the attempt, so that the items since then are run again after 
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from django.core.exceptions import FieldDoesNotExist
@@ -78,6 +79,7 @@ class Cursor:
 def loop(steps: "AttemptSteps", name: str, items: Any, by: str) -> Iterator[Any]:
     """The items that are not finished. An item is finished when the next one is asked for."""
     source = source_of(name, items, by)
+    _require_no_transaction(steps, name)
     cursor = _begin(steps, name)
     if cursor is not None:
         steps.add_cursor(cursor)
@@ -97,6 +99,8 @@ def call_each(
 ) -> None:
     """Call the function with each item that is not finished; with `atomic`, in one commit with the cursor."""
     source = source_of(name, items, by)
+    if not atomic:
+        _require_no_transaction(steps, name)
     cursor = _begin(steps, name)
     if cursor is None:
         return
@@ -115,6 +119,14 @@ def call_each(
             function(item)
             cursor.place = after
     _end(steps, cursor)
+
+
+def _require_no_transaction(steps: "AttemptSteps", name: str) -> None:
+    if steps.is_in_transaction():
+        raise InvalidOption(
+            f"each({name!r}) keeps its place even if the transaction that is open, with all its items, is rolled back. "
+            "Call it outside of transaction.atomic(), or with a function and atomic=True."
+        )
 
 
 def _begin(steps: "AttemptSteps", name: str) -> Cursor | None:
@@ -176,13 +188,13 @@ def _rows_of(name: str, items: "QuerySet[Any]", by: str) -> Source:
         raise refuse("this field is not unique, or may be NULL: give by= a field that is unique and not null")
 
     def rows(last: Any) -> Iterator[tuple[Any, Any]]:
-        ordered = items.order_by(by)
+        column = field.attname  # by the name of a relation, Django would take the order of the other model
+        ordered = items.order_by(column)
         while True:
-            after = ordered if last is None else ordered.filter(**{f"{by}__gt": field.to_python(last)})
+            after = ordered if last is None else ordered.filter(**{f"{column}__gt": field.to_python(last)})
             chunk = list(after[:CHUNK])
-            for row in chunk:
-                last = field.value_to_string(row)
-                yield last, row
+            for last, found in groupby(chunk, field.value_to_string):
+                yield last, next(found)  # a join may return a row several times
             if len(chunk) < CHUNK:
                 return
 

@@ -23,7 +23,7 @@ SHORTEST_LIFE = 60.0
 """If CONN_MAX_AGE is 0, the seconds for which a thread keeps a connection from job to job."""
 
 UNCHANGED_SECONDS = 0.1
-"""Connections are not checked again within this many seconds after a job."""
+"""A thread does not check its connections before a job that begins within this many seconds after the last job."""
 
 IDLE_TIME = 1.0
 """If CONN_MAX_AGE is 0, a thread closes its connections after this many seconds without a job."""
@@ -88,11 +88,11 @@ class ThreadConnections:
         Django does this before each request. With CONN_HEALTH_CHECKS, Django also checks a connection at the job's
         first statement. This method never raises, because the job is already claimed.
         """
-        has_rested = time.monotonic() - self._idle_since > UNCHANGED_SECONDS
+        was_idle = time.monotonic() - self._idle_since > UNCHANGED_SECONDS
         for connection in self.opened:
             if connection.connection is not None and not connection.in_atomic_block:
                 vars(connection)["health_check_done"] = False
-                if has_rested and not (_is_usable(connection) and _has_received_nothing(connection)):
+                if was_idle and not (_is_usable(connection) and _has_received_nothing(connection)):
                     with suppress(Exception):
                         connection.close()
 
@@ -120,9 +120,9 @@ class ThreadConnections:
         seconds_left = []
         for connection in self.opened:
             if connection.connection is not None:
-                allowed = LONGEST_IDLE_TIME if connection.settings_dict["CONN_MAX_AGE"] != 0 else IDLE_TIME
-                if idle_for < allowed:
-                    seconds_left.append(allowed - idle_for)
+                longest_idle_time = LONGEST_IDLE_TIME if connection.settings_dict["CONN_MAX_AGE"] != 0 else IDLE_TIME
+                if idle_for < longest_idle_time:
+                    seconds_left.append(longest_idle_time - idle_for)
                 else:
                     connection.close()
         self.patience = min(seconds_left, default=None)
@@ -134,7 +134,7 @@ class ThreadConnections:
                 _leave_block(connection)
 
     def _guard(self, connection: BaseDatabaseWrapper) -> None:
-        """Prevent that a task is interrupted while the connection is opened, commits or rolls back."""
+        """Make sure that no task is interrupted while the connection is opened, commits or rolls back."""
         connect, commit, rollback = connection.connect, connection.commit, connection.rollback
 
         def connect_uninterrupted() -> None:

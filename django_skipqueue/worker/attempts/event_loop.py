@@ -58,9 +58,9 @@ class EventLoopRunner:
         self._finish = finish
         self._follow = follow
         self._waiting: deque[ClaimedJob] = deque()
-        self.running: dict[asyncio.Task[None], RunningAttempt | None] = {}  # None: not begun, or already reported
-        self._unbegun: set[asyncio.Task[None]] = set()  # each takes a job when it begins
-        self.stuck: set[RunningAttempt] = set()  # they ignored their interruption, and still run
+        self.running: dict[asyncio.Task[None], RunningAttempt | None] = {}  # None: not started, or already reported
+        self._unstarted: set[asyncio.Task[None]] = set()  # each of these tasks takes a job when it starts
+        self.stuck: set[RunningAttempt] = set()  # attempts that ignored their interruption, and still run
         self._is_ending = False
         self.loop: asyncio.AbstractEventLoop | None = None
         self.call_threads = CallThreads()
@@ -71,9 +71,9 @@ class EventLoopRunner:
         # These times are by the monotonic clock.
         self._checked_at = 0.0  # when the query connections were last checked before a job
         self._called_at = NEVER  # when `_fill` was called, if it has not run yet
-        self._due_to_begin_at = NEVER  # since when the next task of `_unbegun` is due to begin
-        self._left_alone_at = NEVER  # since when `_tidy` can only wait for code that finished tasks have left behind
-        self._calls_left_at = NEVER  # since when too many calls of finished tasks still run
+        self._due_to_begin_at = NEVER  # since when the next task of `_unstarted` is due to start
+        self._only_leftovers_at = NEVER  # since when `_tidy` can only wait for code of finished tasks
+        self._too_many_calls_at = NEVER  # since when too many calls of finished tasks still run
         self._is_given_up = False
         self._thread = threading.Thread(target=self._run, name="skipqueue-loop", daemon=True)
 
@@ -88,7 +88,7 @@ class EventLoopRunner:
 
     @property
     def blocked_at(self) -> float:
-        """From when on, by the monotonic clock, code of finished attempts counts as blocking this runner.
+        """The monotonic time from which code of finished attempts counts as blocking this runner.
 
         A running attempt may block the event loop until its timeout. Once an attempt is stuck, the loop must respond.
         """
@@ -98,8 +98,8 @@ class EventLoopRunner:
         if self.silent_since < NEVER and (self.stuck or not any(list(self.running.values()))):
             loop_at = self.silent_since + STUCK_AFTER
         if self._is_tidying():
-            query_thread_at = self._left_alone_at + LEFTOVER_TIME
-        return min(loop_at, query_thread_at, self._calls_left_at)
+            query_thread_at = self._only_leftovers_at + LEFTOVER_TIME
+        return min(loop_at, query_thread_at, self._too_many_calls_at)
 
     @property
     def silent_since(self) -> float:
@@ -110,19 +110,19 @@ class EventLoopRunner:
         return len(self.stuck) >= self._concurrency
 
     def give_up(self, running: RunningAttempt) -> None:
-        """Give this stuck attempt's slot to another attempt. If the loop itself is blocked, `blocked_at` shows it."""
+        """Give this stuck attempt's slot to another attempt. If the event loop is blocked, `blocked_at` shows it."""
         assert self.loop is not None  # noqa: S101
         self.stuck.add(running)
         self.loop.call_soon_threadsafe(self._forget_if_ended, running)
         self._call_fill()
 
     def ignore_blocked(self) -> None:
-        """Report no blockage from now on, because the process is being replaced."""
+        """Do not report blockages from now on, because the process is being replaced."""
         self._is_given_up = True
 
     @property
     def unfinished(self) -> int:
-        return len(self._waiting) + max(0, len(self.running) - len(self._unbegun) - len(self.stuck))
+        return len(self._waiting) + max(0, len(self.running) - len(self._unstarted) - len(self.stuck))
 
     def withdraw(self) -> list[ClaimedJob]:
         return self.withdraw_last(len(self._waiting))
@@ -184,7 +184,7 @@ class EventLoopRunner:
         if self._waiting:
             self._check_connections()
         while (
-            len(self._unbegun) < len(self._waiting)
+            len(self._unstarted) < len(self._waiting)
             and len(self.running) - len(self.stuck) < self._concurrency
             and len(self.running) < 2 * self._concurrency  # the number of entries in `RunningJobs` for this runner
         ):
@@ -192,18 +192,18 @@ class EventLoopRunner:
             # once.
             task = asyncio.Task(self._execute(), loop=self.loop, context=contextvars.Context())
             self.running[task] = None
-            self._unbegun.add(task)
+            self._unstarted.add(task)
             self._due_to_begin_at = min(self._due_to_begin_at, time.monotonic())
             task.add_done_callback(self._done)
 
-    def _note_begun(self, task: "asyncio.Task[None]") -> None:
-        self._unbegun.discard(task)
-        self._due_to_begin_at = time.monotonic() if self._unbegun else NEVER
+    def _note_started(self, task: "asyncio.Task[None]") -> None:
+        self._unstarted.discard(task)
+        self._due_to_begin_at = time.monotonic() if self._unstarted else NEVER
 
     async def _execute(self) -> None:
         task = asyncio.current_task()
         assert task is not None  # noqa: S101 (for the type checker: this is a task of the event loop)
-        self._note_begun(task)
+        self._note_started(task)
         try:  # take the job only now, because a job can be withdrawn until its coroutine begins
             running = self.running[task] = RunningAttempt(self._waiting.popleft())
         except IndexError:  # the job was withdrawn
@@ -225,16 +225,16 @@ class EventLoopRunner:
         # Tidying the connections of the query thread takes as long as a small job. So it is done only after an error,
         # or when no other job waits. We do not wait for it, because the query thread may be busy or hang.
         failed = attempt.outcome.error is not None
-        is_idle = not self._waiting and len(self.running) - len(self._unbegun) == 1
+        is_idle = not self._waiting and len(self.running) - len(self._unstarted) == 1
         if (failed or is_idle) and not self._is_tidying():
             self._running_before_tidying = {task for task, running in self.running.items() if running is not None}
-            self._note_left_alone()
+            self._note_only_leftovers()
             self._tidying = self._in_query_thread(partial(self._tidy, failed))
 
     def _in_query_thread(self, function: Callable[[], None]) -> "Future[None]":
         """Call a function in the query thread. Does not use `sync_to_async`, because a task could cancel that call."""
         future = SyncToAsync.single_thread_executor.submit(function)
-        future.add_done_callback(self._report_broken)
+        future.add_done_callback(self._report_exception)
         return future
 
     def _make_connections(self) -> None:
@@ -265,29 +265,29 @@ class EventLoopRunner:
     def _is_tidying(self) -> bool:
         return self._tidying is not None and not self._tidying.done()
 
-    def _note_left_alone(self) -> None:
-        """Note the time if all attempts that ran before the tidying have ended.
+    def _note_only_leftovers(self) -> None:
+        """Note the time if all attempts that were running before the tidying have ended.
 
-        From then on, only code that finished tasks have left behind can delay the tidying.
+        From this time on, only code that finished tasks have left behind can delay the tidying.
         """
-        self._left_alone_at = NEVER if self._running_before_tidying else time.monotonic()
+        self._only_leftovers_at = NEVER if self._running_before_tidying else time.monotonic()
 
     def _done(self, task: "asyncio.Task[None]") -> None:
-        if task in self._unbegun:  # another task cancelled it before it began, so its job still waits
-            self._note_begun(task)
+        if task in self._unstarted:  # another task cancelled this task before it started, so its job still waits
+            self._note_started(task)
         del self.running[task]
         if task in self._running_before_tidying:
             self._running_before_tidying.remove(task)
-            self._note_left_alone()
-        self._report_broken(task)
+            self._note_only_leftovers()
+        self._report_exception(task)
         if self.call_threads.replace_threads() >= MOST_LEFT:
-            self._calls_left_at = time.monotonic()
+            self._too_many_calls_at = time.monotonic()
         self._fill()
         if not self.running:
             self._close_idle_after(IDLE_TIME)
 
-    def _report_broken(self, done: "asyncio.Task[None] | Future[None]") -> None:
-        if not done.cancelled() and (error := done.exception()):
+    def _report_exception(self, ended: "asyncio.Task[None] | Future[None]") -> None:
+        if not ended.cancelled() and (error := ended.exception()):
             self._finish(error)
 
 
@@ -317,7 +317,7 @@ class CallThreads(ThreadPoolExecutor):
         return future
 
     def replace_threads(self) -> int:
-        """Allow one more thread for each call whose task has ended while the call still runs. Returns their number."""
+        """Allow one more thread for each call that still runs after its task has ended. Return the number of calls."""
         if not self._callers:
             return 0
         callers = list(self._callers.items())
@@ -340,7 +340,7 @@ async def _do_not_shut_down(timeout: float | None = None) -> None:
 
 
 class QueryThread:
-    """Suspends the timeout of an attempt while its calls wait for the query thread, and none of them runs there."""
+    """Suspends an attempt's timeout while a call of the attempt waits for the query thread, and none runs there."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()  # guards the next two attributes, and the clocks of the attempts
@@ -361,31 +361,34 @@ class QueryThread:
         attempt = current_attempt.get() if executor is SyncToAsync.single_thread_executor else None
         if not isinstance(attempt, RunningAttempt) or attempt.timeout is None:
             return run_in_executor(executor, call, *args)
-        unbegun = [attempt]  # emptied when the call begins, or when it is cancelled before
+        unstarted = [attempt]  # emptied when the call begins, or when it is cancelled before
         self._note(attempt, waiting=1)
-        future = run_in_executor(executor, self._run_call, unbegun, attempt, call, *args)
-        future.add_done_callback(lambda _: self._stop_waiting(unbegun))
+        future = run_in_executor(executor, self._run_call, unstarted, attempt, call, *args)
+        future.add_done_callback(lambda _: self._stop_waiting(unstarted))
         return future
 
-    def _stop_waiting(self, unbegun: list[RunningAttempt], *, is_running: bool | None = None) -> None:
+    def _stop_waiting(self, unstarted: list[RunningAttempt], *, is_running: bool | None = None) -> None:
         try:
-            attempt = unbegun.pop()
+            attempt = unstarted.pop()
         except IndexError:
             return
         self._note(attempt, waiting=-1, is_running=is_running)
 
     def _run_call(
-        self, unbegun: list[RunningAttempt], attempt: RunningAttempt, call: Callable[..., Any], *args: Any
+        self, unstarted: list[RunningAttempt], attempt: RunningAttempt, call: Callable[..., Any], *args: Any
     ) -> object:
         """Call the function. This runs in the query thread."""
-        self._stop_waiting(unbegun, is_running=True)
+        self._stop_waiting(unstarted, is_running=True)
         try:
             return call(*args)
         finally:
             self._note(attempt, is_running=False)
 
     def _note(self, attempt: RunningAttempt, *, waiting: int = 0, is_running: bool | None = None) -> None:
-        """Note how a call changed. The timeout is suspended while a call of the attempt waits and none of them runs."""
+        """Note that a call of the attempt began to wait, stopped waiting, began to run, or ended.
+
+        The timeout is suspended while a call of the attempt waits and no call of it runs.
+        """
         with self._lock:
             self._waiting[attempt] += waiting
             if is_running is not None:

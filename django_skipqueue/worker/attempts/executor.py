@@ -53,7 +53,7 @@ from .forked_children import children
 from .running_attempt import STUCK_AFTER, Interrupter, RunningAttempt
 
 UNKNOWN_TASK_DELAY = 10.0
-"""Seconds until a job with an unknown task is tried again. A machine takes about this long to deploy new code."""
+"""Seconds until a job with an unknown task is tried again. Deploying new code to a machine takes about this long."""
 
 Finished = Attempt | BaseException
 """What a runner reports: a finished attempt, or the exception that broke the runner."""
@@ -135,7 +135,7 @@ class Executor:
         return self._attempt(running, outcome, time.monotonic(), traced)
 
     def stuck(self, running: RunningAttempt, stack: str) -> Attempt:
-        """Make the failed attempt of a job that ignored its interruption. Called in the control loop's thread."""
+        """Return a failed attempt for a job that ignored its interruption. Called in the control loop's thread."""
         job, error, ended = running.job, running.error, time.monotonic()
         assert error is not None  # noqa: S101 (for the type checker: the attempt was interrupted)
         entry = self._entry(running, error, ended)
@@ -196,7 +196,7 @@ class Executor:
     def _attempt(
         self, running: RunningAttempt, outcome: Outcome, ended: float, traced: tracing.Ended | None = None
     ) -> Attempt:
-        """Make the attempt with its outcome. If the task has committed an outcome itself, that outcome counts."""
+        """Return the attempt with its outcome. If the task has committed an outcome itself, that outcome counts."""
         written, noted = running.completed, running.noted
         if written is None:
             final = running.with_notes(outcome)
@@ -249,8 +249,8 @@ class Executor:
     def decide(self, job: ClaimedJob, task: Task[Any, Any], error: BaseException, entry: dict[str, Any]) -> Outcome:
         try:
             outcome = task.policy_for(job).decide(error, entry, attempt=job.attempt, max_attempts=job.max_attempts)
-        except BaseException as broken:  # the project's backoff raised
-            return _decide_by_default(job, task, error, entry, f"raised {summary(broken)}")
+        except BaseException as backoff_error:  # the project's backoff raised
+            return _decide_by_default(job, task, error, entry, f"raised {summary(backoff_error)}")
         return _without_secrets(task, job, _with_exception(outcome, error))
 
 
@@ -307,7 +307,7 @@ def _without_secrets(task: Task[Any, Any], job: ClaimedJob, outcome: Outcome) ->
 
 
 def _outcome_of_result(task: Task[Any, Any], result: Any) -> Outcome:
-    """The outcome of a task that returned. Raises `UnstorableResult` if the result cannot be stored.
+    """Return the outcome of a task that returned this result. Raises `UnstorableResult` if it cannot be stored.
 
     A job whose result cannot be stored is not retried, because another attempt would repeat its effects.
     """
@@ -326,7 +326,7 @@ def _outcome_of_result(task: Task[Any, Any], result: Any) -> Outcome:
 
 
 def _postpone_unknown_task(job: ClaimedJob, entry: dict[str, Any]) -> Outcome:
-    """Schedule the job again, because a new version may be just being deployed. After a grace period, fail the job."""
+    """Schedule the job again, as code with its task may be deployed soon. After a grace period, fail the job."""
     since = job.locked_at if job.unknown_since is None else job.unknown_since
     message = f"No task is registered as {job.task!r}. {where_to_look(job.task)}"
     entry["message"] = message

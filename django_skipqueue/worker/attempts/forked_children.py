@@ -36,7 +36,7 @@ class Children:
         self._in_child.append(callback)
 
     def __enter__(self) -> None:
-        """Begin a block. At its end a child process exits, and the worker goes on."""
+        """Begin a block. At the end of the block, a child process exits, and the worker process continues."""
 
     def __exit__(self, *_: object) -> None:
         if self.is_child:

@@ -88,18 +88,18 @@ class Pool:
 
     def take_finished(self) -> list[Attempt]:
         """Return the attempts that have finished since the last call. If a runner has failed, raise its exception."""
-        taken: list[Attempt] = []
+        finished_attempts: list[Attempt] = []
         while self.finished:
             finished = self.finished.popleft()
             if isinstance(finished, BaseException):
-                if not taken:
+                if not finished_attempts:
                     raise finished
                 self.finished.appendleft(finished)
                 break
-            taken.append(finished)
+            finished_attempts.append(finished)
             if self._kept_back:
                 self._kept_back.pop(finished.job.ref, None)
-        return taken
+        return finished_attempts
 
     @property
     def kept_back(self) -> Collection[LeaseRef]:
@@ -107,7 +107,7 @@ class Pool:
         return self._kept_back.keys()
 
     def take_kept_back(self) -> list[Attempt]:
-        """Return the attempts that were kept back, because the process now ends, and their code with it."""
+        """Return the attempts that were kept back. Called when the process ends, which also ends their code."""
         kept_back, self._kept_back = self._kept_back, {}
         return [attempt for running in kept_back.values() if (attempt := running.take_kept_back())]
 
@@ -131,34 +131,36 @@ class Pool:
         return withdrawn + self.begin_order.withdraw()
 
     def withdraw_last(self, counts: Mapping[str, int]) -> list[ClaimedJob]:
-        """Take back the last jobs that have not started, in their order. `counts`: how many, at most, by runner."""
+        """Take back the last jobs that have not started, in their order. `counts` says how many, at most, by runner."""
         last = [job for name, count in counts.items() if count for job in self.runners[name].withdraw_last(count)]
         self.begin_order.withdrawn(last)
         return last
 
     @property
     def unresponsive_at(self) -> float:
-        """From when on a runner counts as not responding, by the monotonic clock; `NEVER` if all respond."""
+        """The monotonic time from which a runner counts as not responding; `NEVER` if all runners respond."""
         return min(runner.silent_since for runner in self.runners.values()) + RESPONSE_TIME
 
     def unresponsive(self, now: float) -> list[str]:
-        """The names of the runners that do not respond, because an attempt blocks the event loop."""
+        """Return the names of the runners that do not respond, for example because an attempt blocks the event loop."""
         return [name for name, runner in self.runners.items() if runner.silent_since + RESPONSE_TIME <= now]
 
     def withdraw_held_up(self, now: float) -> list[ClaimedJob]:
-        """Take back the jobs that wait in a runner which does not respond, and log which attempts run in it."""
-        held_up: list[ClaimedJob] = []
+        """Take back the jobs that wait in a runner that does not respond, and log which attempts run in this runner."""
+        blocked_jobs: list[ClaimedJob] = []
         for name in self.unresponsive(now):
             withdrawn = self.runners[name].withdraw()
             self.begin_order.withdrawn(withdrawn)
             if withdrawn and self._next_log <= now:
                 self._next_log = now + UNRESPONSIVE_LOG_SECONDS
                 running = [attempt for attempt in list(self.attempts) if registry.runner_of(attempt.job.task) == name]
-                shown = {f"{attempt.job.task} id={attempt.job.id}": now - attempt.started for attempt in running}
+                seconds_by_attempt = {
+                    f"{attempt.job.task} id={attempt.job.id}": now - attempt.started for attempt in running
+                }
                 stack = stack_of(running[0].thread) if running else ""
-                logs.event_loop_blocked(self.executor.worker, shown, stack, released=len(withdrawn))
-            held_up += withdrawn
-        return held_up
+                logs.event_loop_blocked(self.executor.worker, seconds_by_attempt, stack, released=len(withdrawn))
+            blocked_jobs += withdrawn
+        return blocked_jobs
 
     @property
     def attempts(self) -> Collection[RunningAttempt]:
@@ -241,7 +243,10 @@ class Pool:
 
 
 class Runner(Protocol):
-    """Runs up to `concurrency` jobs at once, and calls `finish` with each attempt. For the control loop's thread."""
+    """Runs up to `concurrency` jobs at once, and calls `finish` with each attempt.
+
+    Only the control loop's thread calls these methods.
+    """
 
     @property
     def unfinished(self) -> int:
@@ -253,14 +258,14 @@ class Runner(Protocol):
 
     @property
     def blocked_at(self) -> float:
-        """From when on code of finished attempts counts as blocking other jobs, by the monotonic clock.
+        """The monotonic time from which code of finished attempts counts as blocking other jobs.
 
         Read the property again when this time has come, because it may have changed.
         """
 
     @property
     def silent_since(self) -> float:
-        """Since when a job has waited although a slot is free, by the monotonic clock; `NEVER` if no job has."""
+        """The monotonic time since which a job has waited although a slot is free; `NEVER` if no job waits so."""
 
     def submit(self, jobs: list[ClaimedJob]) -> None:
         """Run these jobs in this order, each when a slot is free."""
@@ -275,7 +280,7 @@ class Runner(Protocol):
         """Give the slot of this stuck attempt to another attempt."""
 
     def ignore_blocked(self) -> None:
-        """Report no blockage from now on, because the process is being replaced."""
+        """Do not report blockages from now on, because the process is being replaced."""
 
     def stop(self, deadline: float) -> None:
         """End the runner, which has no jobs left. Waits at most until the deadline, by the monotonic clock."""

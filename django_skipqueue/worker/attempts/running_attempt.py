@@ -109,8 +109,8 @@ class RunningAttempt:
         self.has_ended = False
         self.exposure: dict[str, bool] = {}  # the key is EXPOSED or SHIELDED, for a moment both; empty at the end
         self._clock: tuple[float, float | None] = (0.0, None)
-        """For how long the timeout was suspended, and since when it is suspended now. One tuple, so that another thread
-        always reads two values that belong together."""
+        """For how many seconds the timeout was suspended, and the time since which it is suspended now. This is one
+        tuple, so that another thread always reads two values that belong together."""
         self._unreported = [True]
         self._kept_back: list[Attempt] = []
         self.worker = ""
@@ -129,7 +129,7 @@ class RunningAttempt:
             return False
 
     def keep_back(self, attempt: Attempt) -> None:
-        """Let this failed attempt be reported after the code has ended, instead of the outcome of the code."""
+        """Keep this failed attempt, to report it after the task's code has ended, whatever the code's outcome."""
         self._kept_back.append(attempt)
 
     def take_kept_back(self) -> Attempt | None:
@@ -147,14 +147,14 @@ class RunningAttempt:
         self.exposure[EXPOSED] = True
 
     def end(self) -> bool:
-        """Allow no interruption from now on. Returns False if the attempt was already interrupted."""
+        """Forbid interruptions from now on. Returns False if the attempt was already interrupted."""
         self.has_ended = True
         if self.exposure.pop(EXPOSED, False):
             return True
         return self.exposure.pop(SHIELDED, False) and self.interruption is None
 
     def absorb(self) -> Interruption | None:
-        """Wait until the control loop has set the exception in this thread, and discard it if it was not raised yet."""
+        """Discard the interruption's exception if it was not raised yet. Waits until the control loop has set it."""
         interruption = self.interruption
         while interruption and not interruption.is_raised:
             time.sleep(0.0001)
@@ -162,7 +162,7 @@ class RunningAttempt:
         return interruption
 
     def shield(self) -> None:
-        """Allow no interruption until `unshield`. Raises if the attempt was already interrupted."""
+        """Forbid interruptions until `unshield`. Raises if the attempt was already interrupted."""
         self.exposure[SHIELDED] = True
         if not self.exposure.pop(EXPOSED, False):  # the attempt was interrupted: raise before the block begins
             self.exposure.pop(SHIELDED, False)
@@ -186,7 +186,7 @@ class RunningAttempt:
         raise interruption.error
 
     def require_in_time(self) -> None:
-        """Raise if the attempt was interrupted, even if the task has caught the exception. Only in its own thread."""
+        """Raise again if this thread's attempt was interrupted, because the task may have caught the exception."""
         if self.interruption and self.thread == threading.get_ident():
             self.raise_interruption()
 
@@ -215,7 +215,7 @@ class RunningAttempt:
     # For any thread
 
     def deadline(self, now: float) -> float:
-        """`due_at`, plus the time for which the timeout was suspended."""
+        """Return `due_at`, plus the time for which the timeout was suspended."""
         if self.interruption is not None:
             return self.due_at
         suspended, since = self._clock
@@ -265,7 +265,7 @@ class RunningAttempt:
             if self.has_ended:
                 self.interruption = None
                 break
-            # Between the two pops, the attempt has changed from shielded to exposed: try again.
+            # Between the two pops, the attempt has changed from shielded to exposed. Try again.
         interruption.is_raised = True  # also if the attempt was shielded, because it then raises the exception itself
         return self.interruption is not None
 
@@ -279,7 +279,7 @@ class RunningAttempt:
 def _raise_in_thread(thread: int, error: JobInterrupted) -> None:
     """Make the interpreter raise this error in the thread, before its next Python instruction.
 
-    The interpreter accepts only a class, and makes the instance itself. So a new class carries the message.
+    The interpreter accepts only a class, and makes the instance itself. So the message is put into a new class.
     """
     kind = type(error)
     with_message = type(kind.__name__, (kind,), {"__doc__": str(error), "__module__": kind.__module__})
@@ -300,7 +300,7 @@ class RunningJobs:
         self._entries = entries
 
     def begin(self, index: int, job_id: int) -> None:
-        """Note that the thread or coroutine with this index runs this job.
+        """Note that the thread or coroutine with this index is running this job.
 
         Call this only after the outcome of its previous job was reported, because the id of that job is overwritten.
         """
@@ -330,7 +330,7 @@ STACK_DEPTH = 8
 
 @dataclass(eq=False, slots=True)
 class Shield:
-    """The result of `uninterrupted`: a block in which no interruption is raised."""
+    """Passed to the `with` block of `uninterrupted`, in which no interruption is raised."""
 
     is_up: bool
     """If the block sets this to False, interruptions stay forbidden after the block, until `unshield` is called."""
@@ -377,7 +377,7 @@ class Interrupter:
                 raise interruption.error from error  # interrupting a statement has caused the database error
             raise error
         finally:
-            error = interruption = None  # break the reference cycle: their tracebacks refer to this frame
+            error = interruption = None  # break the reference cycle, as the tracebacks of both refer to this frame
 
     @contextmanager
     def coroutine(self, attempt: RunningAttempt) -> Iterator[None]:
@@ -493,7 +493,7 @@ def stack_of(thread: int) -> str:
 
 
 def stacks(only: threading.Thread | None = None) -> list[str]:
-    """For each other thread, or only for this one, a line with its name and the innermost calls of its stack."""
+    """For each other thread, or only for `only`, return a line with its name and the innermost calls of its stack."""
     frames = sys._current_frames()
     lines = []
     for thread in [only] if only else threading.enumerate():

@@ -1,9 +1,9 @@
 """A real Chromium for the tests of the admin.
 
-Without one those tests are skipped, for one reason that names it; with SKIPQUEUE_REQUIRE_BROWSER=1 they fail instead.
-All tests share one, each with windows of its own: to start it takes longer than most tests. Playwright's event loop
-runs in the thread of the tests. It is hidden whenever no test uses the browser: Django, which cleans up the database
-after each test, refuses to work in a thread that runs an event loop.
+Without Chromium, these tests are skipped; with SKIPQUEUE_REQUIRE_BROWSER=1, they fail. All tests share one Chromium,
+because starting it takes longer than most tests, and each test has its own windows. Playwright's event loop runs in the
+thread of the tests. The event loop is hidden while no test uses the browser, because Django cleans up the database
+after each test, and refuses to work in a thread that runs an event loop.
 """
 
 import asyncio
@@ -30,11 +30,11 @@ FLAGS = [
 ]
 POLICY = "default-src 'self'"
 PAGE_TIMEOUT = 20_000
-"""Milliseconds for which a test waits for the state of a page that it expects."""
+"""A test waits this many milliseconds until a page has the expected state."""
 another_look = pytest.mark.skipif(
     os.environ.get("SKIPQUEUE_ALL_WIDTHS") != "1", reason="SKIPQUEUE_ALL_WIDTHS=1 is not set"
 )
-"""Marks the repetition of a test in one more width or colour, which `make test` skips."""
+"""Marks a further run of a test in another width or colour scheme, which `make test` skips."""
 
 
 class ContentSecurityPolicy:
@@ -51,10 +51,10 @@ class ContentSecurityPolicy:
 
 
 class Complaints(list[str]):
-    """The complaints of a page: violations of the policy, scripts that fail, files that are missing."""
+    """Errors that the browser reports on a page: violations of the policy, failed scripts, and missing files."""
 
     def listen_to(self, page: Page) -> None:
-        """Collect from this page."""
+        """Collect the errors of this page."""
         page.on("console", self._add_message)
         page.on("pageerror", lambda error: self.append(str(error)))
         page.on("dialog", self._dismiss)
@@ -79,7 +79,7 @@ class Chromium:
 
     @contextmanager
     def in_use(self) -> Iterator[Browser]:
-        """The browser, for one test. Its windows are closed afterwards."""
+        """Yield the browser for one test, and close its windows afterwards."""
         with self._running(self._loop):
             if self._browser is None or not self._browser.is_connected():
                 self._browser = self._playwright.chromium.launch(executable_path=self._path, args=FLAGS)
@@ -95,17 +95,17 @@ class Chromium:
     @staticmethod
     @contextmanager
     def _running(loop: asyncio.AbstractEventLoop | None) -> Iterator[None]:
-        before = asyncio._get_running_loop()
+        previous_loop = asyncio._get_running_loop()
         asyncio._set_running_loop(loop)
         try:
             yield
         finally:
-            asyncio._set_running_loop(before)
+            asyncio._set_running_loop(previous_loop)
 
 
 @pytest.fixture(scope="session")
 def shared_chromium() -> Iterator[Chromium]:
-    """The Chromium of all tests of this process."""
+    """Yield the Chromium that all tests of this process share."""
     path = next(filter(None, map(shutil.which, NAMES)), None)
     if path is None:
         reason = f"there is no Chromium ({', '.join(NAMES)}) for the browser tests"
@@ -114,30 +114,30 @@ def shared_chromium() -> Iterator[Chromium]:
         pytest.skip(reason)
     expect.set_options(timeout=PAGE_TIMEOUT)
     with sync_playwright() as playwright:
-        shared = Chromium(playwright, path)
-        with shared.hidden():
-            yield shared
+        chromium = Chromium(playwright, path)
+        with chromium.hidden():
+            yield chromium
 
 
 @pytest.fixture
 def chromium(server: str, shared_chromium: Chromium) -> Iterator[Browser]:
-    """A running Chromium. The server is made before, so that it ends after the last window is closed."""
+    """Yield a running Chromium. The fixture `server` starts first, so that it ends after the last window is closed."""
     with shared_chromium.in_use() as browser:
         yield browser
 
 
 @pytest.fixture
 def complaints() -> Complaints:
-    """The complaints of the pages that this test opens."""
+    """Return the list of errors that the browser reports on the pages of this test."""
     return Complaints()
 
 
 @pytest.fixture
 def server(transactional_db: None, settings: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """The address of the admin, served under the policy."""
+    """Serve the admin with the security policy, and yield its address."""
     from pytest_django.live_server_helper import LiveServer
 
-    # With Playwright's loop in this thread, the test's own queries look like blocking calls of an async program.
+    # Playwright's event loop runs in this thread, so Django would refuse the test's own queries as blocking calls.
     monkeypatch.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "1")
     settings.ALLOWED_HOSTS = ["localhost"]
     settings.MIDDLEWARE = [f"{__name__}.ContentSecurityPolicy", *settings.MIDDLEWARE]
@@ -148,10 +148,10 @@ def server(transactional_db: None, settings: Any, monkeypatch: pytest.MonkeyPatc
 
 @pytest.fixture
 def open_admin(chromium: Browser, server: str, complaints: Complaints, client: Any) -> Iterator[Callable[..., Page]]:
-    """Opens a page of the admin as this user, in a window of its own; options are the window's."""
+    """Return a function that opens a page of the admin as a user, in a separate window with these options."""
     contexts = []
 
-    def make(user: Any, address: str = "", **options: Any) -> Page:
+    def open_page(user: Any, address: str = "", **options: Any) -> Page:
         client.force_login(user)
         context = chromium.new_context(**options)
         contexts.append(context)
@@ -162,9 +162,9 @@ def open_admin(chromium: Browser, server: str, complaints: Complaints, client: A
         page.goto(server + address)
         return page
 
-    yield make
+    yield open_page
     for context in contexts:
         try:
             context.close()
-        except Error:  # a browser that has died has failed the test already
+        except Error:  # the browser has died, so the test has already failed
             break

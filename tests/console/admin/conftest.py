@@ -1,4 +1,4 @@
-"""What the tests of the admin share: people with permissions, and the addresses of pages."""
+"""Fixtures and functions for the tests of the admin: users with permissions, and the addresses of pages."""
 
 from collections.abc import Callable
 from typing import Any
@@ -19,48 +19,48 @@ WORKERS = "/admin/django_skipqueue/worker/"
 
 
 def page(name: str, job_id: int) -> str:
-    """The address of a page of one job, by its name: `change`, `retry`, `discard`, `run_again`, `delete`, `history`."""
+    """Return the address of a page of one job, such as `change`, `retry`, `run_again`, `delete` or `history`."""
     return reverse(f"admin:django_skipqueue_job_{name}", args=[job_id])
 
 
 def task_page(task: str) -> str:
-    """The address of the page of a task."""
+    """Return the address of the page of a task."""
     return f"{LIST}task/?task={task}"
 
 
 @pytest.fixture(autouse=True)
 def _fresh_notices() -> None:
-    """Forget the problems that the process has found and caches for some seconds."""
+    """Forget the problems that the process caches for a few seconds."""
     notices_cache.clear()
 
 
 @pytest.fixture
 def log_in(db: None) -> Callable[..., Client]:
-    """Logs a user with these permissions into a test client; `*` makes a superuser."""
+    """Return a function that makes a test client of a user with these permissions; `*` makes a superuser."""
 
-    def make(*codenames: str) -> Client:
+    def log_in_user(*codenames: str) -> Client:
         user = User.objects.create_user("ann", password="secret", is_staff=True, is_superuser="*" in codenames)
-        known = Permission.objects.filter(content_type__app_label="django_skipqueue", codename__in=codenames)
-        assert "*" in codenames or known.count() == len(codenames)
-        user.user_permissions.set(known)
+        permissions = Permission.objects.filter(content_type__app_label="django_skipqueue", codename__in=codenames)
+        assert "*" in codenames or permissions.count() == len(codenames)
+        user.user_permissions.set(permissions)
         client = Client()
         client.force_login(user)
         return client
 
-    return make
+    return log_in_user
 
 
 @pytest.fixture
 def operator(log_in: Callable[..., Client]) -> Client:
-    """The test client of a superuser."""
+    """Return the test client of a superuser."""
     return log_in("*")
 
 
 def messages_of(response: Any) -> list[str]:
-    """The messages on the page to which the response was redirected."""
+    """Return the messages on the page to which the response was redirected."""
     return [str(message) for message in response.context["messages"]]
 
 
 def listed(client: Client, address: str = "") -> list[int]:
-    """The ids on the first page of the list of jobs."""
+    """Return the ids of the jobs on the first page of the job list."""
     return [job.pk for job in client.get(LIST + address).context["cl"].result_list]

@@ -26,20 +26,20 @@ def make_hostile_jobs(text: str, *statuses: str, within_an_index: bool = True) -
 
     within_an_index: whether the text is short enough for the names of tasks and queues.
     """
-    indexed = text if within_an_index else text[:300]
+    short_text = text if within_an_index else text[:300]
     worker = make_worker(name=text, hostname=text, queues=[text])
     error = dict.fromkeys(("worker", "worker_id", "exception", "message", "traceback", "at"), text)
     jobs = {}
     for number, status in enumerate(statuses or STATUSES):
         values: dict[str, Any] = {
-            "task": indexed,
-            "queue_name": indexed,
+            "task": short_text,
+            "queue_name": short_text,
             "args": [text, {text: text}],
             "kwargs": {text: [text], "a": text},
             "result": {text: text},
             "last_error": text,
             "errors": [error | {"attempt": 1}, error | {"attempt": text}],
-            "unique_key": f"{indexed}{number}",
+            "unique_key": f"{short_text}{number}",
             "metadata": {text: text},
         }
         jobs[status] = make_job(status, locked_by=str(worker.pk) if status == "running" else text, **values)
@@ -47,7 +47,7 @@ def make_hostile_jobs(text: str, *statuses: str, within_an_index: bool = True) -
 
 
 def addresses(jobs: dict[str, Job], *statuses: str) -> list[str]:
-    """Every admin page, below `django_skipqueue/`, that shows the jobs in these statuses."""
+    """Return the addresses, below `django_skipqueue/`, of all pages that show the jobs in these statuses."""
     pages = ["job/", "worker/", "job/?q=a", "job/?time=day"]
     for status in statuses or STATUSES:
         job = jobs[status]

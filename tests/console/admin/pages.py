@@ -37,7 +37,7 @@ JOBS, QUEUES, WORKERS, ARCHIVE, SCHEDULES, BATCHES = (
 QUESTIONS = {
     f"question of {name}": {"action": name, "select_across": "1", "_selected_action": "all"} for name in BY_ACTION
 }
-"""The questions that the list of jobs asks after a POST: the name of each, and the fields to post."""
+"""The questions that the job list asks after a POST, by name, with the fields to post."""
 
 
 def capture_payment(payment_id: int, amount: str = "0.00", *, notify: bool = True) -> None:
@@ -46,7 +46,7 @@ def capture_payment(payment_id: int, amount: str = "0.00", *, notify: bool = Tru
 
 @pytest.fixture(name="addresses")
 def made_addresses(transactional_db: None, settings: Any, registry: Registry) -> Iterator[Mapping[str, str]]:
-    """The address of each page by its name, below `/admin/`."""
+    """Yield the address of each page below `/admin/`, by the name of the page."""
     settings.SKIPQUEUE = {"ARCHIVE": None}
     yield make_pages()
     drop_partitions()
@@ -61,16 +61,16 @@ def make_pages() -> Mapping[str, str]:
     archived = make_job("failed", task="tests.app.jobs.noop", finished_at=timedelta(days=-40))
     Pruner(Store("default")).batch()
     workers = scene.make_workers()
-    found = {each.status: each for each in scene.make_jobs(workers)}
-    failed = _set_place_of_failure(found["failed"])
+    jobs_by_status = {each.status: each for each in scene.make_jobs(workers)}
+    failed = _set_place_of_failure(jobs_by_status["failed"])
     make_job(queue_name="nobody serves it")
     Queue.pause("payments", for_=timedelta(minutes=45), by="ann", reason="psp.example.com cannot be reached")
     batches = _make_batches()
     with override_settings(SKIPQUEUE={"QUEUES": {"emails": {"concurrency": None, "rate": None}}}):
         Queue.limit("emails", 4)
         Queue.rate("emails", "50/s")
-    schedules = _make_schedules(found["completed"])
-    running, queued, done = (found[status].pk for status in ("running", "queued", "completed"))
+    schedules = _make_schedules(jobs_by_status["completed"])
+    running, queued, completed = (jobs_by_status[status].pk for status in ("running", "queued", "completed"))
     return {
         "index": "",
         "app": "django_skipqueue/",
@@ -83,15 +83,15 @@ def make_pages() -> Mapping[str, str]:
         "running job": f"{JOBS}{running}/change/",
         "job with a log": f"{JOBS}{scene.make_running_job(workers[0]).pk}/change/",
         "queued job": f"{JOBS}{queued}/change/",
-        "completed job": f"{JOBS}{done}/change/",
+        "completed job": f"{JOBS}{completed}/change/",
         "history": f"{JOBS}{failed.pk}/history/",
-        "delete": f"{JOBS}{done}/delete/",
+        "delete": f"{JOBS}{completed}/delete/",
         "discard": f"{JOBS}{queued}/discard/",
         "cancel": f"{JOBS}{running}/cancel/",
         "reschedule": f"{JOBS}{queued}/reschedule/",
         "change queue": f"{JOBS}{queued}/change-queue/",
         "change priority": f"{JOBS}{queued}/change-priority/",
-        "run again": f"{JOBS}{done}/run-again/",
+        "run again": f"{JOBS}{completed}/run-again/",
         "edit": f"{JOBS}{failed.pk}/edit/",
         "progress": f"{JOBS}{_make_bulk_action().pk}/progress/",
         "progress of a search": f"{JOBS}{(search := _make_search(failed)).pk}/progress/",
@@ -138,14 +138,14 @@ def _set_place_of_failure(failed: Job) -> Job:
 
 def _make_schedules(last: Job) -> dict[str, Schedule]:
     summary = {"cron": "0 9 * * mon-fri", "timezone": "Europe/Berlin", "source": "code", "digest": "d"}
-    made = [
+    schedules = [
         make_schedule("daily summary", due=-5_000, last_job_id=last.pk, last_run_at=Now(), **summary),
         make_schedule("nightly import", due=-600, jitter=60.0, kwargs={"full": True}),
         make_schedule("rates", due=400, error="No task is registered as 'shop.jobs.fetch_rates'."),
         make_schedule("clean up", paused_at=Now(), paused_by="ann", source="settings", cron="*/10 * * * *"),
         make_schedule("gone", source="code", retired_at=Now()),
     ]
-    return {each.name: each for each in made}
+    return {each.name: each for each in schedules}
 
 
 def _make_limits() -> int:

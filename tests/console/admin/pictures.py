@@ -1,4 +1,4 @@
-"""Pictures of the admin for the documentation: `make pictures` stores them, every other run throws them away."""
+"""Pictures of the admin for the documentation. Only `make pictures` keeps them."""
 
 import os
 from collections.abc import Callable
@@ -13,7 +13,7 @@ PHONE = {"width": 390, "height": 844}
 
 @pytest.fixture
 def picture(tmp_path: Path) -> Callable[[Page, str], None]:
-    """Stores what a window shows as `admin-NAME.png`, in the folder that SKIPQUEUE_PICTURES names."""
+    """Return a function that stores a page as `admin-NAME.png` in the folder that SKIPQUEUE_PICTURES names."""
     folder = Path(os.environ.get("SKIPQUEUE_PICTURES", tmp_path))
 
     def take(page: Page, name: str) -> None:

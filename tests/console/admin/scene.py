@@ -42,10 +42,11 @@ Traceback (most recent call last):
     raise GatewayUnavailable(f"{{self.host}} cannot be reached") from error
 psp.errors.GatewayUnavailable: psp.example.com cannot be reached
 """
+"""The traceback of a payment for which the provider has refused the connection."""
 
 
 def at(seconds: float) -> timedelta:
-    """The timedelta from now to the moment this number of seconds ago."""
+    """Return the negative timedelta from now to this number of seconds ago."""
     return timedelta(seconds=-seconds)
 
 
@@ -91,12 +92,12 @@ def make_workers() -> list[Worker]:
 
 
 def ago(seconds: float) -> str:
-    """The moment this number of seconds ago, as a string for JSON."""
+    """Return the time this number of seconds ago, as a string for JSON."""
     return (timezone.now() + at(seconds)).isoformat()
 
 
 def error(worker: Worker, number: int, *, seconds_ago: float, **fields: Any) -> dict[str, Any]:
-    """An entry of `Job.errors`: a failed attempt."""
+    """Return an entry of `Job.errors`, which records a failed attempt."""
     return {
         "attempt": number,
         "worker": worker.name,
@@ -110,7 +111,7 @@ def error(worker: Worker, number: int, *, seconds_ago: float, **fields: Any) -> 
 
 
 def make_failed_job(worker: Worker, **fields: Any) -> Job:
-    """A payment that could not be captured: not in three attempts, nor in two more after somebody retried it."""
+    """Make a failed job: a payment that failed in three attempts, and in three more after a manual retry."""
     errors = [
         error(worker, 1, seconds_ago=4000, duration_ms=30_021.4),
         error(worker, 2, seconds_ago=3900, duration_ms=12_804.0),
@@ -146,7 +147,7 @@ def make_failed_job(worker: Worker, **fields: Any) -> Job:
 
 
 def log(worker: Worker, attempt: int, *lines: tuple[float, str, str, str], seconds_ago: float) -> dict[str, Any]:
-    """The log of an attempt: seconds after its start, level, logger and text of each line."""
+    """Return the log of an attempt. Each line has the seconds since the start, a level, a logger and a text."""
     return {
         "lease": attempt, "attempt": attempt, "worker": worker.name, "started": ago(seconds_ago), "dropped": 0,
         "lines": [[int(seconds * 1000), *line] for seconds, *line in lines],
@@ -154,7 +155,7 @@ def log(worker: Worker, attempt: int, *lines: tuple[float, str, str, str], secon
 
 
 def make_running_job(worker: Worker) -> Job:
-    """A long report, in its second attempt."""
+    """Make a running job: a long report, in its second attempt."""
     return make_job(
         "running", task="reports.jobs.build_monthly_report", args=[2026, 11], kwargs={"currency": "EUR"},
         queue_name="reports", attempts=2, max_attempts=5, locked_by=worker.pk, enqueued_at=at(700), run_after=at(109),
@@ -182,7 +183,7 @@ def make_jammed(worker: Worker) -> None:
 def make_jobs(workers: list[Worker]) -> list[Job]:
     """Make the jobs of a busy shop, the newest last: most are completed, some have problems."""
     first, second, *_ = (str(worker.pk) for worker in workers)
-    done: list[tuple[str, dict[str, Any], float]] = [
+    completed: list[tuple[str, dict[str, Any], float]] = [
         ("payments.jobs.send_receipt", {"payment_id": 1171, "email": "mia@example.com"}, 58),
         ("search.jobs.index_product", {"product_id": 88, "fields": ["title", "price"]}, 52),
         ("payments.jobs.send_receipt", {"payment_id": 1172, "email": "noah@example.com"}, 47),
@@ -192,7 +193,7 @@ def make_jobs(workers: list[Worker]) -> list[Job]:
     jobs = [
         make_job("completed", task=task, kwargs=kwargs, enqueued_at=at(age + 1), started_at=at(age + 0.2),
                  finished_at=at(age), locked_by=first)
-        for task, kwargs, age in done
+        for task, kwargs, age in completed
     ]  # fmt: skip
     jobs += [
         make_job("scheduled", task="payments.jobs.send_receipt", attempts=2 + number % 2, queue_name="emails",
@@ -218,7 +219,7 @@ def make_jobs(workers: list[Worker]) -> list[Job]:
 
 
 def make_limits() -> None:
-    """Make jobs that wait for limits of two jobs an account, and a sequence that has halted."""
+    """Make jobs that wait for limits of two jobs per account, and a sequence that has halted."""
     for number, (account, minutes) in enumerate((("hamburg", 9.0), ("lisbon", 4.0), ("oslo", 1.5))):
         make_limited(
             f'limit:crm.jobs.push_to_crm account="{account}"', held=2, waiting=7 - 2 * number, minutes=minutes,
@@ -231,10 +232,7 @@ def make_limits() -> None:
 
 
 def make_batches() -> Batch:
-    """The prices of a supplier, half read, with the pictures of its products; and a batch that has failed.
-
-    Returns the first.
-    """
+    """Make a running batch, which reads the prices and pictures of a supplier, and a failed batch. Return the first."""
     with Batch(name="mailing", on_failure=_make_call("crm.jobs.warn")) as failed:
         sent, refused = failed.add(*[_make_call("crm.jobs.send_newsletter") for _ in range(2)])
     _set_status("completed", sent, finished_at=at(5_000))
@@ -264,7 +262,7 @@ def _make_call(task: str) -> TaskCall:
 
 
 def _set_status(status: str, *jobs: Job, **times: Any) -> None:
-    """Set the status and the times of jobs; a timedelta counts from now."""
+    """Set the status and the times of jobs. A timedelta counts from now."""
     ids = [job.pk for job in jobs]
     fields = {name: Now() + value if isinstance(value, timedelta) else value for name, value in times.items()}
     Job.objects.filter(pk__in=ids).update(status=status, held=None, gate=None, attempts=1, lease=2, **fields)
@@ -284,8 +282,8 @@ def make_schedules() -> None:
 
 
 def _seconds_until_nine() -> float:
-    """The seconds until the next working day's nine o'clock in Berlin."""
+    """Return the seconds until nine o'clock in Berlin on the next working day."""
     now = timezone.now()
     table = timetable(cron="0 9 * * mon-fri", interval=None, zone="Europe/Berlin")
-    following = next(time for time in upcoming(table, now, 2) if time > now)
-    return (following - now).total_seconds()
+    next_time = next(time for time in upcoming(table, now, 2) if time > now)
+    return (next_time - now).total_seconds()

@@ -39,25 +39,25 @@ CONTRASTS = """elements => elements.filter(element => element.isConnected).map(e
     const [low, high] = [luminance(style.color), luminance(style.backgroundColor)].sort((a, b) => a - b);
     return [element.textContent.trim(), (high + 0.05) / (low + 0.05)];
 })"""
-"""JavaScript: the text and the contrast of each element. An element that the page has replaced is left out."""
+"""JavaScript that returns the text and the contrast of each element, except elements that the page has replaced."""
 
 
 @pytest.fixture
 def boss(transactional_db: None) -> User:
-    """A superuser."""
+    """Make a superuser."""
     return User.objects.create_superuser("boss")
 
 
 @pytest.fixture
 def viewer(transactional_db: None) -> User:
-    """A user who may only view jobs and workers."""
+    """Make a user who may only view jobs and workers."""
     user = User.objects.create_user("viewer", is_staff=True)
     user.user_permissions.set(Permission.objects.filter(codename__in=["view_job", "view_worker"]))
     return user
 
 
 def make_everything() -> dict[str, Job]:
-    """A job in each status, and a worker."""
+    """Make a job in each status, and a worker. Return the jobs by status."""
     worker = make_worker(name="web/1", queues=["default"])
     make_job(queue_name="nobody serves it")
     make_job("scheduled", attempts=1)
@@ -226,13 +226,13 @@ def test_a_narrow_screen_scrolls_the_table_and_not_the_page(boss: User, open_adm
 
 
 def visible_rows(page: Page) -> int:
-    """The number of jobs that are visible without scrolling."""
-    bottoms = "rows => rows.filter(row => row.getBoundingClientRect().bottom <= window.innerHeight).length"
-    return int(page.locator("#result_list tbody tr").evaluate_all(bottoms))
+    """Return the number of jobs that are visible without scrolling."""
+    count_visible = "rows => rows.filter(row => row.getBoundingClientRect().bottom <= window.innerHeight).length"
+    return int(page.locator("#result_list tbody tr").evaluate_all(count_visible))
 
 
 def _task() -> None:
-    """A task that nobody runs."""
+    """A task that is registered, but not run."""
 
 
 @pytest.mark.parametrize("jobs_before", [pytest.param(0, marks=another_look), 10**12])
@@ -255,14 +255,14 @@ def test_a_laptop_shows_twelve_jobs_and_breaks_no_word(
 
 
 def test_breadcrumbs_look_as_on_the_pages_of_django(boss: User, open_admin: Callable[..., Page]) -> None:
-    look = """element => {
+    get_style = """element => {
         const {backgroundColor, color, paddingLeft} = getComputedStyle(element);
         return [backgroundColor, color, paddingLeft, getComputedStyle(element.querySelector("a")).color];
     }"""
     page = open_admin(boss, JOBS, viewport=DESKTOP)
-    ours = page.locator(".breadcrumbs").evaluate(look)
+    our_style = page.locator(".breadcrumbs").evaluate(get_style)
     page.goto(page.url.removesuffix(JOBS) + "auth/user/")
-    assert ours == page.locator(".breadcrumbs").evaluate(look)
+    assert our_style == page.locator(".breadcrumbs").evaluate(get_style)
 
 
 def test_tabs_buttons_and_cards_have_no_underline(boss: User, open_admin: Callable[..., Page]) -> None:
@@ -270,16 +270,16 @@ def test_tabs_buttons_and_cards_have_no_underline(boss: User, open_admin: Callab
     page = open_admin(boss, JOBS, viewport=DESKTOP)
     root = page.url.removesuffix(JOBS)
     selectors = (".skipqueue-nav a", ".skipqueue-tabs a", ".skipqueue-ranges a", ".skipqueue-number", "a.button")
-    seen: set[str] = set()
+    seen_selectors: set[str] = set()
     for address in (JOBS, f"{JOBS}dashboard/", f"{JOBS}{job.pk}/change/"):
         page.goto(root + address)
         for selector in selectors:
-            lines = page.locator(selector).evaluate_all(
+            decorations = page.locator(selector).evaluate_all(
                 "links => links.map(a => getComputedStyle(a).textDecorationLine)"
             )
-            assert {*lines} <= {"none"}, (address, selector)
-            seen |= {selector} if lines else set()
-    assert seen == {*selectors}
+            assert {*decorations} <= {"none"}, (address, selector)
+            seen_selectors |= {selector} if decorations else set()
+    assert seen_selectors == {*selectors}
 
 
 GERMAN: dict[Text, Text] = {

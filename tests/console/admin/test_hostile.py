@@ -22,7 +22,7 @@ ADDRESSES = ("href", "src", "action", "formaction")
 
 
 class Markup(HTMLParser):
-    """The elements and attributes of a page that can run code or load files."""
+    """Collects the elements and attributes of a page that can run code or load files."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ class Markup(HTMLParser):
 
 
 def active_markup(client: Client, address: str) -> list[str]:
-    """The elements and attributes of the page at this address that can run code or load files."""
+    """Return the elements and attributes of the page at this address that can run code or load files."""
     response = client.get(ROOT + address)
     assert response.status_code == 200
     return Markup(response.text).elements
@@ -49,47 +49,47 @@ HARMLESS_FIRST = {"harmless": "harmless", **TEXTS}
 @pytest.mark.slow  # it renders every page twice
 @pytest.mark.django_db
 def test_no_page_has_more_markup_than_with_harmless_rows(operator: Client, row: Row) -> None:
-    expected: list[list[str]] = []
+    expected_markup: list[list[str]] = []
     for name, text in HARMLESS_FIRST.items():
         with row(name):
-            found = [active_markup(operator, address) for address in addresses(make_hostile_jobs(text))]
-            expected = expected or found
-            assert found == expected
+            markup = [active_markup(operator, address) for address in addresses(make_hostile_jobs(text))]
+            expected_markup = expected_markup or markup
+            assert markup == expected_markup
 
 
 @pytest.mark.django_db
 @pytest.mark.parametrize("verb", ["retry", "discard", "run_again"])
 def test_hostile_text_in_the_response_to_a_button_is_escaped(operator: Client, row: Row, verb: str) -> None:
-    """So are the refusal that names the unique key, and the admin log."""
-    expected: list[list[str]] = []
+    """The refusal that names the unique key, and the admin log, are escaped too."""
+    expected_markup: list[list[str]] = []
     for name, text in HARMLESS_FIRST.items():
         with row(name):
             job = make_hostile_jobs(text)["queued" if verb == "discard" else "discarded"]
             key_taken = make_hostile_jobs(text + "2")["failed"]
             make_job("queued", unique_key=key_taken.unique_key)
             responses = [operator.post(page(verb, each.pk), follow=True).text for each in (job, key_taken)]
-            found = [
+            markup = [
                 *(Markup(response).elements for response in responses),
                 active_markup(operator, f"job/{job.pk}/history/"),
             ]
-            expected = expected or found
-            assert found == expected
+            expected_markup = expected_markup or markup
+            assert markup == expected_markup
 
 
 @pytest.mark.django_db
 def test_hostile_text_in_a_url_is_escaped(operator: Client, row: Row) -> None:
-    lists = {
+    expected_by_parameter = {
         key: active_markup(operator, f"job/?{key}=harmless")
         for key in ("q", "status", "queue", "task", "time", "p", "o")
     }
-    of_a_job = Markup(operator.get(f"{LIST}harmless/change/", follow=True).text).elements
+    expected_for_job_page = Markup(operator.get(f"{LIST}harmless/change/", follow=True).text).elements
     for name, text in TEXTS.items():
         with row(name):
             quoted = quote(text, safe="")
-            for key, expected in lists.items():
+            for key, expected in expected_by_parameter.items():
                 assert active_markup(operator, f"job/?{key}={quoted}") == expected, key
-            found = operator.get(f"{LIST}{quoted}/change/", follow=True)
-            assert found.status_code == 404 or Markup(found.text).elements == of_a_job
+            response = operator.get(f"{LIST}{quoted}/change/", follow=True)
+            assert response.status_code == 404 or Markup(response.text).elements == expected_for_job_page
 
 
 @pytest.mark.slow  # it renders many pages of megabytes
@@ -144,9 +144,9 @@ def test_a_real_browser_shows_hostile_texts_and_runs_no_script(
 ) -> None:
     window = open_admin(User.objects.create_superuser("boss"), "django_skipqueue/job/")
     root = window.url.removesuffix("job/")
-    filled = {text: make_hostile_jobs(text) for text in TEXTS.values()}
+    jobs_by_text = {text: make_hostile_jobs(text) for text in TEXTS.values()}
     pages = dict.fromkeys(["job/?status=failed", "job/?time=day", "worker/"], "")
-    for text, jobs in filled.items():
+    for text, jobs in jobs_by_text.items():
         pages |= {f"job/{jobs[status].pk}/change/": visible_text(text)[:40] for status in ("failed", "completed")}
         pages |= dict.fromkeys([f"job/{jobs['failed'].pk}/{name}/" for name in ("history", "delete")], "")
     for address, text in pages.items():
@@ -156,7 +156,7 @@ def test_a_real_browser_shows_hostile_texts_and_runs_no_script(
         assert "content-security-policy" in response.headers
         expect(window.locator("#content")).to_be_visible()
         assert text in visible_text(window.locator("#content").inner_text())
-    for jobs in filled.values():
+    for jobs in jobs_by_text.values():
         window.goto(f"{root}job/{jobs['discarded'].pk}/change/")
         window.get_by_role("button", name="Retry").click()
         expect(window.locator(".messagelist")).to_contain_text("is back in the queue")
@@ -164,5 +164,5 @@ def test_a_real_browser_shows_hostile_texts_and_runs_no_script(
 
 
 def visible_text(text: str) -> str:
-    """A text as a browser shows it: in one line, without characters that cannot be printed."""
-    return " ".join("".join(each for each in text if each.isprintable() or each.isspace()).split())
+    """Return a text as a browser shows it: in one line, without characters that cannot be printed."""
+    return " ".join("".join(character for character in text if character.isprintable() or character.isspace()).split())

@@ -1,4 +1,4 @@
-"""Rows that somebody has written by hand: each page shows them, or PostgreSQL refuses them."""
+"""Rows with odd values, which another program may write: every page shows them, or PostgreSQL refuses them."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -84,21 +84,21 @@ STATUSES = ("running", "blocked", "failed", "completed")
 
 
 def odd_values() -> Iterator[tuple[str, str]]:
-    """Each column of a job with each odd value for it, as SQL."""
+    """Yield each column of a job with each odd value for this column, as SQL."""
     for column, values in COLUMNS.items():
         yield from ((column, f"'{value}'::jsonb") for value in values)
     for column, values in SCALARS.items():
         yield from ((column, value) for value in values)
 
 
-SHIFTS = [0, *(pytest.param(shift, marks=pytest.mark.slow) for shift in (1, 2, 3))]
-"""How far the statuses are shifted: with all four shifts, each odd value is in a job of each status."""
+STATUS_OFFSETS = [0, *(pytest.param(offset, marks=pytest.mark.slow) for offset in (1, 2, 3))]
+"""Offsets for choosing the status of a job. With all four offsets, each odd value is in a job of each status."""
 
 
-@pytest.fixture(params=SHIFTS)
+@pytest.fixture(params=STATUS_OFFSETS)
 def odd_jobs(request: pytest.FixtureRequest) -> dict[int, str]:
     """Make a job with each odd value that PostgreSQL accepts. Returns column, value and status by id."""
-    made = {}
+    descriptions = {}
     with connection.cursor() as cursor:
         for number, (column, value) in enumerate(odd_values()):
             status = STATUSES[(number + request.param) % len(STATUSES)]
@@ -109,8 +109,8 @@ def odd_jobs(request: pytest.FixtureRequest) -> dict[int, str]:
             except IntegrityError:
                 cursor.execute(f"DELETE FROM skipqueue_job WHERE id = {pk}")
             else:
-                made[pk] = f"{column} = {value[:60]} {status}"
-    return made
+                descriptions[pk] = f"{column} = {value[:60]} {status}"
+    return descriptions
 
 
 def test_every_list_shows_odd_jobs(operator: Client, odd_jobs: dict[int, str], subtests: pytest.Subtests) -> None:
@@ -120,8 +120,8 @@ def test_every_list_shows_odd_jobs(operator: Client, odd_jobs: dict[int, str], s
     ):  # fmt: skip
         for number in (1, 2, 3, 4):
             with subtests.test(address, page=number):
-                joined = "&" if "?" in address else "?"
-                response = operator.get(f"{LIST}{address}{joined}p={number}" if number > 1 else f"{LIST}{address}")
+                separator = "&" if "?" in address else "?"
+                response = operator.get(f"{LIST}{address}{separator}p={number}" if number > 1 else f"{LIST}{address}")
                 assert response.status_code in (200, 302)
             if address.endswith("/"):
                 break
@@ -174,7 +174,7 @@ def test_the_commands_print_odd_jobs(odd_jobs: dict[int, str], subtests: pytest.
 
 
 CALLBACKS = (*NOT_AN_OBJECT, '{"on_finish": 5}', '{"on_success": {"task": 5, "args": 5}}', '{"surprise": [null]}')
-OTHERS: dict[str, tuple[str, dict[str, tuple[str, ...]]]] = {
+OTHER_MODELS: dict[str, tuple[str, dict[str, tuple[str, ...]]]] = {
     "schedule": (
         "INSERT INTO skipqueue_schedule (name, task, cron, {column})"
         " VALUES ('s', 'tests.app.jobs.gather', '@daily', {value})",
@@ -214,30 +214,33 @@ OTHERS: dict[str, tuple[str, dict[str, tuple[str, ...]]]] = {
         {"paused_at": TIMES, "paused_until": TIMES, "concurrency": ("32767",)},
     ),
 }
-"""For each other model: an INSERT, and the odd values of each column."""
+"""For each other model, an INSERT and the odd values of each column."""
 
 
 @pytest.mark.slow
 def test_the_pages_of_other_models_show_odd_rows(operator: Client, subtests: pytest.Subtests) -> None:
     root = "/admin/django_skipqueue/"
-    for name, (statement, columns) in OTHERS.items():
+    for name, (statement, columns) in OTHER_MODELS.items():
         model = name.partition(" ")[0]
         for column, values in columns.items():
             for value in values:
-                written = f"'{value}'::jsonb" if column in ("args", "kwargs", "callbacks", "queues") else value
+                sql_value = f"'{value}'::jsonb" if column in ("args", "kwargs", "callbacks", "queues") else value
                 with subtests.test(name, column=column, value=value[:60]), connection.cursor() as cursor:
                     try:
-                        cursor.execute(f"{statement.format(column=column, value=written)} RETURNING *")
+                        cursor.execute(f"{statement.format(column=column, value=sql_value)} RETURNING *")
                     except IntegrityError:
                         continue
                     pk = cursor.fetchone()[0]
-                    own = (f"{model}/{quote(pk)}/{view}/" for view in ("change", "history"))
+                    addresses_of_row = (f"{model}/{quote(pk)}/{view}/" for view in ("change", "history"))
                     try:
-                        found = [operator.get(root + each) for each in (f"{model}/", *own, "job/dashboard/")]
+                        responses = [
+                            operator.get(root + address)
+                            for address in (f"{model}/", *addresses_of_row, "job/dashboard/")
+                        ]
                     finally:
                         cursor.execute(f"DELETE FROM {statement.split()[2]}")
-                    assert {response.status_code for response in found} == {200}
-                    assert not any("hunter22" in response.text for response in found)
+                    assert {response.status_code for response in responses} == {200}
+                    assert not any("hunter22" in response.text for response in responses)
 
 
 ACTION = {"action": "retry_selected", "query": "", "site": "admin", "user_id": 1, "user": "ann", "number": 2}

@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True), pyte
 
 AXE = (files("axe_playwright_python") / "axe.min.js").read_text()
 
-FIND = """async () => {
+FIND_VIOLATIONS = """async () => {
     const ours = {exclude: [["#header"], ["#nav-sidebar"], ["#toggle-nav-sidebar"], [".breadcrumbs"]]};
     const found = await axe.run(ours, {resultTypes: ["violations"], preload: false});
     const serious = found.violations.filter(each => ["serious", "critical"].includes(each.impact));
@@ -35,7 +35,7 @@ DARK: dict[str, Any] = {"viewport": DESKTOP, "color_scheme": "dark"}
 NARROW: dict[str, Any] = {"viewport": PHONE}
 
 
-POST = """fields => {
+SUBMIT_FORM = """fields => {
     const form = document.createElement("form");
     form.method = "post";
     const token = document.querySelector("[name=csrfmiddlewaretoken]").value;
@@ -50,25 +50,25 @@ POST = """fields => {
 
 
 def open_each(page: Page, addresses: Mapping[str, str]) -> Iterator[str]:
-    """Open every page and every question in turn. Yields the name of each."""
-    home = page.url
+    """Open every page and every question, one after the other. Yield the name of each."""
+    home_address = page.url
     for name, address in addresses.items():
-        answer = page.goto(home + address)
-        assert answer is not None
-        assert answer.ok, name
+        response = page.goto(home_address + address)
+        assert response is not None
+        assert response.ok, name
         yield name
-    for name, posted in QUESTIONS.items():
-        page.goto(home + JOBS)
-        page.evaluate(POST, posted)
+    for name, fields in QUESTIONS.items():
+        page.goto(home_address + JOBS)
+        page.evaluate(SUBMIT_FORM, fields)
         expect(page.locator("input[name=confirmed]")).to_be_attached()
         yield name
 
 
 def axe_findings(page: Page) -> list[str]:
-    """What axe-core finds in the page that is open."""
+    """Return the problems that axe-core finds in the open page."""
     page.evaluate(AXE)
-    found: list[str] = page.evaluate(FIND)
-    return found
+    findings: list[str] = page.evaluate(FIND_VIOLATIONS)
+    return findings
 
 
 @pytest.mark.slow  # axe examines every page
@@ -79,8 +79,8 @@ def test_axe_finds_nothing_serious(
     addresses: Mapping[str, str], open_admin: Callable[..., Page], look: dict[str, Any]
 ) -> None:
     page = open_admin(User.objects.create_superuser("ann"), bypass_csp=True, **look)
-    found = {name: findings for name in open_each(page, addresses) if (findings := axe_findings(page))}
-    assert found == {}
+    findings_by_page = {name: findings for name in open_each(page, addresses) if (findings := axe_findings(page))}
+    assert findings_by_page == {}
 
 
 narrow_first = pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_every_page_keeps_the_content_security_policy_and_fits_its_window(
     assert too_wide == []
 
 
-BROKEN = """
+FIND_BROKEN_TEXTS = """
 () => [...document.querySelectorAll("#content .skipqueue-name, #content th, #content code, .skipqueue-nav a")]
     .filter(each => each.checkVisibility())
     .filter(each => {
@@ -110,14 +110,14 @@ BROKEN = """
     })
     .map(each => each.textContent.trim())
 """
-"""JavaScript: the texts that are broken into many more lines than they have words."""
+"""JavaScript that returns the texts that are broken into many more lines than they have words."""
 
-TALL = """
+FIND_TALL_ROWS = """
 () => [...document.querySelectorAll("#content tbody tr")]
     .filter(row => getComputedStyle(row).display === "table-row" && row.clientHeight > 150)
     .map(row => row.textContent.trim())
 """
-"""JavaScript: the rows of tables that a narrow column makes too tall."""
+"""JavaScript that returns the table rows that a narrow column makes too tall."""
 
 TABLET_WIDTHS = (768, 820, 900, 1_000, 1_100)
 
@@ -130,12 +130,20 @@ def test_on_a_tablet_no_page_of_all_scrolls_sideways_or_breaks_a_name(
     addresses: Mapping[str, str], open_admin: Callable[..., Page], widths: tuple[int, ...]
 ) -> None:
     page = open_admin(User.objects.create_superuser("ann"), viewport=DESKTOP)
-    found = {}
+    problems_by_page_and_width = {}
     for name in open_each(page, addresses):
         for width in widths:
             page.set_viewport_size({"width": width, "height": 1_100})
-            found[name, width] = (page.evaluate(IS_TOO_WIDE), page.evaluate(BROKEN), page.evaluate(TALL))
-    assert {at: wrong for at, wrong in found.items() if wrong != (False, [], [])} == {}
+            problems_by_page_and_width[name, width] = (
+                page.evaluate(IS_TOO_WIDE),
+                page.evaluate(FIND_BROKEN_TEXTS),
+                page.evaluate(FIND_TALL_ROWS),
+            )
+    assert {
+        page_and_width: problems
+        for page_and_width, problems in problems_by_page_and_width.items()
+        if problems != (False, [], [])
+    } == {}
 
 
 @pytest.fixture

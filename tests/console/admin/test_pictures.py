@@ -1,6 +1,6 @@
 """The pictures of the admin in the documentation: `make pictures` takes them again.
 
-Other tests open the pages as well, so without SKIPQUEUE_PICTURES these tests run only with SKIPQUEUE_ALL_WIDTHS.
+Other tests also open these pages, so without SKIPQUEUE_PICTURES, the tests here only run with SKIPQUEUE_ALL_WIDTHS.
 """
 
 import os
@@ -33,12 +33,12 @@ if "SKIPQUEUE_PICTURES" not in os.environ:
 
 @pytest.fixture
 def boss(transactional_db: None) -> User:
-    """A superuser."""
+    """Make a superuser."""
     return User.objects.create_superuser("ann")
 
 
 def _task() -> None:
-    """A task that nobody runs."""
+    """A task that is registered, but not run."""
 
 
 def register_tasks() -> None:
@@ -51,10 +51,12 @@ def register_tasks() -> None:
 def take(
     request: pytest.FixtureRequest, boss: User, open_admin: Callable[..., Page], picture: Callable[[Page, str], None]
 ) -> Callable[..., None]:
-    """Opens a page in the light or the dark scheme, calls `then`, and takes a picture of the page."""
+    """Return a function that opens a page in the light or the dark scheme, calls `then`, and takes a picture."""
     request.getfixturevalue("registry")
 
-    def make(name: str, address: str, *, height: int = 1000, then: Callable[[Page], None] | None = None) -> None:
+    def take_picture(
+        name: str, address: str, *, height: int = 1000, then: Callable[[Page], None] | None = None
+    ) -> None:
         if name not in ("job-failed", "job-running", "task"):  # these pages would show the signature of the task
             register_tasks()
         viewport = DESKTOP | {"height": height}
@@ -63,7 +65,7 @@ def take(
             then(page)
         picture(page, f"{name}-{request.param}")
 
-    return make
+    return take_picture
 
 
 def test_a_failed_job(take: Callable[..., None]) -> None:
@@ -85,8 +87,8 @@ def test_workers(take: Callable[..., None]) -> None:
 
 def test_the_archive(take: Callable[..., None], settings: Any) -> None:
     settings.SKIPQUEUE = {"ARCHIVE": None}
-    made = scene.make_jobs(scene.make_workers())
-    for number, job in enumerate(made):
+    jobs = scene.make_jobs(scene.make_workers())
+    for number, job in enumerate(jobs):
         if job.status in ("completed", "failed", "discarded"):
             Job.objects.filter(pk=job.pk).update(finished_at=Now() - timedelta(days=40 + 3 * number))
     pruner = Pruner(Store.default())
@@ -135,7 +137,7 @@ def test_the_doctor(take: Callable[..., None]) -> None:
 
 @pytest.fixture
 def jobs(transactional_db: None, registry: Registry) -> None:
-    """The jobs of a busy shop."""
+    """Make the jobs of a busy shop."""
     scene.make_jobs(scene.make_workers())
 
 

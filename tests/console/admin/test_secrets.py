@@ -77,11 +77,13 @@ def make_job_with_secrets(status: str, *, number: int = 0, **fields: Any) -> Job
 
 @pytest.fixture
 def jobs() -> dict[str, Job]:
-    found = {status: make_job_with_secrets(status, enqueued_at=LONG_AGO, run_after=LONG_AGO) for status in STATUSES}
+    jobs_by_status = {
+        status: make_job_with_secrets(status, enqueued_at=LONG_AGO, run_after=LONG_AGO) for status in STATUSES
+    }
     make_job_with_secrets(
         "blocked", number=1, limit_key=None, limit_kind=None, capacity=None
-    )  # without a limit: it waits for its rate
-    return found
+    )  # it has no limit, so it waits for its rate
+    return jobs_by_status
 
 
 def post_and_follow(client: Client, address: str, **posted: str) -> str:
@@ -127,11 +129,11 @@ def test_no_page_of_the_admin_shows_a_secret(
         f"{ARCHIVE}{archived.pk}/change/": MASK,
         f"{ARCHIVE}{archived.pk}/run-again/": "Run",
     }
-    for address, shown in pages.items():
+    for address, expected_text in pages.items():
         with subtests.test(address):
             response = operator.get(address)
             assert response.status_code == 200
-            assert shown in response.text
+            assert expected_text in response.text
             assert SECRET not in response.text
     run = f"{SCHEDULES}{schedule.pk}/run/"
     pay_schedule = make_schedule("t", task="shop.pay", kwargs={"token": SECRET})
@@ -198,11 +200,11 @@ def test_neither_the_row_nor_the_log_of_a_failed_attempt_has_a_secret(
         make_job("queued", task=task, args=list(args), max_attempts=1)
     worker_thread()
     wait_until(lambda: caplog.text.count("job failed") == 3)
-    found = Job.objects.failed()
-    assert sorted(job.last_error.partition(":")[0] for job in found) == [
+    failed_jobs = Job.objects.failed()
+    assert sorted(job.last_error.partition(":")[0] for job in failed_jobs) == [
         "UndecodableArguments", "UnstorableResult", "ValueError",
     ]  # fmt: skip
-    for failed in found:
+    for failed in failed_jobs:
         assert MASK in failed.last_error
         assert SECRET not in str([failed.last_error, failed.errors])
     assert "UnstorableResult" in caplog.text

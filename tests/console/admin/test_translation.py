@@ -16,7 +16,6 @@ from django.contrib.auth.models import User
 from django.test import Client
 
 from django_skipqueue.console import counts
-from django_skipqueue.console.admin.notices import notices_cache
 from django_skipqueue.console.admin.verbs import many_jobs
 from django_skipqueue.console.admin.verbs.many_jobs import Summary
 from django_skipqueue.console.counts import Count
@@ -38,60 +37,60 @@ AGES = (timedelta(milliseconds=3), timedelta(seconds=4), timedelta(minutes=7), t
 
 
 class Texts(HTMLParser):
-    """The texts of a page that people read, those of attributes included."""
+    """Collects the texts of a page that people read, including the texts of attributes."""
 
     def __init__(self, html: str) -> None:
         super().__init__()
         self.found: list[str] = []
-        """The texts of attributes, and all other text as one: a translated text may contain elements."""
-        self._open: list[str] = []
-        self._data: list[str] = []
+        """The texts of attributes, then all other text as one string: a translated text may contain elements."""
+        self._open_tags: list[str] = []
+        self._texts: list[str] = []
         self.feed(html)
-        self.found.append("".join(self._data))
+        self.found.append("".join(self._texts))
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         if tag not in ("input", "link", "meta", "img", "br"):
-            self._open.append(tag)
+            self._open_tags.append(tag)
         self.found += [value for name, value in attrs if name in READ_BY_PEOPLE and value]
         self.found += [value or "" for name, value in attrs if name == "value" and ("type", "submit") in attrs]
 
     def handle_endtag(self, tag: str) -> None:
-        if tag in self._open:
-            while self._open.pop() != tag:
+        if tag in self._open_tags:
+            while self._open_tags.pop() != tag:
                 pass
 
     def handle_data(self, data: str) -> None:
-        if not {"script", "style", "code", "pre", "symbol"} & set(self._open):
-            self._data.append(data)
+        if not {"script", "style", "code", "pre", "symbol"} & set(self._open_tags):
+            self._texts.append(data)
 
 
 def page_texts(html: str) -> list[str]:
-    """The texts of a page, without the sidebar and other texts of Django."""
+    """Return the texts of a page, without the sidebar and other texts of Django."""
     return Texts(re.sub(r'(?s)<nav[^>]* id="nav-sidebar".*?</nav>|<div id="content-related".*', "", html)).found
 
 
 def untranslated(html: str) -> set[str]:
-    """The words of a page outside of brackets."""
+    """Return the words of a page outside of brackets."""
     words = {word for text in page_texts(html) for word in outside_of_brackets(text)}
     return {word for word in words if set(word.lower()) != {"z"}} - NOT_TO_BE_TRANSLATED
 
 
 @pytest.fixture
 def _brackets(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A language that puts each text into brackets."""
+    """Use a language that puts each text into brackets."""
     put_into_brackets(monkeypatch)
 
 
 @pytest.fixture
 def boss(db: None) -> Client:
-    """The test client of a superuser whose name needs no translation."""
+    """Return the test client of a superuser, whose name contains only the letter z."""
     client = Client()
     client.force_login(User.objects.create_superuser("zz", password="secret"))
     return client
 
 
 def make_rows() -> list[Job]:
-    """Jobs in all states and of all ages, and workers that serve none of them."""
+    """Make jobs in all states and of all ages, and workers that do not serve the queue of these jobs."""
     operation = {"at": "2026-01-01T00:00:00+00:00", "by": "zz", "reason": "zz", "attempts": 1}
     verbs = (
         "retry", "discard", "cancel", "run_now", "postpone", "reschedule", "change_queue", "change_priority"
@@ -130,7 +129,6 @@ def page_addresses(jobs: list[Job]) -> Iterator[str]:
 @pytest.mark.usefixtures("_brackets")
 def test_every_page_can_be_translated(boss: Client, registry: Registry) -> None:
     for address in page_addresses(make_rows()):
-        notices_cache.clear()
         assert untranslated(boss.get(address, follow=True).text) == set(), address
 
 

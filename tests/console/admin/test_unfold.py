@@ -1,4 +1,4 @@
-"""The pages with django-unfold: `unfold_pages`, in a process with settings of its own."""
+"""Run the tests of `unfold_pages`, with django-unfold installed, in a process with other settings."""
 
 import os
 import subprocess
@@ -14,9 +14,14 @@ ROOT = Path(__file__).parents[3]
 @pytest.mark.browser
 @pytest.mark.timeout(300)  # for all tests of the subprocess together
 def test_the_pages_work_with_unfold() -> None:
-    tests = [sys.executable, "-m", "pytest", "--ds=tests.unfold_settings", "tests/console/admin/unfold_pages.py"]
-    others = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
-    done = subprocess.run(
-        [*tests, "-q", "-p", "no:cacheprovider"], cwd=ROOT, env=others, capture_output=True, text=True, check=False
+    command = [sys.executable, "-m", "pytest", "--ds=tests.unfold_settings", "tests/console/admin/unfold_pages.py"]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    process = subprocess.run(
+        [*command, "-q", "-p", "no:cacheprovider"],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
     )
-    assert done.returncode == 0, done.stdout
+    assert process.returncode == 0, process.stdout

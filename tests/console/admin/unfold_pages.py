@@ -1,4 +1,4 @@
-"""The admin's pages with django-unfold, in a browser. `test_unfold` runs them, with settings of their own."""
+"""The admin's pages with django-unfold, in a browser. `test_unfold` runs these tests with other settings."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -38,7 +38,7 @@ def _policy_of_unfold(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def make_archived_job() -> int:
-    """The id of a job that was pruned."""
+    """Make a job that is pruned into the archive, and return its id."""
     job = make_job("failed", finished_at=timedelta(days=-40), task="shop.jobs.send", last_error="ValueError: no")
     with override_settings(SKIPQUEUE={"ARCHIVE": None}):
         Pruner(Store("default")).batch()
@@ -122,7 +122,7 @@ def test_the_database_menu_works_with_unfold(
         switch.get_by_role("link", name="other (retiring)").click()
         expect(page).to_have_url(re.compile(r"[?&]database=other\b"))
         expect(switch.locator("[aria-current]")).to_have_text("other (retiring)")
-        assert switch.evaluate(OVERLAPPED) == [], name
+        assert switch.evaluate(FIND_OVERLAPPING) == [], name
         picture(page, f"unfold-database-{name}-{colours}")
     page.goto(f"{home}{address_of('change', job.pk)}?database=other")
     expect(page.locator(".skipqueue-databases")).to_be_visible()
@@ -130,9 +130,9 @@ def test_the_database_menu_works_with_unfold(
     assert [each for each in complaints if "django_skipqueue" in each.rpartition("(")[2]] == []
 
 
-OVERLAPPED = """element => [...element.parentElement.children]
+FIND_OVERLAPPING = """element => [...element.parentElement.children]
     .filter(other => other !== element)
     .filter(other => other.getBoundingClientRect().top < element.getBoundingClientRect().bottom)
     .filter(other => other.getBoundingClientRect().bottom > element.getBoundingClientRect().top)
     .map(other => other.outerHTML.slice(0, 80))"""
-"""JavaScript: the beginnings of the elements that overlap the database menu."""
+"""JavaScript that returns the beginnings of the elements that overlap the database menu."""

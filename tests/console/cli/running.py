@@ -18,17 +18,17 @@ class Result:
 
     @property
     def objects(self) -> list[dict[str, Any]]:
-        """The JSON objects that it wrote, one on each line."""
+        """The JSON objects that the subcommand wrote, one on each line."""
         return [json.loads(line) for line in self.out.splitlines()]
 
     @property
     def rows(self) -> list[list[str]]:
-        """The cells of the table that it wrote, without the headings; no cell may contain a blank."""
+        """The cells of the table that the subcommand wrote, without the headings. No cell may contain a blank."""
         return [line.split() for line in self.out.splitlines()[1:]]
 
 
 def skipqueue(*arguments: Any) -> Result:
-    """Run a subcommand."""
+    """Run a subcommand, and return its output and exit code."""
     out, err = StringIO(), StringIO()
     try:
         call_command("skipqueue", *map(str, arguments), stdout=out, stderr=err)

@@ -43,7 +43,7 @@ STATUS_AFTER = {
     "run-again": "queued",
     "delete": "deleted",
 }
-"""The status of a job after the verb, by the verb."""
+"""The status of a job after each verb."""
 
 every_verb = pytest.mark.parametrize("verb", VERBS, ids=lambda verb: verb.slug)
 
@@ -107,12 +107,12 @@ def test_a_dry_run_counts_and_writes_nothing(verb: Verb) -> None:
 
 
 def test_a_verb_prints_the_numbers_of_changed_and_skipped_jobs_as_json() -> None:
-    made = [make_job("failed") for _ in range(2)]
-    done = make_job("completed")
-    result = skipqueue("retry", *(job.pk for job in (*made, done)), "--yes", "--json")
+    failed_jobs = [make_job("failed") for _ in range(2)]
+    completed_job = make_job("completed")
+    result = skipqueue("retry", *(job.pk for job in (*failed_jobs, completed_job)), "--yes", "--json")
     assert (result.code, result.objects) == (0, [{"changed": 2, "skipped": 1, "is_partial": False}])
     assert result.err == "2 jobs retried, 1 skipped: 1 is already completed.\n"
-    result = skipqueue("retry", done.pk, "--json")
+    result = skipqueue("retry", completed_job.pk, "--json")
     assert (result.code, result.objects) == (3, [{"changed": 0, "skipped": 1, "is_partial": False}])
 
 
@@ -244,11 +244,11 @@ def test_on_a_terminal_several_jobs_are_changed_after_a_question(
 
 
 def test_the_options_choose_the_jobs() -> None:
-    wanted = make_job("failed", kwargs={"payment_id": 42}, queue_name="mail")
-    others = [make_job("failed", kwargs={"payment_id": 43}), make_job("failed", finished_at=timedelta(hours=-2))]
+    matching_job = make_job("failed", kwargs={"payment_id": 42}, queue_name="mail")
+    other_jobs = [make_job("failed", kwargs={"payment_id": 43}), make_job("failed", finished_at=timedelta(hours=-2))]
     result = skipqueue("retry", "--failed", "--arg", "payment_id=42", "--since", "1h", "--queue", "mail", "--yes")
     assert (result.code, result.err) == (0, "1 job retried.\n")
-    assert [status_of(job) for job in (wanted, *others)] == ["queued", "failed", "failed"]
+    assert [status_of(job) for job in (matching_job, *other_jobs)] == ["queued", "failed", "failed"]
 
 
 def test_retries_can_be_spread() -> None:

@@ -28,14 +28,14 @@ def two_databases(settings: Any) -> None:
 
 @pytest.fixture
 def jobs_with_equal_ids() -> dict[str, Job]:
-    """A failed job in each database, with equal ids."""
-    made = {}
+    """Make a discarded job in each database, all with the same id."""
+    jobs = {}
     for alias in BOTH:
-        made[alias] = noop.using(database=alias).defer()
-        Job.objects.using(alias).filter(pk=made[alias].pk).update(id=7)
-        made[alias] = Job.objects.using(alias).get(pk=7)
-        made[alias].discard()
-    return made
+        jobs[alias] = noop.using(database=alias).defer()
+        Job.objects.using(alias).filter(pk=jobs[alias].pk).update(id=7)
+        jobs[alias] = Job.objects.using(alias).get(pk=7)
+        jobs[alias].discard()
+    return jobs
 
 
 @pytest.fixture
@@ -116,24 +116,25 @@ def test_status_shows_the_numbers_of_the_reachable_databases(
 
 def test_the_doctor_has_a_finding_for_a_database_that_is_down(other_is_down: None) -> None:
     codes = {
-        each["database"]: [one["code"] for one in each["findings"]] for each in skipqueue("doctor", "--json").objects
+        report["database"]: [finding["code"] for finding in report["findings"]]
+        for report in skipqueue("doctor", "--json").objects
     }
     assert codes["other"] == ["database-unusable"]
     assert "autovacuum" in codes["default"]
 
 
 def test_a_queue_is_paused_and_resumed_in_all_databases(jobs_with_equal_ids: dict[str, Job]) -> None:
-    paused = [Queue.objects.using(alias).paused() for alias in BOTH]
+    paused_queues = [Queue.objects.using(alias).paused() for alias in BOTH]
     skipqueue("pause", "mail")
-    assert [each.count() for each in paused] == [1, 1]
+    assert [queues.count() for queues in paused_queues] == [1, 1]
     assert Queue.resume("mail")
-    assert [each.all().count() for each in paused] == [0, 0]
+    assert [queues.all().count() for queues in paused_queues] == [0, 0]
     Queue.pause("mail", database="other")
-    assert [each.all().count() for each in paused] == [0, 1]
+    assert [queues.all().count() for queues in paused_queues] == [0, 1]
     with using_database("default"):
         assert not Queue.resume("mail")
         Queue.pause("post")
-    assert [each.all().count() for each in paused] == [1, 1]
+    assert [queues.all().count() for queues in paused_queues] == [1, 1]
 
 
 def test_a_pause_names_the_database_in_which_the_queue_was_not_paused(other_is_down: None) -> None:

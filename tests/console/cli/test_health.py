@@ -85,7 +85,7 @@ def test_a_heartbeat_that_is_too_old_is_unhealthy() -> None:
     make_worker(name="web-1/1", hostname=THIS_HOST, heartbeat=timedelta(seconds=-90))
     result = skipqueue("health")
     assert result.code == 3
-    assert re.match(r"verdict: WARNING: No worker is alive \(for 1m3\ds\); ", result.out)
+    assert re.match(r"verdict: WARNING: No worker is alive \(has lasted 1m3\ds\); ", result.out)
     assert re.fullmatch(
         r"unhealthy: web-1/1 wrote its last heartbeat 1 min [3-5]\d s ago, more than 1 min\n", result.err
     )

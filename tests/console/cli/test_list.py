@@ -25,7 +25,7 @@ TIME_COLUMNS = {
     "failed": "finished_at",
     "completed": "finished_at",
 }
-"""A time of the jobs in each status. For most statuses it orders their list."""
+"""A time column for each status. The list of most statuses is sorted by this column."""
 
 
 def listed_ids(*arguments: str) -> list[int]:
@@ -55,21 +55,23 @@ def test_retrying_jobs_are_listed_apart_from_scheduled_jobs() -> None:
 
 
 def test_each_option_narrows_the_list() -> None:
-    wanted = make_job("failed", queue_name="mail", task="a.send", kwargs={"order": {"id": 7}}, last_error="KeyError: x")
+    matching_job = make_job(
+        "failed", queue_name="mail", task="a.send", kwargs={"order": {"id": 7}}, last_error="KeyError: x"
+    )
     make_job("failed", queue_name="other", task="a.send", kwargs={"order": {"id": 7}})
     make_job("failed", queue_name="mail", task="b.send", kwargs={"order": {"id": 7}})
     make_job("failed", queue_name="mail", task="a.send", kwargs={"order": {"id": 8}})
     make_job("failed", queue_name="mail", task="a.send", kwargs={"order": {"id": 7}}, finished_at=timedelta(hours=-2))
     options = ("--queue", "mail", "--task", "a.send", "--arg", "order.id=7", "--since", "1h")
-    assert listed_ids("--failed", *options) == listed_ids(*options, "--search", "KeyError") == [wanted.pk]
+    assert listed_ids("--failed", *options) == listed_ids(*options, "--search", "KeyError") == [matching_job.pk]
 
 
 @pytest.mark.parametrize(("status", "column"), [("queued", "enqueued_at"), ("running", "locked_at")])
 def test_since_compares_the_time_that_matters_for_the_status(status: str, column: str) -> None:
     earlier: dict[str, Any] = {column: timedelta(hours=-2)}
     make_job(status, **earlier)
-    wanted = make_job(status)
-    assert listed_ids("--status", status, "--since", "1h30m") == [wanted.pk]
+    matching_job = make_job(status)
+    assert listed_ids("--status", status, "--since", "1h30m") == [matching_job.pk]
 
 
 def test_since_and_until_together_choose_failed_jobs_between_two_times() -> None:
@@ -97,8 +99,8 @@ def test_jobs_are_found_by_the_exception_of_their_last_error() -> None:
 
 def test_the_option_task_takes_the_end_of_the_name(registry: Registry) -> None:
     job(name="payments.jobs.send")(send)
-    wanted = make_job(task="payments.jobs.send")
-    assert listed_ids("--task", "send") == [wanted.pk]
+    matching_job = make_job(task="payments.jobs.send")
+    assert listed_ids("--task", "send") == [matching_job.pk]
 
 
 def test_secrets_are_masked_in_the_list(registry: Registry) -> None:

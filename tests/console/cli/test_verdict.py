@@ -41,7 +41,7 @@ def test_advice_and_a_command_are_printed_below_each_problem() -> None:
 def test_the_verdict_says_for_how_long_a_problem_is_known() -> None:
     make_job()
     Incident.objects.create(rule="no-worker", subject="", since="2026-01-01T00:00Z")
-    assert skipqueue("verdict").out.startswith("CRITICAL: No worker is alive, and jobs wait (for ")
+    assert skipqueue("verdict").out.startswith("CRITICAL: No worker is alive, and jobs wait (has lasted ")
 
 
 def test_the_verdict_is_printed_as_json_in_english(settings: Any, tmp_path: Any) -> None:

@@ -36,7 +36,7 @@ def two_databases(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def unreachable_alias(settings: Any) -> Iterator[str]:
-    """A third database, at whose address nobody listens; jobs are put there by default."""
+    """Add a third database that is unreachable, and into which jobs are put by default. Yield its alias."""
     settings.SKIPQUEUE = {"DATABASES": ("gone", *BOTH), "METRICS_TOKEN": TOKEN}
     with reached_at("gone", NOBODY) as alias:
         yield alias
@@ -66,7 +66,7 @@ def test_each_series_has_its_database() -> None:
 
 
 def test_each_metric_has_one_block_for_all_databases() -> None:
-    """A page with two parts of one metric is no exposition: Prometheus refuses it as a whole."""
+    """Prometheus refuses a whole page if the page contains two blocks of one metric."""
     served = re.findall(r"^# TYPE (\w+)", exposition(scrape_all()), re.MULTILINE)
     assert sorted(served) == sorted(metric.name for metric in scrape.metrics())
 
@@ -111,9 +111,9 @@ def test_two_silent_databases_cost_the_time_of_one(settings: Any, monkeypatch: p
     proxy.stall()
     settings.SKIPQUEUE = {"DATABASES": ("default", "slow_1", "slow_2")}
     with reached_at("slow_1", proxy.settings), reached_at("slow_2", proxy.settings):
-        began = time.monotonic()
+        started_at = time.monotonic()
         text = exposition(scrape_all())
-        seconds_taken = time.monotonic() - began
+        seconds_taken = time.monotonic() - started_at
         proxy.close()
     assert values_by_database(text, UP) == {"default": 1, "slow_1": 0, "slow_2": 0}
     assert seconds_taken < 3.9, "each of them costs two seconds"

@@ -19,9 +19,9 @@ LogIn = Callable[..., Client]
 
 @pytest.fixture
 def log_in() -> LogIn:
-    """Logs a user in who has these permissions. Returns the client of the user."""
+    """Return a function that logs in a user with these permissions and returns the user's client."""
 
-    def make(*codenames: str, is_staff: bool = True, is_superuser: bool = False) -> Client:
+    def log_in_user(*codenames: str, is_staff: bool = True, is_superuser: bool = False) -> Client:
         user = User.objects.create_user("ann", password="secret", is_staff=is_staff, is_superuser=is_superuser)
         user.user_permissions.set(
             Permission.objects.filter(content_type__app_label="django_skipqueue", codename__in=codenames)
@@ -30,7 +30,7 @@ def log_in() -> LogIn:
         client.force_login(user)
         return client
 
-    return make
+    return log_in_user
 
 
 def authorization(token: str, scheme: str = "Bearer") -> dict[str, Any]:
@@ -49,7 +49,7 @@ def test_prometheus_reads_the_metrics_with_the_token(client: Client, settings: A
 
 
 @pytest.mark.parametrize(
-    "given",
+    "request_headers",
     [
         {},
         authorization("wrong-wrong-wrong-wrong"),
@@ -58,9 +58,9 @@ def test_prometheus_reads_the_metrics_with_the_token(client: Client, settings: A
         authorization("\xe9" * 20),
     ],
 )
-def test_without_the_right_token_the_metrics_are_refused(client: Client, settings: Any, given: Any) -> None:
+def test_without_the_right_token_the_metrics_are_refused(client: Client, settings: Any, request_headers: Any) -> None:
     settings.SKIPQUEUE = {"METRICS_TOKEN": TOKEN}
-    response = client.get(ADDRESS, **given)
+    response = client.get(ADDRESS, **request_headers)
     assert response.status_code == 403
     assert b"skipqueue_" not in response.content
     assert TOKEN.encode() not in response.content

@@ -278,7 +278,6 @@ def test_after_a_lost_connection_no_further_part_is_tried(monkeypatch: pytest.Mo
     )
 
 
-# A part of the scrape that fails
 # The library `prometheus_client`, and the reference page
 
 
@@ -307,7 +306,7 @@ def test_without_the_library_the_error_names_the_extra() -> None:
         "import django_skipqueue.console.metrics.page"
     )
     environment = os.environ | {"DJANGO_SETTINGS_MODULE": "tests.settings", "PYTHONPATH": ".:example_project"}
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", code],
         cwd=REFERENCE.parents[2],
         env=environment,
@@ -315,7 +314,7 @@ def test_without_the_library_the_error_names_the_extra() -> None:
         text=True,
         check=True,
     )
-    assert 'pip install "django-skipqueue[prometheus]"' in done.stdout
+    assert 'pip install "django-skipqueue[prometheus]"' in process.stdout
 
 
 def test_the_reference_has_every_metric_with_its_kind_and_labels() -> None:

@@ -7,13 +7,14 @@ from typing import Any
 import pytest
 from django.db import connection
 
-from django_skipqueue.console.rules.examination import examine
-from django_skipqueue.console.rules.rule import Finding, Severity
+from django_skipqueue.console.rules import examination
+from django_skipqueue.console.rules.examination import all_rules, rules_of
+from django_skipqueue.console.rules.rule import Finding, Rule, Severity
 from django_skipqueue.queue.store import Store
 
 
 def sql_of(command: str) -> str:
-    """The SQL of a command of a finding, which runs it in psql."""
+    """Return the SQL that a finding's command runs in psql."""
     program, *words = shlex.split(command)
     assert (program, words[:3]) == ("python", ["manage.py", "dbshell", "--"]), command
     assert words[3::2] == ["-c"] * len(words[4::2]), command
@@ -21,7 +22,7 @@ def sql_of(command: str) -> str:
 
 
 def run_sql(command: str) -> None:
-    """Run SQL, or the SQL of the command of a finding."""
+    """Run SQL, or the SQL in a finding's command."""
     with connection.cursor() as cursor:
         cursor.execute(sql_of(command) if command.startswith("python") else command)
 
@@ -31,22 +32,32 @@ STORE = Store("default")
 
 
 class StoreOfRows(Store):
-    """A store whose statements return these rows."""
+    """A store that returns the given rows for every statement."""
 
     def __init__(self, *rows: Sequence[Any]) -> None:
         super().__init__("default")
         self._rows = [tuple(row) for row in rows]
 
     def rows(self, statement: str, values: Mapping[str, Any] | None = None) -> list[tuple[Any, ...]]:
-        """Return the given rows for every statement."""
+        """Return the given rows, whatever the statement is."""
         return self._rows
 
 
 @pytest.fixture
 def findings_of(transactional_db: None) -> FindingsOf:
-    """Applies all rules. Returns the problems and infos of the rule with this code."""
+    """Return a function that applies the rule with this code, or all rules if the code is no rule's.
 
-    def find(code: str) -> list[Finding]:
-        return [each for each in examine(STORE) if each.code == code and each.severity != Severity.OK]
+    The function returns the problems and infos with the code.
+    """
 
-    return find
+    def find_problems(code: str) -> list[Finding]:
+        def chosen(alias: str) -> tuple[Rule, ...]:
+            return tuple(rule for rule in rules_of(alias) if rule.code == code or code not in codes)
+
+        codes = {rule.code for rule in all_rules()}
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(examination, "rules_of", chosen)  # to apply all rules takes far longer
+            found = examination.examine(STORE)
+        return [each for each in found if each.code == code and each.severity != Severity.OK]
+
+    return find_problems

@@ -19,21 +19,21 @@ from .test_sql import require_indexes
 def test_the_doctor_finds_a_job_that_waits_for_a_deleted_job(findings_of: FindingsOf) -> None:
     failed, deleted = make_job("failed"), make_job("failed")
     jobs.noop.using(after=[failed]).defer()
-    going_on = jobs.noop.using(after=[deleted], after_failure="run").defer()
-    last = jobs.noop.using(after=[deleted]).defer()
+    job_that_runs_anyway = jobs.noop.using(after=[deleted], after_failure="run").defer()
+    waiting = jobs.noop.using(after=[deleted]).defer()
     assert findings_of("stuck-dependant") == []
-    id = deleted.pk
+    deleted_id = deleted.pk
     deleted.delete()
     (finding,) = findings_of("stuck-dependant")
     assert finding.severity == "warning"
     assert finding.found == (
-        f"Job {last.pk} (tests.app.jobs.noop) waits for job {id}, which was deleted or pruned before it completed. "
-        "Jobs that wait like this: 1."
+        f"Job {waiting.pk} (tests.app.jobs.noop) waits for job {deleted_id}, which was deleted or pruned before "
+        "it completed. Jobs that wait like this: 1."
     )
-    assert finding.command.startswith(f"python manage.py skipqueue discard {last.pk} ")
-    assert last.discard()
+    assert finding.command.startswith(f"python manage.py skipqueue discard {waiting.pk} ")
+    assert waiting.discard()
     assert findings_of("stuck-dependant") == []
-    assert going_on.status == "queued"
+    assert job_that_runs_anyway.status == "queued"
 
 
 @pytest.mark.django_db(transaction=True, databases=["default", "other"])

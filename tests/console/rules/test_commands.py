@@ -61,7 +61,7 @@ def test_the_settings_page_documents_the_threshold_of_every_rule() -> None:
 
 
 def finding_commands() -> Iterator[str]:
-    """The shell commands in the source of the rules, with 1 for each value."""
+    """Yield the shell commands in the source of the rules, with 1 in place of each value."""
     for call in finding_calls():
         nodes = list(ast.walk(call))
         pieces = {part for node in nodes if isinstance(node, ast.JoinedStr) for part in node.values}

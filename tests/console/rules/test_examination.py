@@ -22,13 +22,13 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 @pytest.fixture
 def use_rules(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Makes these functions the only rules, with the names of the functions as codes."""
+    """Return a function that makes its arguments the only rules. The code of each rule is the name of its function."""
 
-    def choose(*functions: Callable[[Store], Any]) -> None:
-        chosen = [Rule(function.__name__, function, "all is well") for function in functions]
-        monkeypatch.setattr("django_skipqueue.console.rules.examination.rules_of", lambda _: chosen)
+    def set_rules(*functions: Callable[[Store], Any]) -> None:
+        rules = [Rule(function.__name__, function, "all is well") for function in functions]
+        monkeypatch.setattr("django_skipqueue.console.rules.examination.rules_of", lambda _: rules)
 
-    return choose
+    return set_rules
 
 
 def pass_with_a_query(store: Store) -> Iterator[Finding]:
@@ -41,7 +41,7 @@ def test_a_healthy_queue_has_one_ok_finding_for_each_rule() -> None:
     make_worker()
     findings = examine(STORE)
     assert [each for each in findings if each.severity != Severity.OK] == []
-    assert [each.code for each in findings] == [check.code for check in rules_of("default")]
+    assert [each.code for each in findings] == [rule.code for rule in rules_of("default")]
     assert all(each.title for each in findings)
 
 
@@ -54,7 +54,7 @@ def test_findings_are_sorted_from_critical_to_ok() -> None:
 
 
 def test_every_rule_has_a_code_of_its_own() -> None:
-    codes = [check.code for check in rules_of("default")]
+    codes = [rule.code for rule in rules_of("default")]
     assert len(set(codes)) == len(codes)
 
 
@@ -208,7 +208,7 @@ def test_names_in_a_suggested_sql_statement_are_quoted() -> None:
 
 @pytest.fixture
 def plain_role(transactional_db: None) -> Iterator[str]:
-    """A role that may only read the queue's tables. This connection has it until the end of the test."""
+    """Create a role that may only read the queue's tables. The connection has this role until the end of the test."""
     with connection.cursor() as cursor:
         cursor.execute("CREATE ROLE doctor_plain")
         cursor.execute("GRANT SELECT ON ALL TABLES IN SCHEMA public TO doctor_plain; SET ROLE doctor_plain")
@@ -217,7 +217,7 @@ def plain_role(transactional_db: None) -> Iterator[str]:
 
 
 def test_a_role_that_can_only_read_the_queue_runs_all_rules(plain_role: str) -> None:
-    codes = [check.code for check in rules_of("default")]
+    codes = [rule.code for rule in rules_of("default")]
     findings = examine(STORE)
     assert {each.code for each in findings} >= set(codes) - {"hidden-sessions"}
     assert not [each for each in findings if each.code.startswith("check-")]

@@ -21,7 +21,7 @@ def test_waiting_jobs_of_an_unregistered_task_are_found(findings_of: FindingsOf)
     assert renamed.title.startswith("Jobs of shop.jobs.renamed have waited since ")
     assert renamed.command == "python manage.py skipqueue discard --task shop.jobs.renamed"
     assert (gone.subject, renamed.subject) == ("shop.jobs.gone", "shop.jobs.renamed")
-    assert "Tasks that are not registered: 2." in gone.found
+    assert "Number of tasks that are not registered: 2." in gone.found
 
 
 def test_a_finished_job_of_an_unregistered_task_is_no_finding(findings_of: FindingsOf) -> None:
@@ -60,21 +60,21 @@ def test_running_jobs_of_dead_workers_are_found_after_the_worker_timeout(
 
 
 def test_a_job_that_a_carrier_holds_is_not_orphaned(findings_of: FindingsOf) -> None:
-    carrier = make_worker(heartbeat=-DAYS, is_external=True)
-    make_job("running", locked_by=carrier.pk, locked_at=-DAYS)
+    carrier = make_worker(heartbeat=-DAY, is_external=True)
+    make_job("running", locked_by=carrier.pk, locked_at=-DAY)
     assert findings_of("orphaned-job") == []
 
 
-DAYS = timedelta(days=1)
+DAY = timedelta(days=1)
 
 
 @pytest.mark.parametrize("status", UNFINISHED)
 def test_an_unfinished_job_that_has_held_its_unique_key_for_days_is_found(findings_of: FindingsOf, status: str) -> None:
-    make_job(status, unique_key="sync:7", enqueued_at=-DAYS, run_after=-DAYS)
-    make_job("completed", unique_key="sync:8", enqueued_at=-9 * DAYS, run_after=-9 * DAYS)
-    make_job(status, enqueued_at=-9 * DAYS, run_after=-9 * DAYS)
+    make_job(status, unique_key="sync:7", enqueued_at=-DAY, run_after=-DAY)
+    make_job("completed", unique_key="sync:8", enqueued_at=-9 * DAY, run_after=-9 * DAY)
+    make_job(status, enqueued_at=-9 * DAY, run_after=-9 * DAY)
     assert findings_of("stuck-key") == []
-    job = make_job(status, unique_key="sync:9", enqueued_at=-5 * DAYS, run_after=-5 * DAYS)
+    job = make_job(status, unique_key="sync:9", enqueued_at=-5 * DAY, run_after=-5 * DAY)
     (finding,) = findings_of("stuck-key")
     assert finding.severity == "warning"
     assert f"Job {job.pk} (tests.app.jobs.noop, {status}) has been due for 5 d and still holds the unique key " in (
@@ -85,16 +85,16 @@ def test_an_unfinished_job_that_has_held_its_unique_key_for_days_is_found(findin
 
 
 def test_a_unique_key_of_a_job_that_is_not_due_yet_is_no_finding(findings_of: FindingsOf) -> None:
-    make_job("scheduled", unique_key="trial:7", enqueued_at=-20 * DAYS, run_after=10 * DAYS)
-    make_job("queued", unique_key="trial:8", enqueued_at=-20 * DAYS, run_after=-DAYS)
-    make_job("running", unique_key="trial:9", enqueued_at=-5 * DAYS, run_after=-5 * DAYS, unique_seconds=0)
+    make_job("scheduled", unique_key="trial:7", enqueued_at=-20 * DAY, run_after=10 * DAY)
+    make_job("queued", unique_key="trial:8", enqueued_at=-20 * DAY, run_after=-DAY)
+    make_job("running", unique_key="trial:9", enqueued_at=-5 * DAY, run_after=-5 * DAY, unique_seconds=0)
     assert findings_of("stuck-key") == []
 
 
 def test_an_old_job_with_a_unique_key_is_found_among_thousands_of_newer_ones(findings_of: FindingsOf) -> None:
-    """Keys that come before it in the alphabet, and newer jobs with a higher priority, do not hide it."""
+    """Neither keys that come before its key in the alphabet nor newer jobs of a higher priority hide the job."""
     multiply(make_job(priority=10), 300)
-    make_job("queued", unique_key="zzz", enqueued_at=-5 * DAYS, run_after=-5 * DAYS)
+    make_job("queued", unique_key="zzz", enqueued_at=-5 * DAY, run_after=-5 * DAY)
     with connection.cursor() as cursor:
         cursor.execute(
             "INSERT INTO skipqueue_job (queue_name, task, args, kwargs, status, unique_key)"

@@ -69,7 +69,7 @@ def test_permits_held_by_jobs_in_a_queue_without_workers_are_found(findings_of: 
 def test_a_running_job_that_hangs_and_holds_a_permit_is_found(
     findings_of: FindingsOf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As soon as jobs of its key wait for long: slots are free, so `no-free-slot` does not name it."""
+    """The job is found once other jobs of its key have waited for long. Slots are free, so `no-free-slot` is silent."""
     worker = make_worker(concurrency=5)
     fields: dict[str, Any] = {"task": "shop.pay", "locked_by": worker.id}
     hung = make_keyed("limit:t", "running", locked_at=timedelta(minutes=-3), **fields)
@@ -94,7 +94,7 @@ def test_a_running_job_that_hangs_and_holds_a_permit_is_found(
     assert findings_of("held-permit") == [], "no job has waited for long"
 
 
-def test_what_holds_all_slots_is_named_once(findings_of: FindingsOf) -> None:
+def test_a_job_that_holds_all_slots_is_reported_by_one_rule_only(findings_of: FindingsOf) -> None:
     worker = make_worker(concurrency=1)
     fields: dict[str, Any] = {"task": "shop.pay", "locked_by": worker.id, "locked_at": timedelta(minutes=-11)}
     make_keyed("limit:t", "running", **fields)

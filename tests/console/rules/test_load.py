@@ -1,4 +1,4 @@
-"""The queue's part of the database's load, by the statistics of PostgreSQL."""
+"""How much of the database's load comes from the queue, according to the statistics of PostgreSQL."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -83,8 +83,8 @@ def test_without_pg_stat_statements_statement_times_are_unknown() -> None:
 
 
 @pytest.fixture
-def statistics() -> Iterator[str]:
-    """The schema of a table that stands for the view of `pg_stat_statements`, with rows of several databases."""
+def schema() -> Iterator[str]:
+    """Create a table in place of the view `pg_stat_statements`, with rows of several databases; yield its schema."""
     execute(
         'CREATE SCHEMA "stand in"; CREATE TABLE "stand in".pg_stat_statements AS'
         " SELECT (SELECT oid FROM pg_database WHERE datname = current_database()) AS dbid, query, total_exec_time FROM"
@@ -96,10 +96,10 @@ def statistics() -> Iterator[str]:
     execute('DROP SCHEMA "stand in" CASCADE')
 
 
-def test_statements_that_name_a_table_of_the_queue_count_as_its_own(statistics: str) -> None:
-    statement = tables.STATEMENT_TIMES.format(schema=statistics)
+def test_statements_that_name_a_table_of_the_queue_count_as_its_own(schema: str) -> None:
+    statement = tables.STATEMENT_TIMES.format(schema=schema)
     assert STORE.rows(statement, {}) == [(2.0, 8.0, False)]
-    execute(f"INSERT INTO {statistics}.pg_stat_statements SELECT dbid, '<insufficient privilege>', 1 FROM {statistics}."
+    execute(f"INSERT INTO {schema}.pg_stat_statements SELECT dbid, '<insufficient privilege>', 1 FROM {schema}."
             "pg_stat_statements WHERE dbid > 1 LIMIT 1")  # fmt: skip
     [(*_, is_hidden)] = STORE.rows(statement, {})
     assert is_hidden

@@ -24,16 +24,16 @@ LOCK_BY: dict[str, Callable[[Any, list[int]], object]] = {
     "FOR UPDATE": lambda session, ids: session.execute(LOCK.format("FOR UPDATE"), [ids]),
     "FOR SHARE, by two": lambda session, ids: session.execute(LOCK.format("FOR SHARE"), [ids]),
     "an UPDATE": lambda session, ids: session.execute(UPDATE, [ids]),
-    "a savepoint": lambda session, ids: _in_savepoint(session, ids, "SELECT"),
-    "a released savepoint": lambda session, ids: _in_savepoint(session, ids, "RELEASE held"),
+    "a savepoint": lambda session, ids: _lock_in_savepoint(session, ids, "SELECT"),
+    "a released savepoint": lambda session, ids: _lock_in_savepoint(session, ids, "RELEASE held"),
 }
 
 
-def _in_savepoint(session: Any, ids: list[int], after: str) -> None:
+def _lock_in_savepoint(session: Any, ids: list[int], next_statement: str) -> None:
     session.execute("SELECT pg_current_xact_id()")
     session.execute("SAVEPOINT held")
     session.execute(LOCK.format("FOR UPDATE"), [ids])
-    session.execute(after)
+    session.execute(next_statement)
 
 
 @pytest.fixture(autouse=True)
@@ -61,7 +61,7 @@ def test_the_session_that_locks_job_rows_is_named_and_the_command_ends_it(
     assert finding.title.startswith("3 jobs have been locked since ")
     assert finding.title.endswith(f" by session {session.info.backend_pid} (psql, idle in transaction)")
     assert "Queues: default, mail" in finding.found
-    assert "2 are not run, and the outcomes of 1 are not written" in finding.found
+    assert "2 of these jobs are not run, and the outcomes of 1 are not written" in finding.found
     assert finding.since is not None
     assert finding.link is not None
     assert finding.link.arguments == (min(ids),)

@@ -26,17 +26,17 @@ def test_the_finding_names_the_waiting_session_and_the_session_that_blocks_it(
     holder.execute("UPDATE skipqueue_job SET priority = 1 WHERE id = %s", [job.pk])
     assert findings_of("lock-waits") == []
     waiter = session()
-    waiting = waiter.start(lambda: job.__class__.objects.filter(pk=job.pk).update(priority=2))
+    update = waiter.start(lambda: job.__class__.objects.filter(pk=job.pk).update(priority=2))
     waiter.wait_until_blocked()
     (finding,) = wait_until(lambda: findings_of("lock-waits"))
     assert finding.severity == "warning"
     assert f"Session {waiter.pid} (tests)" in finding.found
-    holding = f"Session {holder.info.backend_pid} (migration, idle in transaction)"
-    assert finding.title.startswith(f"{holding} locks the queue's tables: 1 session has waited since ")
+    holder_text = f"Session {holder.info.backend_pid} (migration, idle in transaction)"
+    assert finding.title.startswith(f"{holder_text} locks the queue's tables: 1 session has waited since ")
     assert finding.subject == str(holder.info.backend_pid)
     assert finding.since is not None
     run_sql(finding.command)
-    assert waiting.result(20) == 1
+    assert update.result(20) == 1
     wait_until(lambda: not findings_of("lock-waits"))
     holder.close()
 
@@ -73,11 +73,11 @@ def test_a_half_minutes_wait_for_a_prepared_transaction_is_critical() -> None:
 
 
 def test_a_wait_for_a_lock_outside_the_queue_is_no_finding(findings_of: FindingsOf, connect: Any) -> None:
-    one, other = connect(autocommit=False), connect(autocommit=False)
-    one.execute("SELECT pg_advisory_xact_lock(1)")
-    other.pgconn.send_query(b"SELECT pg_advisory_xact_lock(1)")
+    holder, waiter = connect(autocommit=False), connect(autocommit=False)
+    holder.execute("SELECT pg_advisory_xact_lock(1)")
+    waiter.pgconn.send_query(b"SELECT pg_advisory_xact_lock(1)")
     try:
         assert findings_of("lock-waits") == []
     finally:
-        one.rollback()
-        other.close()
+        holder.rollback()
+        waiter.close()

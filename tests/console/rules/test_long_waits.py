@@ -6,12 +6,14 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.db import connection
 from django.db.models.functions import Now
 
 from django_skipqueue.console.rules import jobs_and_workers
 from django_skipqueue.models import Job, Queue, Worker
 
 from ...app.rows import make_job, make_worker
+from ...app.waiting import wait_until
 from .conftest import FindingsOf
 
 LONG_AGO = timedelta(minutes=-6)
@@ -19,8 +21,14 @@ LONG_AGO = timedelta(minutes=-6)
 pytestmark = pytest.mark.core
 
 
+def is_asleep(pid: int) -> bool:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT FROM pg_stat_activity WHERE pid = %s AND wait_event = 'PgSleep'", [pid])
+        return cursor.fetchone() is not None
+
+
 def write_heartbeats() -> None:
-    """Write a heartbeat of each worker after the jobs were made, so the workers have had the time to claim the jobs."""
+    """Write a new heartbeat of each worker, as if each worker had had time to claim the jobs."""
     Worker.objects.update(heartbeat_at=Now())
 
 
@@ -52,10 +60,11 @@ def test_a_long_wait_for_a_slow_postgresql_is_explained(
     make_worker()
     (finding,) = findings_of("long-wait")
     assert finding.title.endswith(", although slots are free")
-    impatient = jobs_and_workers.SLOW_STATEMENTS.replace("interval '1 second'", "interval '0'")
-    monkeypatch.setattr(jobs_and_workers, "SLOW_STATEMENTS", impatient)
+    any_statement_is_slow = jobs_and_workers.SLOW_STATEMENTS.replace("interval '1 second'", "interval '0'")
+    monkeypatch.setattr(jobs_and_workers, "SLOW_STATEMENTS", any_statement_is_slow)
     worker = connect(autocommit=True, application_name="skipqueue:0123456789ab")
     worker.pgconn.send_query(b"SELECT pg_sleep(30), 'skipqueue_job'")
+    wait_until(lambda: is_asleep(worker.info.backend_pid), "PostgreSQL has begun the statement")
     (finding,) = findings_of("long-wait")
     assert finding.title.endswith(": PostgreSQL is slow, 1 statements of workers take more than a second")
     worker.cancel()
@@ -65,7 +74,7 @@ def test_a_long_wait_for_a_slow_postgresql_is_explained(
 def test_a_job_that_is_claimed_within_the_check_is_no_long_wait(
     findings_of: FindingsOf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its transaction began six minutes ago, and has just committed."""
+    """The job's transaction began six minutes ago and has only now committed, so the job has hardly waited."""
     make_job(run_after=LONG_AGO)
     make_worker()
     monkeypatch.setattr("time.sleep", lambda _: Job.objects.update(status="running", started_at=Now(), locked_at=Now()))
@@ -91,15 +100,18 @@ def test_a_paused_queue_and_a_short_wait_are_no_long_waits(
     assert findings_of("long-wait") == []
 
 
-def test_a_queue_without_a_worker_is_no_long_wait_but_a_finding_of_another_rule(findings_of: FindingsOf) -> None:
+def test_a_queue_without_a_worker_is_no_long_wait_but_a_finding_of_another_rule(
+    findings_of: FindingsOf, monkeypatch: pytest.MonkeyPatch
+) -> None:
     make_job(run_after=LONG_AGO)
     make_worker(queues=["mail"])
+    monkeypatch.setattr("time.sleep", lambda _: pytest.fail("there is nothing to look at a second time"))
     assert findings_of("long-wait") == []
     assert len(findings_of("queue-without-worker")) == 1
 
 
 def test_a_waiting_job_counts_after_a_heartbeat_of_every_live_worker(findings_of: FindingsOf) -> None:
-    """A gate, a release or a recovery may have queued the job just now, whatever its due time is."""
+    """The due time does not tell how long a job has waited: a gate, a release or a recovery may have just queued it."""
     make_worker(name="dead", heartbeat=timedelta(hours=-1))
     for name in ("w1", "w2"):
         make_worker(name=name)

@@ -16,15 +16,15 @@ def test_late_schedules_are_found(findings_of: FindingsOf) -> None:
     make_schedule("gone", due=600, source="code", retired_at=Now())
     make_schedule("never")
     assert findings_of("late-schedule") == []
-    made = make_schedule("late", due=36_000)
+    schedule = make_schedule("late", due=36_000)
     (finding,) = findings_of("late-schedule")
     assert finding.severity == "critical"
     assert finding.title.startswith("Schedule late should have run at ")
     assert finding.title.endswith(", and is late by 10 h")
-    assert (finding.subject, finding.since) == ("late", made.next_run_at)
+    assert (finding.subject, finding.since) == ("late", schedule.next_run_at)
     assert finding.command == "python manage.py runworker"
     assert finding.link is not None
-    assert finding.link.arguments == (made.pk,)
+    assert finding.link.arguments == (schedule.pk,)
     make_schedule("broken", due=36_001, error="no task")
     broken, late = findings_of("late-schedule")
     assert broken.title.startswith("Schedule broken has not been able to run since ")
@@ -45,7 +45,7 @@ def test_a_schedule_whose_last_two_jobs_failed_is_found(findings_of: FindingsOf)
     make_schedule("once", due=-60, last_job_id=first.pk)
     assert findings_of("failing-schedule") == []
     last = make_job("scheduled", **failing)
-    made = make_schedule("nightly export", due=-60, last_job_id=last.pk, earlier_job_ids=[first.pk])
+    schedule = make_schedule("nightly export", due=-60, last_job_id=last.pk, earlier_job_ids=[first.pk])
     (finding,) = findings_of("failing-schedule")
     assert finding.severity == "warning"
     assert finding.title.startswith("Schedule nightly export has been failing since ")
@@ -54,6 +54,6 @@ def test_a_schedule_whose_last_two_jobs_failed_is_found(findings_of: FindingsOf)
     assert finding.command == "python manage.py skipqueue schedules run 'nightly export'"
     assert (finding.subject, finding.since) == ("nightly export", first.enqueued_at)
     assert finding.link is not None
-    assert finding.link.arguments == (made.pk,)
+    assert finding.link.arguments == (schedule.pk,)
     type(last).objects.filter(pk=last.pk).update(status="failed", finished_at=Now())
     assert [each.severity for each in findings_of("failing-schedule")] == ["critical"]

@@ -19,7 +19,7 @@ from .conftest import STORE, FindingsOf, StoreOfRows
 
 @pytest.fixture
 def run_sql(transactional_db: None) -> Iterator[Any]:
-    """Runs statements in a session that the fixture closes at the end of the test."""
+    """Return a function that runs a statement in the test's session. The session is closed at the end of the test."""
 
     def run_statement(statement: str) -> None:
         with connection.cursor() as cursor:
@@ -96,9 +96,9 @@ def test_a_pooler_in_transaction_mode_is_found(pooled_alias: str, monkeypatch: p
 
 @pytest.mark.parametrize("name", ["autovacuum", "track_counts"])
 def test_an_autovacuum_that_is_turned_off_is_found(name: str) -> None:
-    both = {"autovacuum": "on", "track_counts": "on"}
-    assert list(server.autovacuum(StoreOfRows(*both.items()))) == []
-    (finding,) = server.autovacuum(StoreOfRows(*(both | {name: "off"}).items()))
+    parameters = {"autovacuum": "on", "track_counts": "on"}
+    assert list(server.autovacuum(StoreOfRows(*parameters.items()))) == []
+    (finding,) = server.autovacuum(StoreOfRows(*(parameters | {name: "off"}).items()))
     assert finding.severity == "critical"
     assert finding.command.startswith(f'ALTER SYSTEM SET "{name}" = on;')
 

@@ -19,7 +19,7 @@ CODE = "no-free-slot"
 
 @pytest.fixture
 def workers(transactional_db: None) -> list[Worker]:
-    """Two workers that serve `default` and `reports`, and a worker that serves `mail`; each has two slots."""
+    """Make two workers that serve `default` and `reports`, and one that serves `mail`. Each has two slots."""
     queues = [["default", "reports"], ["default", "reports"], ["mail"]]
     return [make_worker(name=f"w{n}", concurrency=2, queues=names) for n, names in enumerate(queues)]
 
@@ -40,8 +40,8 @@ def test_a_task_that_holds_every_slot_is_found_with_the_command_that_cancels_it(
         make_job(queue_name=queue_name, run_after=timedelta(hours=-11))
     (full,) = findings_of(CODE)
     assert full.title == (
-        "shop.hang holds the slots for default, reports, 4 in all, and jobs wait: its 5 running jobs have run for up "
-        "to 12 h"
+        "shop.hang holds the slots of queue default, reports (4 in all), and jobs wait: its 5 running jobs have run "
+        "for up to 12 h"
     )
     assert full.found == "The next job has waited for 11 h."
     assert full.command.split()[:4] == ["python", "manage.py", "skipqueue", "cancel"]
@@ -74,13 +74,13 @@ def test_a_task_that_hangs_is_told_from_a_slow_task(
 
 
 def test_the_task_that_has_held_slots_for_longest_is_named(workers: list[Worker], findings_of: FindingsOf) -> None:
-    """Not the task with the most jobs."""
+    """The finding names this task, not the task with the most jobs."""
     make_long_jobs(workers[0], 2, task="shop.slow", locked_at=timedelta(minutes=-2))
     make_long_jobs(workers[1], 1, task="shop.slow", locked_at=timedelta(minutes=-2))
     (hung,) = make_long_jobs(workers[1], 1)
     make_job(run_after=timedelta(hours=-11))
     (full,) = findings_of(CODE)
-    assert full.title.startswith("shop.hang holds the slots for default, 4 in all, ")
+    assert full.title.startswith("shop.hang holds the slots of queue default (4 in all), ")
     assert full.title.endswith("its running job has run for 12 h")
     assert full.command == f"python manage.py skipqueue cancel {hung}"
 
@@ -99,7 +99,7 @@ def test_slots_of_threads_and_of_coroutines_are_counted_apart(workers: list[Work
     assert findings_of(CODE) == []
     make_long_jobs(workers[2], 1, task=jobs.anoop.name)
     (full,) = findings_of(CODE)
-    assert full.title.startswith(f"{jobs.anoop.name} holds the slots for mail, 2 in all, and jobs wait: ")
+    assert full.title.startswith(f"{jobs.anoop.name} holds the slots of queue mail (2 in all), and jobs wait: ")
 
 
 def test_jobs_that_run_for_less_than_the_threshold_are_no_finding(

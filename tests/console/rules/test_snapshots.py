@@ -10,7 +10,7 @@ from ...app.rows import make_job
 from ...app.waiting import wait_until
 from .conftest import FindingsOf, StoreOfRows, run_sql
 
-# A session whose client was cut off by an earlier test runs its statement to the end, and holds a snapshot until then.
+# If an earlier test cut off a client, its session still runs its statement, and holds a snapshot until the end.
 END_TRANSACTIONS = """
 SELECT pg_terminate_backend(pid, 5000)
 FROM pg_stat_activity

@@ -23,7 +23,7 @@ STATEMENTS = {
     for name, text in vars(module).items()
     if name.isupper() and name[0] != "_" and isinstance(text, str) and re.match(FIRST_WORD, text)
 }
-# For each statement: values for its parameters, and the indexes of the job table that it may use.
+# The values of each statement's parameters, and the indexes of the job table that the statement must use.
 VALUES_AND_INDEXES: dict[str, tuple[dict[str, Any], set[str]]] = {
     "IS_OVERDUE": ({}, {"admit"}),
     "WAITING_TASKS": ({"queue_names": ["mail", "default", "reports", "backlog"]}, {"claim", "admit"}),
@@ -60,20 +60,20 @@ def require_indexes(
     values: dict[str, Any],
     indexes: set[str],
 ) -> None:
-    """Require that the statement reads the job table by these indexes only, and sorts few rows."""
+    """Check that the statement reads the job table only by these indexes, all of them, and sorts few rows."""
     row = psycopg.ClientCursor(busy_table).execute(f"EXPLAIN (FORMAT JSON) {statement}", values).fetchone()
     assert row
-    found = list(nodes(row[0][0]["Plan"]))
+    plan_nodes = list(nodes(row[0][0]["Plan"]))
     described = json.dumps(row[0], indent=1)
-    read_whole = {node["Relation Name"] for node in found if node["Node Type"] == "Seq Scan"}
+    read_whole = {node["Relation Name"] for node in plan_nodes if node["Node Type"] == "Seq Scan"}
     assert "skipqueue_job" not in read_whole, described
-    used = {node["Index Name"] for node in found if node.get("Index Name", "").startswith("skipqueue_job")}
+    used = {node["Index Name"] for node in plan_nodes if node.get("Index Name", "").startswith("skipqueue_job")}
     assert used == {f"skipqueue_job_{index}" for index in indexes}, described
-    assert not [node for node in found if node["Node Type"] == "Sort" and node["Plan Rows"] > 5_000], described
+    assert not [node for node in plan_nodes if node["Node Type"] == "Sort" and node["Plan Rows"] > 5_000], described
 
 
 def test_each_statement_has_a_limit_and_only_reads(subtests: pytest.Subtests) -> None:
-    """`FREE_JOBS` alone locks rows, as a claim does, in a transaction that is rolled back."""
+    """Only `FREE_JOBS` locks rows, as a claim does. Its transaction is rolled back."""
     for name, text in STATEMENTS.items():
         text = text.replace("FOR NO KEY UPDATE SKIP LOCKED", "") if name == "FREE_JOBS" else text
         with subtests.test(name):

@@ -20,7 +20,7 @@ from .conftest import STORE, FindingsOf, StoreOfRows, run_sql
 
 @pytest.fixture
 def table(transactional_db: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """A table that the rules take for the only table of the queue, and that autovacuum leaves alone."""
+    """Make a table that autovacuum ignores, and let the rules take it for the queue's only table."""
     with connection.cursor() as cursor:
         cursor.execute(
             "CREATE TABLE doctor_table WITH (autovacuum_enabled = off) AS SELECT n FROM generate_series(1, 1000) AS n"
@@ -33,7 +33,7 @@ def table(transactional_db: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[s
 
 @pytest.fixture
 def partition(transactional_db: None, connect: Any) -> Iterator[str]:
-    """An empty partition of the archive. The rules know only the name of the archive's table."""
+    """Make an empty partition of the archive's table. The rules know only the name of the archive's table."""
     name = "doctor_part"
     make = f"CREATE TABLE {name} PARTITION OF skipqueue_archivedjob FOR VALUES FROM ('1999-1-1') TO ('1999-2-1')"
     connect().execute(make)
@@ -112,7 +112,10 @@ def test_the_sizes_of_tables_are_always_reported(db: None) -> None:
 
 
 def entries_after_vacuum(connection: psycopg.Connection[Any]) -> float:
-    """Vacuum the job table, again and again: an automatic ANALYZE may hold a snapshot that keeps dead rows."""
+    """Vacuum the job table and return the number of entries in its claim index.
+
+    Callers must repeat this, because an automatic ANALYZE may hold a snapshot that keeps dead rows.
+    """
     connection.execute("VACUUM (INDEX_CLEANUP ON) skipqueue_job")
     row = connection.execute("SELECT reltuples FROM pg_class WHERE relname = 'skipqueue_job_claim'").fetchone()
     assert row is not None
@@ -202,5 +205,5 @@ def test_a_table_with_autovacuum_turned_off_is_critical(findings_of: FindingsOf)
 
 def test_the_commands_for_storage_parameters_are_the_statements_of_the_migration() -> None:
     migration: Any = import_module("django_skipqueue.migrations.0001_initial")
-    of_migration = [f"{statement.strip()};" for statement in (migration.JOB_STORAGE, migration.WORKER_STORAGE)]
-    assert list(tables.STORAGE_STATEMENTS.values()) == of_migration
+    in_migration = [f"{statement.strip()};" for statement in (migration.JOB_STORAGE, migration.WORKER_STORAGE)]
+    assert list(tables.STORAGE_STATEMENTS.values()) == in_migration

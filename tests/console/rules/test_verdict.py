@@ -1,4 +1,4 @@
-"""The verdict: what the watched rules find, within a bounded time, also if a rule fails."""
+"""The verdict: it lists the problems that the watched rules find, within a time limit, even if a rule fails."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -34,14 +34,17 @@ def report_critical(store: Store) -> Iterator[Finding]:
 
 @pytest.fixture
 def use_rules(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Makes these functions the watched rules, with their names as codes, beside one rule that is not watched."""
+    """Return a function that makes its arguments the watched rules, next to one rule that is not watched.
 
-    def choose(*functions: Callable[[Store], Any]) -> None:
-        chosen = [Rule(function.__name__, function, "fine", is_watched=True) for function in functions]
-        chosen.append(Rule("unwatched", report_critical, "fine"))
-        monkeypatch.setattr("django_skipqueue.console.rules.examination.rules_of", lambda _: chosen)
+    The code of each rule is the name of its function.
+    """
 
-    return choose
+    def set_rules(*functions: Callable[[Store], Any]) -> None:
+        rules = [Rule(function.__name__, function, "fine", is_watched=True) for function in functions]
+        rules.append(Rule("unwatched", report_critical, "fine"))
+        monkeypatch.setattr("django_skipqueue.console.rules.examination.rules_of", lambda _: rules)
+
+    return set_rules
 
 
 def test_a_healthy_queue_has_a_verdict_without_problems() -> None:
@@ -112,20 +115,20 @@ def test_a_problem_has_the_begin_of_its_incident() -> None:
 def test_how_long_a_problem_lasts_is_told_by_the_clock_of_the_database(
     use_rules: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    at = datetime(2026, 11, 25, 14, tzinfo=UTC)
-    monkeypatch.setattr(examination, "database_time", lambda store: at)
-    for since, seconds in ((at - timedelta(minutes=3), 180.0), (at + timedelta(seconds=1), 0.0)):
+    now = datetime(2026, 11, 25, 14, tzinfo=UTC)
+    monkeypatch.setattr(examination, "database_time", lambda store: now)
+    for since, seconds in ((now - timedelta(minutes=3), 180.0), (now + timedelta(seconds=1), 0.0)):
 
-        def began(store: Store, since: datetime = since) -> Iterator[Finding]:
+        def report_since(store: Store, since: datetime = since) -> Iterator[Finding]:
             yield Finding.of(Severity.WARNING, "no", since=since)
 
-        use_rules(began)
+        use_rules(report_since)
         (problem,) = Verdict.now(STORE).problems
         assert problem.seconds == seconds
 
 
 def test_the_verdict_as_json_has_every_field_of_a_finding() -> None:
     make_job()
-    found = Verdict.now(STORE).as_json()
-    assert (found["is_well"], found["problems"][0]["code"]) == (False, "no-worker")
-    assert set(found["problems"][0]) == set(Finding.__dataclass_fields__)
+    verdict = Verdict.now(STORE).as_json()
+    assert (verdict["is_well"], verdict["problems"][0]["code"]) == (False, "no-worker")
+    assert set(verdict["problems"][0]) == set(Finding.__dataclass_fields__)

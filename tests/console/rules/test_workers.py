@@ -109,10 +109,10 @@ def test_a_dead_worker_is_a_warning_until_its_jobs_are_recovered(findings_of: Fi
     dead = make_worker(heartbeat=timedelta(hours=-5))
     (finding,) = findings_of("dead-worker")
     assert (finding.severity, "within WORKER_TIMEOUT (1 min)" in finding.advice) == ("warning", True)
-    held = make_job("running", locked_by=dead.id)
+    job_of_dead_worker = make_job("running", locked_by=dead.id)
     make_worker()
     assert [each.severity for each in findings_of("dead-worker")] == ["warning"]
-    held.delete()
+    job_of_dead_worker.delete()
     (finding,) = findings_of("dead-worker")
     assert (finding.severity, finding.command) == ("info", "")
 
@@ -163,7 +163,7 @@ ROLES = ("tests_supervisor", "tests worker")
 
 @pytest.fixture
 def roles(transactional_db: None) -> Iterator[None]:
-    """Two roles that may connect with the password `x`."""
+    """Make two roles that may log in with the password `x`."""
     with connection.cursor() as cursor:
         for role in ROLES:
             cursor.execute(f'DROP ROLE IF EXISTS "{role}"; CREATE ROLE "{role}" LOGIN PASSWORD \'x\'')
@@ -180,9 +180,9 @@ def test_a_supervisor_that_may_not_end_the_sessions_of_workers_is_given_the_gran
     connect(user=supervisor, password="x", application_name="skipqueue supervisor host")
     connect(user=supervisor, password="x", application_name="skipqueue:0123456789ab")
     assert findings_of("unendable-session") == []
-    ended = connect(user=worker, password="x", application_name="skipqueue:0123456789ac")
+    session_of_worker = connect(user=worker, password="x", application_name="skipqueue:0123456789ac")
     (finding,) = findings_of("unendable-session")
     assert finding.severity == "warning"
     run_sql(finding.command)
     assert findings_of("unendable-session") == []
-    ended.close()
+    session_of_worker.close()

@@ -1,4 +1,4 @@
-"""`manage.py runrelay`: its options, its errors, and how an operator takes the jobs of a carrier back."""
+"""`manage.py runrelay`: its options, its errors, and how an operator takes back the jobs of a carrier."""
 
 import json
 import os
@@ -38,10 +38,10 @@ def without_environment_variables(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def relay_options(*arguments: str) -> list[RelayOptions]:
-    """Return the options of the supervisor of each database that the command makes of these arguments."""
+    """Return the options that the command makes of these arguments, one for the supervisor of each database."""
     parsed = vars(command.Command().create_parser("manage.py", "runrelay").parse_args(list(arguments)))
-    found = command.Command().options_of_loops(command.chosen(parsed["carrier"]), parsed)
-    return [each for each in found if isinstance(each, RelayOptions)]
+    all_options = command.Command().options_of_loops(command.chosen(parsed["carrier"]), parsed)
+    return [options for options in all_options if isinstance(options, RelayOptions)]
 
 
 # Options of runrelay
@@ -126,20 +126,20 @@ def test_runrelay_introduces_itself_and_waits_for_a_carrier_that_cannot_be_reach
 
 @uses_database
 def test_the_metrics_of_a_relay_have_its_window_in_place_of_slots(manage: StartProcess) -> None:
-    make_held_by_carrier(3)
+    make_carried_jobs(3)
     port = free_port()
     manage("runrelay", "--health-port", str(port), skipqueue=ONE_CARRIER)
     wait_until(lambda: has(port, "/readyz", 200), "ready")
     wait_until(lambda: metrics(port).get("jobs_carried{1}") == 3, "it has counted")
-    found = metrics(port)
-    assert (found["up{1}"], found["window_room{1}"]) == (1, 0), "the broker cannot be reached"
-    assert not found.keys() & {"slots{1}", "slots_free{1}", "jobs_running{1}"}
+    values = metrics(port)
+    assert (values["up{1}"], values["window_room{1}"]) == (1, 0), "the broker cannot be reached"
+    assert not values.keys() & {"slots{1}", "slots_free{1}", "jobs_running{1}"}
 
 
 # Reclaim: an operator takes back the jobs that a carrier holds
 
 
-def make_held_by_carrier(number: int, *, carrier: str = "celery", using: str = "default") -> list[Job]:
+def make_carried_jobs(number: int, *, carrier: str = "celery", using: str = "default") -> list[Job]:
     """Make jobs that a carrier holds, in their second attempt."""
     holder = carrier_id(carrier)
     return [make_job("running", locked_by=holder, attempts=2, queue_name="pdf", using=using) for _ in range(number)]
@@ -154,10 +154,10 @@ def reclaim(*arguments: str, capsys: pytest.CaptureFixture[str]) -> str:
 @override_settings(SKIPQUEUE=ONE_CARRIER)
 def test_reclaim_releases_only_the_jobs_that_the_carrier_holds(capsys: pytest.CaptureFixture[str]) -> None:
     make_worker(id=carrier_id("celery"), name="celery", is_external=True)
-    held = make_held_by_carrier(3)
-    others = [make_job("running", locked_by="w:0123456789ab"), *make_held_by_carrier(1, carrier="rabbit")]
+    carried_jobs = make_carried_jobs(3)
+    others = [make_job("running", locked_by="w:0123456789ab"), *make_carried_jobs(1, carrier="rabbit")]
     assert reclaim("celery", "--yes", capsys=capsys) == "default: 3 jobs of celery released.\n"
-    released = Job.objects.filter(pk__in=[job.pk for job in held])
+    released = Job.objects.filter(pk__in=[job.pk for job in carried_jobs])
     assert set(released.values_list("status", "attempts", "lease", "locked_by")) == {("queued", 1, 2, "")}
     assert set(Job.objects.running()) == set(others)
     assert reclaim("celery", capsys=capsys) == "default: 0 jobs of celery released.\n", "and asks nobody"
@@ -166,12 +166,12 @@ def test_reclaim_releases_only_the_jobs_that_the_carrier_holds(capsys: pytest.Ca
 @both_databases
 @override_settings(SKIPQUEUE=ONE_CARRIER | {"DATABASES": ("default", "other")})
 def test_reclaim_goes_over_all_databases(capsys: pytest.CaptureFixture[str]) -> None:
-    make_held_by_carrier(2)
-    make_held_by_carrier(1, using="other")
+    make_carried_jobs(2)
+    make_carried_jobs(1, using="other")
     output = reclaim("celery", "--yes", capsys=capsys)
     assert output.splitlines() == ["default: 2 jobs of celery released.", "other: 1 job of celery released."]
-    make_held_by_carrier(1)
-    make_held_by_carrier(1, using="other")
+    make_carried_jobs(1)
+    make_carried_jobs(1, using="other")
     assert reclaim("celery", "--yes", "--database", "other", capsys=capsys) == "other: 1 job of celery released.\n"
     assert Job.objects.running().count() == 1
 
@@ -179,7 +179,7 @@ def test_reclaim_goes_over_all_databases(capsys: pytest.CaptureFixture[str]) -> 
 @both_databases
 @override_settings(SKIPQUEUE=ONE_CARRIER)
 def test_reclaim_releases_jobs_in_one_database_if_another_cannot_be_used(capsys: pytest.CaptureFixture[str]) -> None:
-    make_held_by_carrier(1)
+    make_carried_jobs(1)
     with pytest.raises(CommandError, match="nosuch"):
         reclaim("celery", "--yes", "--database", "nosuch,default", capsys=capsys)
     assert capsys.readouterr().out == "default: 1 job of celery released.\n"
@@ -189,7 +189,7 @@ def test_reclaim_releases_jobs_in_one_database_if_another_cannot_be_used(capsys:
 @override_settings(SKIPQUEUE=ONE_CARRIER)
 def test_reclaim_takes_a_carrier_that_the_settings_no_longer_name(capsys: pytest.CaptureFixture[str]) -> None:
     make_worker(id=carrier_id("old"), name="old", is_external=True)
-    make_held_by_carrier(1, carrier="old")
+    make_carried_jobs(1, carrier="old")
     assert reclaim("old", "--yes", capsys=capsys) == "default: 1 job of old released.\n"
 
 
@@ -206,10 +206,10 @@ def test_reclaim_refuses_an_unknown_carrier() -> None:
 
 @uses_database
 def test_reclaim_asks_before_it_changes_anything(manage: StartProcess) -> None:
-    make_held_by_carrier(2)
-    alone = manage("runrelay", "--reclaim", "celery", skipqueue=ONE_CARRIER)
-    assert alone.wait() == 2
-    assert "Cannot ask whether to release 2 jobs of the carrier celery" in alone.log
+    make_carried_jobs(2)
+    process_without_terminal = manage("runrelay", "--reclaim", "celery", skipqueue=ONE_CARRIER)
+    assert process_without_terminal.wait() == 2
+    assert "Cannot ask whether to release 2 jobs of the carrier celery" in process_without_terminal.log
     for answer, code in (("n", 3), ("y", 0)):
         assert Job.objects.running().count() == 2
         process = manage("runrelay", "--reclaim", "celery", skipqueue=ONE_CARRIER, terminal=True)
@@ -221,10 +221,10 @@ def test_reclaim_asks_before_it_changes_anything(manage: StartProcess) -> None:
 
 @uses_database
 def test_reclaim_does_not_release_jobs_that_a_relay_hands_over_meanwhile(manage: StartProcess) -> None:
-    make_held_by_carrier(2)
+    make_carried_jobs(2)
     process = manage("runrelay", "--reclaim", "celery", skipqueue=ONE_CARRIER, terminal=True)
     process.wait_for("Release 2 jobs of the carrier celery?")
-    [newer] = make_held_by_carrier(1)
+    [newer] = make_carried_jobs(1)
     process.type("y\n")
     assert process.wait() == 0, "and it does not say that a row is locked"
     assert "2 jobs of celery released" in process.log
@@ -234,7 +234,7 @@ def test_reclaim_does_not_release_jobs_that_a_relay_hands_over_meanwhile(manage:
 @uses_database
 @override_settings(SKIPQUEUE=ONE_CARRIER)
 def test_reclaim_says_that_a_row_is_locked(session: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    locked, _ = make_held_by_carrier(2)
+    locked, _ = make_carried_jobs(2)
     other = session()
     other.begin()
     other(lambda: list(Job.objects.select_for_update().filter(pk=locked.pk)))
@@ -245,30 +245,30 @@ def test_reclaim_says_that_a_row_is_locked(session: Any, capsys: pytest.CaptureF
     assert reclaim("celery", "--yes", capsys=capsys) == "default: 1 job of celery released.\n"
 
 
-# The topology, for an administrator who declares it in place of the relays
+# The topology, which an administrator may declare instead of the relays
 
 
 @both_databases
 def test_the_topology_is_shown_as_definitions_that_rabbitmq_imports(settings: Any, capsys: Any) -> None:
     settings.SKIPQUEUE = ONE_CARRIER
     call_command("runrelay", "--show-topology", "--database", "default,other")
-    shown = json.loads(capsys.readouterr().out)
+    definitions = json.loads(capsys.readouterr().out)
     rows = {alias: Worker.objects.using(alias).get(pk=carrier_id("celery")) for alias in ("default", "other")}
     homes = [home_of(alias, row.started_at) for alias, row in rows.items()]
     own_queues = {f"skipqueue.{kind}.{home}" for kind in ("outcomes", "back") for home in homes}
-    assert {each["name"] for each in shown["exchanges"]} == {"skipqueue.back", "skipqueue.foreign"}
-    assert {each["name"] for each in shown["queues"]} == {"skipqueue.foreign", "pdf", "slow", *own_queues}
-    assert {each["arguments"]["x-queue-type"] for each in shown["queues"]} == {"quorum"}
-    assert {(each["source"], each["destination"]) for each in shown["bindings"]} == {
+    assert {each["name"] for each in definitions["exchanges"]} == {"skipqueue.back", "skipqueue.foreign"}
+    assert {each["name"] for each in definitions["queues"]} == {"skipqueue.foreign", "pdf", "slow", *own_queues}
+    assert {each["arguments"]["x-queue-type"] for each in definitions["queues"]} == {"quorum"}
+    assert {(each["source"], each["destination"]) for each in definitions["bindings"]} == {
         ("skipqueue.foreign", "skipqueue.foreign"),
         *(("skipqueue.back", f"skipqueue.back.{home}") for home in homes),
     }
-    [permission] = shown["permissions"]
+    [permission] = definitions["permissions"]
     assert (permission["user"], permission["configure"], permission["vhost"]) == ("guest", "^$", "/")
-    readable = {each["name"] for each in shown["queues"] if re.search(permission["read"], each["name"])}
+    readable = {each["name"] for each in definitions["queues"] if re.search(permission["read"], each["name"])}
     assert readable == {"pdf", "slow", *own_queues}
     call_command("runrelay", "--show-topology", "--database", "default,other")
-    assert json.loads(capsys.readouterr().out) == shown, "the row stays as it is"
+    assert json.loads(capsys.readouterr().out) == definitions, "the row stays as it is"
 
 
 @uses_database

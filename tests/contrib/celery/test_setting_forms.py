@@ -1,4 +1,4 @@
-"""The setting `CARRIERS`: queues whose jobs Celery's workers run, and not the workers of this package."""
+"""The setting `CARRIERS`, which names the queues whose jobs Celery's workers run instead of this package's workers."""
 
 from typing import Any
 

@@ -32,8 +32,8 @@ def _celery_carries_pdf(settings: Any) -> None:
 
 
 def celery_state() -> CarrierNow:
-    (found,) = carriers_now(STORE)
-    return found
+    (state,) = carriers_now(STORE)
+    return state
 
 
 def test_the_state_of_a_carrier_counts_its_jobs_relays_and_refusals() -> None:
@@ -44,12 +44,12 @@ def test_the_state_of_a_carrier_counts_its_jobs_relays_and_refusals() -> None:
     oldest = make_carried(locked_at=-5 * MINUTE)
     make_carried()
     make_job("running", locked_by=make_worker().pk, locked_at=-60 * MINUTE)
-    found = celery_state()
-    assert (found.name, found.queues, found.window, found.held) == ("celery", ("pdf",), 2_000, 2)
-    assert found.oldest == oldest.locked_at
-    assert 300 <= (found.oldest_seconds or 0) < 330
-    assert (found.relays, found.refused) == (1, 7)
-    assert 5 <= found.heartbeat_age < 35
+    state = celery_state()
+    assert (state.name, state.queues, state.window, state.held) == ("celery", ("pdf",), 2_000, 2)
+    assert state.oldest == oldest.locked_at
+    assert 300 <= (state.oldest_seconds or 0) < 330
+    assert (state.relays, state.refused) == (1, 7)
+    assert 5 <= state.heartbeat_age < 35
 
 
 def test_an_idle_carrier_has_no_oldest_job() -> None:
@@ -72,10 +72,10 @@ def test_the_broker_is_reachable_or_not_only_while_a_relay_is_alive(
 
 def test_a_carrier_without_a_setting_is_listed_while_it_holds_jobs(settings: Any) -> None:
     make_carrier()
-    held = make_carried()
+    carried_job = make_carried()
     settings.SKIPQUEUE = {}
     assert celery_state().held == 1
-    held.delete()
+    carried_job.delete()
     assert carriers_now(STORE) == []
 
 
@@ -116,7 +116,7 @@ def test_only_the_id_of_a_carrier_names_a_carrier(name: str) -> None:
 
 
 def timed() -> None:
-    """A task, once a test registers it."""
+    """A function that a test registers as a task."""
 
 
 def test_a_job_is_overdue_after_its_wait_and_three_times_its_time_limit(registry: Registry) -> None:
@@ -127,9 +127,9 @@ def test_a_job_is_overdue_after_its_wait_and_three_times_its_time_limit(registry
         overdue.add(make_carried(task=task, locked_at=-timedelta(seconds=limit + 1)).pk)
     make_carried(task="unknown", timeout=9_000.0, locked_at=-timedelta(seconds=limits["unknown"] + 1))
     make_job("running", locked_by="w", locked_at=-timedelta(days=1))
-    found = list(overdue_jobs(STORE, carriers_by_name()["celery"]))
-    assert {job_id for job_id, *_ in found} == overdue
-    assert found[0][1] == "unknown", "the longest overdue job comes first"
+    rows = list(overdue_jobs(STORE, carriers_by_name()["celery"]))
+    assert {job_id for job_id, *_ in rows} == overdue
+    assert rows[0][1] == "unknown", "the longest overdue job comes first"
 
 
 def test_clock_time_has_a_date_only_for_another_day() -> None:

@@ -55,7 +55,7 @@ if sys.version_info < (3, 12):
 
 
 def in_any_thread(function: Callable[P, R]) -> Callable[P, R]:
-    """Let a function send queries while an event loop runs: it is called in another thread then."""
+    """Make a function that may send queries while an event loop runs. It then runs in another thread."""
 
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -128,20 +128,20 @@ class RunningBackend(SkipQueueBackend):
 
 def run_all(folder: Path) -> tuple[unittest.TestResult, set[str], set[str]]:
     """Run the tests in `folder/tasks`. Returns the outcome, the names of the tests that ran, and the names left out."""
-    met: set[str] = set()
+    left_out: set[str] = set()
     with _adapted(folder) as modules:
         tests: list[unittest.TestCase] = []
         for module in modules:
-            for test in _flat(unittest.defaultTestLoader.loadTestsFromModule(module)):
+            for test in _tests_in(unittest.defaultTestLoader.loadTestsFromModule(module)):
                 if _name(test) in LEFT_OUT:
-                    met.add(_name(test))
+                    left_out.add(_name(test))
                 else:
                     type(test).databases = {"default"}  # most of Django's tests allow no database
                     tests.append(test)
         ran = {_name(test) for test in tests}
         result = unittest.TestResult()
         unittest.TestSuite(tests).run(result)
-    return result, ran, met
+    return result, ran, left_out
 
 
 @contextmanager
@@ -180,15 +180,19 @@ def _backport_in_django() -> Iterator[None]:
 
 
 def _forget_modules() -> None:
-    ours = ("tasks",) if django.VERSION >= (6, 0) else ("tasks", "django.tasks")
-    for name in [name for name in sys.modules if name.startswith(tuple(f"{one}." for one in ours)) or name in ours]:
+    packages = ("tasks",) if django.VERSION >= (6, 0) else ("tasks", "django.tasks")
+    for name in [
+        name
+        for name in sys.modules
+        if name.startswith(tuple(f"{package}." for package in packages)) or name in packages
+    ]:
         del sys.modules[name]
 
 
-def _flat(suite: unittest.TestSuite) -> Iterator[Any]:
+def _tests_in(suite: unittest.TestSuite) -> Iterator[Any]:
     for test in suite:
         if isinstance(test, unittest.TestSuite):
-            yield from _flat(test)
+            yield from _tests_in(test)
         else:
             yield test
 

@@ -26,13 +26,13 @@ class Unreachable(Exception):
 
 def folder() -> Path:
     """The folder that holds Django's package `tasks`, ready to be put on the path. Raises `Unreachable`."""
-    home = cache() / REQUIREMENT.replace("==", "-").replace("~=", "-")
-    home.mkdir(parents=True, exist_ok=True)
-    with (home / "lock").open("w") as lock:
+    cache_folder = cache() / REQUIREMENT.replace("==", "-").replace("~=", "-")
+    cache_folder.mkdir(parents=True, exist_ok=True)
+    with (cache_folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # only one of several test processes fetches
-        if not (home / "tests").exists():
-            _fetch(home)
-    return home / "tests"
+        if not (cache_folder / "tests").exists():
+            _fetch(cache_folder)
+    return cache_folder / "tests"
 
 
 def cache() -> Path:
@@ -43,16 +43,16 @@ def cache() -> Path:
     return base / "skipqueue-django-tests"
 
 
-def _fetch(home: Path) -> None:
+def _fetch(cache_folder: Path) -> None:
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-input"]
     command += ["--no-deps", "--no-binary", ":all:", "--ignore-requires-python", REQUIREMENT]
-    with tempfile.TemporaryDirectory(dir=home) as scratch:
-        done = subprocess.run([*command, "--dest", scratch], capture_output=True, text=True, timeout=300)
-        found = list(Path(scratch).glob("*.tar.gz"))
-        if done.returncode or not found:
-            reason = (done.stderr.strip() or "it brought no source distribution").splitlines()[-1]
+    with tempfile.TemporaryDirectory(dir=cache_folder) as scratch:
+        process = subprocess.run([*command, "--dest", scratch], capture_output=True, text=True, timeout=300)
+        archives = list(Path(scratch).glob("*.tar.gz"))
+        if process.returncode or not archives:
+            reason = (process.stderr.strip() or "it brought no source distribution").splitlines()[-1]
             raise Unreachable(f"pip download {REQUIREMENT}: {reason}")
-        with tarfile.open(found[0]) as archive:
+        with tarfile.open(archives[0]) as archive:
             members = [member for member in archive if "/tests/tasks/" in member.name]
             archive.extractall(scratch, members, filter="data")
-        (found[0].with_name(found[0].name.removesuffix(".tar.gz")) / "tests").rename(home / "tests")
+        (archives[0].with_name(archives[0].name.removesuffix(".tar.gz")) / "tests").rename(cache_folder / "tests")

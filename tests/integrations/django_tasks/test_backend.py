@@ -62,7 +62,7 @@ def run_attempts(result: Any, *, count: int, worker_id: str = WORKER) -> None:
 
 class TestEnqueue:
     def test_a_generator_is_no_task(self) -> None:
-        """To call a generator function runs none of its code."""
+        """Calling a generator function does not run its body."""
         with pytest.raises(InvalidTask, match="yields, so calling it would run nothing of it"):
             task_backends["default"].validate_task(variant(tasks.add, func=yields_numbers))
 
@@ -130,10 +130,10 @@ class TestEnqueue:
         assert result.args == read(result).args == [{"a": [1, "x"], "2": None}]
 
     def test_a_task_is_validated_again_when_it_is_enqueued(self) -> None:
-        late = tasks.add.using(queue_name="gone")
-        strict = override_settings(TASKS={"default": {"BACKEND": OURS}})
-        with strict, pytest.raises(InvalidTask, match="Queue 'gone' is not valid"):
-            late.enqueue(1)
+        task_of_missing_queue = tasks.add.using(queue_name="gone")
+        strict_settings = override_settings(TASKS={"default": {"BACKEND": OURS}})
+        with strict_settings, pytest.raises(InvalidTask, match="Queue 'gone' is not valid"):
+            task_of_missing_queue.enqueue(1)
         assert not Job.objects.exists()
 
     def test_queues_limit_the_names_and_an_empty_list_does_not(self) -> None:
@@ -228,8 +228,8 @@ class TestResult:
     def test_the_status_of_a_result_for_each_status_of_its_job(self, row: Row) -> None:
         for status in STATUSES:
             with row(status):
-                made = make_job(status, task=ADD, args=[1], result=5 if status == "completed" else None)
-                result = task_backends["default"].get_result(str(made.pk))
+                job = make_job(status, task=ADD, args=[1], result=5 if status == "completed" else None)
+                result = task_backends["default"].get_result(str(job.pk))
                 expected = {
                     "scheduled": "READY",
                     "blocked": "READY",
@@ -239,7 +239,7 @@ class TestResult:
                 }
                 assert result.status == expected.get(status, "FAILED")
                 assert result.is_finished == (status in FINISHED)
-                assert (result.finished_at, result.enqueued_at) == (made.finished_at, made.enqueued_at)
+                assert (result.finished_at, result.enqueued_at) == (job.finished_at, job.enqueued_at)
                 if status == "completed":
                     assert result.return_value == 5
                 else:
@@ -255,13 +255,13 @@ class TestResult:
                     task_backends["default"].get_result(id)
 
     def test_an_id_has_one_spelling(self, row: Row) -> None:
-        for spelling in ("0{}", " {}", "{}\n", "+{}", "{}.0", "{}e0"):
-            with row(spelling=spelling):
+        for template in ("0{}", " {}", "{}\n", "+{}", "{}.0", "{}e0"):
+            with row(template=template):
                 id = tasks.add.enqueue(1).id
                 arabic = id.translate({ord("0") + digit: 0x660 + digit for digit in range(10)})
-                for wrong in (spelling.format(id), arabic):
+                for wrong_id in (template.format(id), arabic):
                     with pytest.raises(TaskResultDoesNotExist):
-                        task_backends["default"].get_result(wrong)
+                        task_backends["default"].get_result(wrong_id)
 
     def test_a_job_of_a_plain_task_has_no_result_of_django(self) -> None:
         row = jobs.add.defer(1)
@@ -270,9 +270,9 @@ class TestResult:
 
     def test_any_alias_of_the_same_database_finds_a_result_with_its_own_alias(self) -> None:
         result = tasks.add.using(backend="mail", queue_name="mail").enqueue(1)
-        found = tasks.add.get_result(result.id)
-        assert found == result
-        assert (found.backend, found.task.backend) == ("mail", "mail")
+        found_result = tasks.add.get_result(result.id)
+        assert found_result == result
+        assert (found_result.backend, found_result.task.backend) == ("mail", "mail")
 
     def test_a_result_of_a_task_that_this_process_does_not_know_can_be_read_but_not_run(self) -> None:
         row = make_job("completed", task="os.system", args=["true"], result=1, metadata={"backend": "default"})
@@ -420,16 +420,20 @@ class TestAttempts:
         result.refresh()
         assert (result.attempts, result.worker_ids, result.errors) == (1, ["new"], [])
 
-    @pytest.mark.parametrize("more", [1, 2])
-    def test_errors_before_a_manual_retry_are_left_out(self, more: int) -> None:
+    @pytest.mark.parametrize("attempt_count", [1, 2])
+    def test_errors_before_a_manual_retry_are_left_out(self, attempt_count: int) -> None:
         result = tasks.fail.enqueue("before")
         Job.objects.update(max_attempts=1)
         run_attempts(result, count=1)
         Job.objects.get().retry()
-        Job.objects.update(max_attempts=more, args=["after"])
-        run_attempts(result, count=more)
+        Job.objects.update(max_attempts=attempt_count, args=["after"])
+        run_attempts(result, count=attempt_count)
         result.refresh()
-        assert (result.status, result.attempts, len(result.errors)) == (TaskResultStatus.FAILED, more, more)
+        assert (result.status, result.attempts, len(result.errors)) == (
+            TaskResultStatus.FAILED,
+            attempt_count,
+            attempt_count,
+        )
         assert all("after" in error.traceback for error in result.errors)
 
     def test_attempts_of_a_job_that_succeeded_after_a_manual_retry(self) -> None:
@@ -490,13 +494,13 @@ class TestOptions:
         backend = {"BACKEND": "django_skipqueue.backend.SkipQueueBackend"}
         brief = backend | {"OPTIONS": {"retention": {"completed": 0, "failed": timedelta(hours=1)}}}
         with override_settings(TASKS={"default": backend, "brief": brief}):
-            kept = tasks.add.enqueue(1, 2)
-            brief_one = tasks.add.using(backend="brief").enqueue(1, 2)
-            assert Job.objects.get(pk=brief_one.id).retention == {"completed": 0.0, "failed": 3600.0}
+            kept_result = tasks.add.enqueue(1, 2)
+            brief_result = tasks.add.using(backend="brief").enqueue(1, 2)
+            assert Job.objects.get(pk=brief_result.id).retention == {"completed": 0.0, "failed": 3600.0}
             run_next("default")
             run_next("default")
             assert store.prune() == {"completed": 1}
-        assert Job.objects.get().pk == int(kept.id)
+        assert Job.objects.get().pk == int(kept_result.id)
 
     def test_a_row_of_an_alias_that_the_settings_no_longer_have_still_runs(self) -> None:
         result = tasks.fail_times.using(backend="mail", queue_name="mail").enqueue(1)
@@ -504,8 +508,8 @@ class TestOptions:
             run_next("mail")
             Job.objects.update(status="queued")
             run_next("mail")
-            found = task_backends["default"].get_result(result.id)
-        assert (found.return_value, found.backend) == (2, "mail")
+            found_result = task_backends["default"].get_result(result.id)
+        assert (found_result.return_value, found_result.backend) == (2, "mail")
 
     def test_the_check_names_each_wrong_option_of_an_alias(self, subtests: pytest.Subtests) -> None:
         cases: list[tuple[dict[str, Any], str]] = [
@@ -625,6 +629,6 @@ def test_the_code_that_enqueues_the_job_again_uses_djangos_enqueue(options: dict
     assert code == f'from tests.integrations.django_tasks.app.tasks import add\n\n{shown}1, b=[{{"x": "y"}}])'
     names: dict[str, Any] = {}
     exec(code.replace("\n\nadd", "\n\nmade = add"), names)
-    made = row_of(names["made"])
+    job_made_by_code = row_of(names["made"])
     for name in ("task", "args", "kwargs", "queue_name", "priority", "metadata"):
-        assert getattr(made, name) == getattr(job, name)
+        assert getattr(job_made_by_code, name) == getattr(job, name)

@@ -23,8 +23,8 @@ def test_tasks_belong_to_a_batch_and_are_its_callbacks() -> None:
         result = tasks.add.enqueue(3)
         assert tasks.add.s(4).defer().batch_id == batch.id
     assert Batch.of(result).id == batch.id  # type: ignore[union-attr]
-    ran = run_jobs()
-    assert [(job.task.rpartition(".")[2], job.result, job.priority) for job in ran] == [
+    finished_jobs = run_jobs()
+    assert [(job.task.rpartition(".")[2], job.result, job.priority) for job in finished_jobs] == [
         ("add", 3, 0),
         ("add", 4, 0),
         ("add", 3, 7),
@@ -37,9 +37,9 @@ def test_tasks_belong_to_a_batch_and_are_its_callbacks() -> None:
 def test_a_result_used_as_a_predecessor_must_be_in_the_database_of_the_new_job() -> None:
     with Batch(database="other") as batch:
         result = tasks.add.using(backend="other").enqueue(1)
-    found = Batch.of(result)
-    assert found is not None
-    assert (found.id, found.database) == (batch.id, "other")
+    found_batch = Batch.of(result)
+    assert found_batch is not None
+    assert (found_batch.id, found_batch.database) == (batch.id, "other")
     with pytest.raises(InvalidOption, match=f"job {result.id} of the database 'other', but the new job is in"):
         tasks.add.s(1).after(result).defer()
 
@@ -48,9 +48,9 @@ def test_a_result_used_as_a_predecessor_must_be_in_the_database_of_the_new_job()
 def test_the_batch_of_a_result_is_looked_up_where_its_job_is() -> None:
     with Batch(database="other", name="elsewhere") as batch:
         result = tasks.batch_name.using(backend="other").enqueue()
-    found = Batch.of(result)
-    assert found is not None
-    assert (found.id, found.database) == (batch.id, "other")
+    found_batch = Batch.of(result)
+    assert found_batch is not None
+    assert (found_batch.id, found_batch.database) == (batch.id, "other")
     run_jobs(database="other")
     result.refresh()
     assert result.return_value == "elsewhere"
@@ -65,10 +65,10 @@ def test_a_call_without_a_required_argument_is_refused_at_once() -> None:
 
 
 def test_task_finished_is_sent_for_a_job_discarded_with_its_predecessor() -> None:
-    seen: list[Any] = []
+    received_results: list[Any] = []
 
     def receive(task_result: Any, **_: Any) -> None:
-        seen.append((task_result.id, task_result.status))
+        received_results.append((task_result.id, task_result.status))
 
     before = tasks.fail.s().defer()
     last = tasks.add.s(1).after(before, on_failure="discard").defer()
@@ -78,18 +78,18 @@ def test_task_finished_is_sent_for_a_job_discarded_with_its_predecessor() -> Non
         run_jobs()
     finally:
         task_finished.disconnect(receive)
-    assert seen == [(str(last.pk), TaskResultStatus.FAILED)]
+    assert received_results == [(str(last.pk), TaskResultStatus.FAILED)]
 
 
 def test_deferring_a_call_of_a_django_task_sends_task_enqueued() -> None:
-    seen: list[Any] = []
+    received_results: list[Any] = []
 
     def receive(task_result: Any, **_: Any) -> None:
-        seen.append(task_result.id)
+        received_results.append(task_result.id)
 
     task_enqueued.connect(receive)
     try:
         job = tasks.add.s(1).defer()
     finally:
         task_enqueued.disconnect(receive)
-    assert seen == [str(job.pk)]
+    assert received_results == [str(job.pk)]

@@ -31,14 +31,14 @@ def signalled_ids() -> Any:
     """The ids of the results that `task_started` and `task_finished` carry."""
     ids: list[str] = []
 
-    def note(task_result: Any, **_: Any) -> None:
+    def receive(task_result: Any, **_: Any) -> None:
         ids.append(task_result.id)
 
     for signal in (task_started, task_finished):
-        signal.connect(note)
+        signal.connect(receive)
     yield ids
     for signal in (task_started, task_finished):
-        signal.disconnect(note)
+        signal.disconnect(receive)
 
 
 @with_options(shard_by="account_id")
@@ -72,9 +72,9 @@ def test_an_id_without_a_database_is_found_and_one_of_an_unknown_database_is_not
     backend = task_backends["default"]
     assert backend.get_result(result.id).id == backend.get_result(f"default:{result.id}").id == f"default:{result.id}"
     assert result.database == "default"
-    for wrong in (f"nowhere:{result.id}", f"default:0{result.id}", f":{result.id}", "default:", f"default:{10**19}"):
+    for wrong_id in (f"nowhere:{result.id}", f"default:0{result.id}", f":{result.id}", "default:", f"default:{10**19}"):
         with pytest.raises(TaskResultDoesNotExist):
-            backend.get_result(wrong)
+            backend.get_result(wrong_id)
     set_placement(DATABASES=("default",))
     with pytest.raises(TaskResultDoesNotExist):
         backend.get_result(f"other:{result.id}")
@@ -85,9 +85,9 @@ def test_a_result_finds_the_batch_of_its_job_and_can_be_a_predecessor(set_placem
     for _ in range(2):
         with Batch() as batch:
             result: Any = tasks.add.enqueue(1)
-        found = Batch.of(result)
-        assert found is not None
-        assert (found.id, found.database) == (batch.id, batch.database)
+        found_batch = Batch.of(result)
+        assert found_batch is not None
+        assert (found_batch.id, found_batch.database) == (batch.id, batch.database)
         call: Any = tasks.add
         after = call.s(2).after(result).defer()
         assert after._state.db == result.database
@@ -103,9 +103,12 @@ def test_shard_by_of_with_options_chooses_the_database(set_placement: Any, regis
         run_after=None,
         takes_context=False,
     )
-    chosen = {number: {task.enqueue(number, each).database for each in range(3)} for number in range(12)}
-    assert {len(aliases) for aliases in chosen.values()} == {1}
-    assert {alias for aliases in chosen.values() for alias in aliases} == set(BOTH)
+    databases_by_account = {
+        account_id: {task.enqueue(account_id, payment_id).database for payment_id in range(3)}
+        for account_id in range(12)
+    }
+    assert {len(aliases) for aliases in databases_by_account.values()} == {1}
+    assert {alias for aliases in databases_by_account.values() for alias in aliases} == set(BOTH)
     assert isinstance(task, Task)
     assert registered(task).named_database is None
 

@@ -35,8 +35,8 @@ def test_results_are_found_by_their_handles() -> None:
 
 
 def test_an_id_without_a_database_is_in_the_default_database() -> None:
-    made = next(result for result in (tasks.add.enqueue(1, 2) for _ in range(2)) if result.id.startswith("default:"))
-    assert tasks.add.get_result(made.id.partition(":")[2]) == made
+    result = next(result for result in (tasks.add.enqueue(1, 2) for _ in range(2)) if result.id.startswith("default:"))
+    assert tasks.add.get_result(result.id.partition(":")[2]) == result
 
 
 @pytest.mark.parametrize("id", ["nowhere:1", "default:", ":1", "default:01", "other:1x", "other:" + "9" * 30])
@@ -61,6 +61,6 @@ def test_a_batch_is_found_by_a_result() -> None:
     for _ in range(2):
         with Batch() as batch:
             result = tasks.add.enqueue(1, 2)
-        found = Batch.of(result)
-        assert found is not None
-        assert (found.id, found.database) == (batch.id, batch.database)
+        found_batch = Batch.of(result)
+        assert found_batch is not None
+        assert (found_batch.id, found_batch.database) == (batch.id, batch.database)

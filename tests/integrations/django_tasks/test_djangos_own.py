@@ -19,8 +19,8 @@ def test_djangos_own_tests_pass_except_those_left_out_for_a_reason() -> None:
 
     result, ran, left_out = run_all(folder)
 
-    troubles = [f"{test}\n{trace}" for test, trace in result.errors + result.failures]
-    assert not troubles, "\n\n".join(troubles)
+    problems = [f"{test}\n{trace}" for test, trace in result.errors + result.failures]
+    assert not problems, "\n\n".join(problems)
     assert not result.skipped
     assert result.testsRun == len(ran)
     assert len(ran) > 65

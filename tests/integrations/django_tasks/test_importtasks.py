@@ -128,8 +128,8 @@ def test_the_placement_chooses_the_database_of_imported_tasks(old_model: Any, se
     for number in range(5):
         add_old_task(old_model, number)
     import_tasks()
-    found = [row.args[0] for alias in ("default", "other") for row in Job.objects.using(alias)]
-    assert sorted(found) == list(range(5))
+    imported_numbers = [row.args[0] for alias in ("default", "other") for row in Job.objects.using(alias)]
+    assert sorted(imported_numbers) == list(range(5))
     assert all(Job.objects.using(alias).exists() for alias in ("default", "other"))
     assert not old_model.objects.exists()
 

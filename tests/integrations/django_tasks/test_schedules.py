@@ -38,23 +38,23 @@ def test_a_schedule_enqueues_a_django_task_as_enqueue_does() -> None:
 
 
 def test_a_job_of_a_schedule_has_the_options_of_the_alias_of_its_task() -> None:
-    mailed = variant(tasks.add, backend="mail", queue_name="mail")
-    registered(mailed).definition = mailed
+    task_for_mail = variant(tasks.add, backend="mail", queue_name="mail")
+    registered(task_for_mail).definition = task_for_mail
     try:
         make_schedule("s", due=1, task=tasks.add.module_path, args=[1])
         fire_all()
     finally:
         registered(tasks.add).definition = tasks.add
-    made = Job.objects.get()
-    assert (made.queue_name, made.max_attempts, made.timeout) == ("mail", 3, 45.0)
-    assert made.metadata["backend"] == "mail"
+    fired_job = Job.objects.get()
+    assert (fired_job.queue_name, fired_job.max_attempts, fired_job.timeout) == ("mail", 3, 45.0)
+    assert fired_job.metadata["backend"] == "mail"
 
 
 def test_wrong_arguments_of_a_schedule_are_reported() -> None:
     with without_entries():
         periodic(timedelta(minutes=5), wrong=1)(tasks.add)
-        found, ((name, problem),) = all_entries()
-    assert found == []
+        found_entries, ((name, problem),) = all_entries()
+    assert found_entries == []
     assert name == tasks.add.module_path
     assert "'wrong'" in problem
 
@@ -62,14 +62,14 @@ def test_wrong_arguments_of_a_schedule_are_reported() -> None:
 def test_a_computed_unique_key_of_a_scheduled_task_is_reported() -> None:
     with without_entries():
         periodic(timedelta(minutes=5), iban="DE1")(tasks.keyed)
-        found, ((_, problem),) = all_entries()
-    assert found == []
+        found_entries, ((_, problem),) = all_entries()
+    assert found_entries == []
     assert "a function as unique_key" in problem
 
 
 def test_the_setting_periodic_can_name_a_django_task() -> None:
-    given = {"s": {"task": tasks.add.module_path, "every": timedelta(minutes=5), "args": [1]}}
-    with without_entries(), override_settings(SKIPQUEUE={"PERIODIC": given}):
+    periodic_setting = {"s": {"task": tasks.add.module_path, "every": timedelta(minutes=5), "args": [1]}}
+    with without_entries(), override_settings(SKIPQUEUE={"PERIODIC": periodic_setting}):
         (entry,), problems = all_entries()
     assert (entry.task, problems) == (tasks.add.module_path, [])
 

@@ -1,4 +1,4 @@
-"""Django's `task_enqueued`, `task_started` and `task_finished`: who sends them, when, and what they cost."""
+"""Django's signals `task_enqueued`, `task_started` and `task_finished`: their senders, times and costs."""
 
 import logging
 import sys
@@ -113,13 +113,13 @@ def test_task_finished_reads_the_job_if_the_relay_lacks_its_arguments(received: 
     run_next()
     Job.objects.update(status="queued")
     attempt = execute(claim())
-    carried = attempt._replace(job=wire.without_large_arguments(attempt.job, 0), outcome=COMPLETED)
-    finish(carried)
+    attempt_without_arguments = attempt._replace(job=wire.without_large_arguments(attempt.job, 0), outcome=COMPLETED)
+    finish(attempt_without_arguments)
     finished = received[-1][1]
     assert (finished.id, finished.status, finished.args) == (result.id, "SUCCESSFUL", ["why"])
     assert received.error is None, "the error of the first attempt is over"
     Job.objects.all().delete()
-    report(carried)
+    report(attempt_without_arguments)
     assert received.names.count("finished") == 1
 
 
@@ -142,11 +142,11 @@ def test_task_finished_is_not_sent_for_a_lost_lease(received: ReceivedSignals) -
 def test_task_finished_is_sent_when_the_worker_of_the_last_attempt_died(received: ReceivedSignals, alias: str) -> None:
     result = tasks.add.using(backend=alias).enqueue(1)
     rows = Job.objects.using(alias)
-    for left in (1, 0):
+    for attempts_left in (1, 0):
         claim(database=alias, worker_id="gone")
         rows.update(max_attempts=2)
         assert Store(alias).recover(worker_ids=["gone"], reason="worker died: signal 9")
-        assert received.names.count("finished") == 1 - left
+        assert received.names.count("finished") == 1 - attempts_left
     assert (received[-1][1].id, received[-1][1].status, received[-1][1].attempts) == (result.id, "FAILED", 2)
     assert "signal 9" in str(received.error)
 
@@ -186,10 +186,10 @@ class TestCost:
         job = claim()
         with (
             caplog.at_level(logging.ERROR, LOGGER),
-            mock.patch("django_skipqueue.integrations.django_tasks.definition.unread") as made,
+            mock.patch("django_skipqueue.integrations.django_tasks.definition.unread") as make_result,
         ):
             finish(execute(job))
-        made.assert_not_called()
+        make_result.assert_not_called()
 
     def test_a_failure_is_logged_with_its_traceback_at_the_level_error(self, caplog: pytest.LogCaptureFixture) -> None:
         tasks.fail.enqueue("why")

@@ -39,8 +39,8 @@ def user() -> User:
 
 def run_and_return(result: Any) -> Any:
     """Run the only job, and return its return value."""
-    (ran,) = run_jobs()
-    assert ran.status == "completed", ran.last_error
+    (finished_job,) = run_jobs()
+    assert finished_job.status == "completed", finished_job.last_error
     result.refresh()
     return result.return_value
 
@@ -60,10 +60,10 @@ def test_a_model_instance_is_fetched_for_the_task_and_for_the_reader_of_its_resu
 ) -> None:
     result: Any = tasks.see_user.enqueue(user, size=Size.SMALL)
     User.objects.update(username="lovelace")
-    found = run_and_return(result)
+    return_value = run_and_return(result)
     reference = {"model": "auth.user", "pk": user.pk, "database": "default"}
     assert received == [([reference], user, Size.SMALL)]
-    assert (received[0][1].username, type(found), found.username) == ("lovelace", User, "lovelace")
+    assert (received[0][1].username, type(return_value), return_value.username) == ("lovelace", User, "lovelace")
     User.objects.all().delete()
     with pytest.raises(RowMissing):
         _ = result.return_value

@@ -47,16 +47,16 @@ def test_a_concurrency_limit_applies_to_django_tasks() -> None:
     for account in ("a", "a", "b"):
         tasks.limited.enqueue(account)
     sweep_gates(Store("default"))
-    found = Job.objects.order_by("id").values_list("status", "limit_key", "capacity")
+    limits = Job.objects.order_by("id").values_list("status", "limit_key", "capacity")
     a, b = (f'limit:{tasks.limited.module_path} account="{account}"' for account in "ab")
-    assert list(found) == [("queued", a, 1), ("blocked", a, 1), ("queued", b, 1)]
+    assert list(limits) == [("queued", a, 1), ("blocked", a, 1), ("queued", b, 1)]
     assert registry.is_limited(tasks.limited.module_path)
 
 
 @pytest.mark.skipif(not tasks.HAS_OPTIONS, reason="@task of Django 6.0 takes no options")
 def test_options_given_to_django_task_override_with_options() -> None:
-    own = variant(tasks.keyed, max_attempts=2, timeout=7.0)
-    own.enqueue("DE1")
+    task_with_own_options = variant(tasks.keyed, max_attempts=2, timeout=7.0)
+    task_with_own_options.enqueue("DE1")
     assert Job.objects.get().max_attempts == 2
 
 
@@ -146,9 +146,9 @@ def test_a_task_may_be_fair_and_its_queue_limited(settings: Any) -> None:
     tasks.fair.enqueue("b")
     tasks.add.enqueue(1, 2)
     keys = Job.objects.order_by("pk").values_list("limit_key", "limit_kind", "capacity")
-    named = f"fair:{Job.objects.order_by('pk')[0].task} tenant="
+    key_prefix = f"fair:{Job.objects.order_by('pk')[0].task} tenant="
     assert list(keys) == [
-        (f'{named}"a"', "fair", 2),
-        (f'{named}"b"', "fair", 2),
+        (f'{key_prefix}"a"', "fair", 2),
+        (f'{key_prefix}"b"', "fair", 2),
         ("queue:default", "concurrency", 3),
     ]

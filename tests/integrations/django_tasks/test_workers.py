@@ -192,31 +192,32 @@ def test_an_alias_in_another_database_needs_a_worker_there(start: Start) -> None
 
 
 def test_manage_py_check_reports_a_wrong_option_of_an_alias(manage: Start) -> None:
-    wrong: dict[str, Any] = {"default": {**TASKS["default"], "OPTIONS": {"max_attemps": 3}}}
-    checked = manage(
-        "check", settings=f"TASKS = {wrong!r}\nINSTALLED_APPS += {['django_tasks'] if LOGGER == 'django_tasks' else []}"
+    wrong_setting: dict[str, Any] = {"default": {**TASKS["default"], "OPTIONS": {"max_attemps": 3}}}
+    process = manage(
+        "check",
+        settings=f"TASKS = {wrong_setting!r}\nINSTALLED_APPS += {['django_tasks'] if LOGGER == 'django_tasks' else []}",
     )
-    assert checked.wait() == 1
-    assert "skipqueue.E007" in checked.log
-    assert "Did you mean 'max_attempts'?" in checked.log
+    assert process.wait() == 1
+    assert "skipqueue.E007" in process.log
+    assert "Did you mean 'max_attempts'?" in process.log
 
 
 def test_a_task_may_be_defined_where_apps_are_still_loading(manage: Start, tmp_path: Any) -> None:
     (tmp_path / "early").mkdir()
     (tmp_path / "early" / "__init__.py").write_text("")
     (tmp_path / "early" / "models.py").write_text(f"from {LOGGER} import task\n\n@task\ndef early(a):\n    return a\n")
-    checked = manage(
+    process = manage(
         "shell",
         "-c",
         "from early.models import early; r = early.enqueue(1); r.refresh(); print(type(early).__name__, r.status)",
         settings=f"import sys\nsys.path.append({str(tmp_path)!r})\nTASKS = {TASKS!r}\nINSTALLED_APPS[:0] = ['early']\n",
     )
-    assert checked.wait() == 0, checked.log
-    assert "SkipQueueTask READY" in checked.log
+    assert process.wait() == 0, process.log
+    assert "SkipQueueTask READY" in process.log
 
 
 @pytest.mark.skipif(LOGGER != "django_tasks", reason="Django has tasks of its own")
 def test_a_missing_backport_is_named_with_the_extra(manage: Start) -> None:
-    checked = manage("check", settings=f"import sys\nsys.modules['django_tasks'] = None\nTASKS = {TASKS!r}\n")
-    assert checked.wait() == 1
-    assert "pip install 'django-skipqueue[tasks]'" in checked.log
+    process = manage("check", settings=f"import sys\nsys.modules['django_tasks'] = None\nTASKS = {TASKS!r}\n")
+    assert process.wait() == 1
+    assert "pip install 'django-skipqueue[tasks]'" in process.log

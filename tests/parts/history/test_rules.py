@@ -1,17 +1,18 @@
 """The rules of the history: what they find, what is usual by the roll-ups, and the texts of the findings."""
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 from django.db.models.functions import Now
 
 from django_skipqueue.console.rules.rule import Finding, Severity
+from django_skipqueue.events.events import JobsRecovered
 from django_skipqueue.models import FailureRollUp, Job, Queue, Worker
 from django_skipqueue.parts.history import rules
-from django_skipqueue.parts.history.rollups import WORKER_DIED
+from django_skipqueue.parts.history.rollups import WORKER_DIED, RollUpTally, roll_up
 from django_skipqueue.values.counting import histogram
-from django_skipqueue.values.records import Cause
+from django_skipqueue.values.records import Cause, RecoveredJob
 
 from ...app.failing import make_failing
 from ...app.rows import DEFAULT, make_job, make_worker
@@ -202,7 +203,7 @@ class TestWorkerDeaths:
         assert finding.severity == "critical", "workers go on dying"
         assert finding.title.startswith("Workers have been dying since ")
         assert finding.title.endswith(f": in every one of 3 deaths {TASK} was running, and 5 running jobs were lost")
-        assert finding.found == "Each job that was lost runs again. Of the last one: worker died: signal 9 (SIGKILL)."
+        assert finding.found == "Each job that was lost runs again. The last error: worker died: signal 9 (SIGKILL)."
         assert "--max-jobs-per-worker" in finding.advice
         assert finding.command == "python manage.py runworker --max-memory-mb 500"
         assert finding.subject == TASK
@@ -214,6 +215,20 @@ class TestWorkerDeaths:
         (finding,) = findings("worker-deaths")
         assert finding.title.endswith(f": in 3 of 4 deaths {TASK} was running, and 12 running jobs were lost")
         assert finding.command == "python manage.py skipqueue status", "nobody knows of what they died"
+
+    def test_a_task_in_two_queues_counts_each_death_once(self) -> None:
+        """The first worker died with a job of each queue, the second worker without a job of the task."""
+        tally, at = RollUpTally(), datetime.now(UTC)
+        lost = RecoveredJob(3, TASK, "mail", 1, "queued", "w:1", at, "{}", at)
+        others = [lost._replace(queue_name="default"), lost._replace(task="shop.jobs.render", locked_by="w:2")]
+        tally.sent(JobsRecovered("default", [lost, *others]))
+        roll_up(DEFAULT, *tally.take())
+        toll = rules.death_toll(DEFAULT)
+        assert toll is not None
+        assert (toll.deaths, {name: of_task.deaths for name, of_task in toll.of_task.items()}) == (
+            2,
+            {TASK: 1, "shop.jobs.render": 1},
+        )
 
     def test_one_death_is_a_warning(self) -> None:
         die({TASK: 3})
@@ -288,7 +303,7 @@ class TestWorkerDeaths:
         assert finding.title.startswith(
             f"5 jobs of {TASK} kill each worker that runs them, jobs {killers[4].pk}, {killers[3].pk}"
         )
-        assert str(last.pk) not in finding.title
+        assert f" {last.pk}," not in finding.title.partition(": since ")[0]
         assert finding.command == f"python manage.py skipqueue show {killers[4].pk}"
 
     def test_deaths_of_eleven_minutes_ago_are_not_reported(self) -> None:
@@ -317,7 +332,7 @@ class TestGrowingQueue:
         assert finding.severity == "warning"
         assert finding.title.startswith("Queue default has been growing since ")
         assert finding.title.endswith(": 9,000 jobs wait, in ten minutes 9,000 came and 1,000 were run")
-        assert "take 1 h 30 min, if no other comes" in finding.found
+        assert "need 1 h 30 min for the jobs that wait, if no other job comes" in finding.found
         assert finding.command == "python manage.py runworker --queues default"
 
     def test_a_growing_queue_that_is_drained_soon_is_not_reported(self) -> None:

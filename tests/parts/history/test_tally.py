@@ -134,9 +134,10 @@ def test_a_death_counts_once_for_all_queues_and_once_for_each_task_that_was_runn
     at = datetime(2027, 1, 15, tzinfo=UTC)
     lost = RecoveredJob(3, "t", "q", 1, "queued", "w:1", at - timedelta(hours=1), "{}", at)
     others = [lost._replace(id=4), lost._replace(id=5, task="u"), lost._replace(id=6, locked_by="w:2")]
-    tally.sent(JobsRecovered("default", [lost, *others]))
+    of_other_queue = [lost._replace(id=7, queue_name="r"), lost._replace(id=8, queue_name="r", locked_by="w:3")]
+    tally.sent(JobsRecovered("default", [lost, *others, *of_other_queue]))
     deaths = {(row["queue_name"], row["task"]): row["deaths"] for row in rows_of(tally, span=60)}
-    assert deaths == {("", ""): 2, ("q", ""): 0, ("q", "t"): 2, ("q", "u"): 1}
+    assert deaths == {("", ""): 3, ("q", ""): 0, ("q", "t"): 2, ("q", "u"): 1, ("r", ""): 0, ("r", "t"): 1}
 
 
 def test_a_job_that_is_due_after_the_time_of_its_claim_has_not_waited() -> None:

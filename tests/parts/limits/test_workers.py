@@ -56,13 +56,13 @@ class PermitWitness:
 
 
 @contextmanager
-def reading_repeatedly(witness: Any, *, pause: float = 0.0) -> Iterator[None]:
-    """While the block runs, a thread calls `witness.read` again and again."""
+def reading_repeatedly(witness: Any) -> Iterator[None]:
+    """While the block runs, a thread calls `witness.read` again and again, with pauses that leave others the time."""
     is_over = threading.Event()
 
     def read_until_over() -> None:
         with connect() as session:
-            while not is_over.wait(pause):
+            while not is_over.wait(0.002):
                 witness.read(session)
 
     thread = threading.Thread(target=read_until_over, daemon=True)

@@ -87,7 +87,7 @@ class TokenWitness:
 def no_key_exceeds_its_rate() -> Iterator[TokenWitness]:
     """Fail if a key exceeds its rate at any moment while the block runs."""
     witness = TokenWitness()
-    with reading_repeatedly(witness, pause=0.002):
+    with reading_repeatedly(witness):
         yield witness
     witness.assert_no_rate_was_exceeded()
 

@@ -403,7 +403,7 @@ def test_the_sweep_finds_a_key_that_a_dead_process_has_left(unused_gate: RateGat
     make_job("blocked", rate_key="k", rate_interval=60.0, rate_burst=1)
     assert unused_gate.next_due(store) == 0.0
     assert unused_gate.admit(store, limit=100).by_queue == {"default": 1}
-    assert not unused_gate.admit(store, limit=100).goes_on
+    assert not unused_gate.admit(store, limit=100).has_changed_jobs
 
 
 def test_the_sweep_goes_through_all_keys(unused_gate: RateGate) -> None:

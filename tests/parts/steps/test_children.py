@@ -224,6 +224,72 @@ def test_a_child_is_kept_until_its_result_is_recorded(settings: Any) -> None:
     assert not JobChild.objects.exists()
 
 
+def test_a_parent_that_is_retried_before_its_retried_child_has_ended_waits_for_it() -> None:
+    made = parent.defer([-1])
+    run_jobs()
+    assert again(made).status == "failed"
+    retried = Job.objects.filter(task="steps.double")
+    retried.update(args=[4])
+    assert made.retry()
+    assert retried.retry() == 1
+    [claimed] = Job.objects.claim(queue_names=["default"], worker_id="w")
+    assert claimed.pk == made.pk
+    run(claimed)
+    assert (again(made).status, made.gate) == ("blocked", "held")
+    run_jobs(include_scheduled=True)
+    assert (again(made).status, made.result) == ("completed", [8])
+    assert not Dependency.objects.exists()
+
+
+@job(takes_context=True, name="steps.itself", unique_key="steps-itself")
+def itself(context: JobContext) -> None:
+    context.run("again", itself.s())
+
+
+def test_a_job_that_would_wait_for_itself_is_an_error() -> None:
+    itself.defer()
+    with pytest.raises(InvalidOption, match="would wait for its own job"):
+        run_jobs(raise_errors=True)
+    assert not JobChild.objects.exists()
+
+
+@job(name="steps.shared", unique_key="steps-shared")
+def shared() -> int:
+    return 7
+
+
+@job(takes_context=True, name="steps.twice_the_same_child")
+def twice_the_same_child(context: JobContext) -> Any:
+    return context.run_all("both", [shared.s(), shared.s()])
+
+
+def test_two_calls_with_one_unique_key_are_one_child() -> None:
+    made = twice_the_same_child.defer()
+    run_jobs()
+    assert (again(made).status, made.result) == ("completed", [7, 7])
+    assert Job.objects.filter(task="steps.shared").count() == 1
+
+
+@job(takes_context=True, name="steps.prunes")
+def prunes(context: JobContext) -> None:
+    context.run("child", double.s(1))
+
+
+def test_a_parent_that_is_pruned_while_its_child_runs_leaves_nothing(settings: Any) -> None:
+    settings.SKIPQUEUE = {"RETENTION": {"discarded": 0, "completed": 0}}
+    made = prunes.defer()
+    [claimed] = Job.objects.claim(queue_names=["default"], worker_id="w")
+    run(claimed)
+    [begun] = Job.objects.claim(queue_names=["default"], worker_id="w")
+    assert made.cancel()
+    assert store.prune() == {"discarded": 1}
+    run(begun)
+    store.admit()
+    assert store.prune() == {"completed": 1}
+    for model in (Job, JobStep, JobChild, Dependency):
+        assert not model._base_manager.exists(), model
+
+
 def test_a_child_that_was_deleted_counts_as_failed() -> None:
     made = parent.defer([1])
     [claimed] = Job.objects.claim(queue_names=["default"], worker_id="w")
@@ -271,7 +337,7 @@ def test_ten_thousand_children_in_one_call() -> None:
     run(claimed)
     assert Job.objects.filter(task="steps.double", status="queued").count() == 10_000
     Job.objects.filter(task="steps.double").update(status="completed", result=1, finished_at=made.enqueued_at, lease=1)
-    while store.admit().goes_on:
+    while store.admit().has_changed_jobs:
         pass
     run_jobs()
     assert again(made).result == 10_000

@@ -8,9 +8,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from django.contrib.auth.models import User
-from django.db import connection
-from django.test.utils import CaptureQueriesContext
+from django.contrib.auth.models import Group, User
+from django.db import connection, models, transaction
+from django.test.utils import CaptureQueriesContext, isolate_apps
 
 from django_skipqueue import JobContext, job
 from django_skipqueue.exceptions import InvalidOption, LeaseLost
@@ -140,6 +140,96 @@ def test_another_unique_field() -> None:
     by_name.defer()
     run_jobs(include_scheduled=True)
     assert calls == ["a", "failed", "b", "c"]
+
+
+@job(takes_context=True, name="steps.joined")
+def joined(context: JobContext) -> None:
+    context.each(
+        "all", User.objects.filter(groups__name__startswith="g"), lambda user: calls.append(user.username), atomic=True
+    )
+
+
+def test_a_row_that_a_join_returns_twice_is_one_item() -> None:
+    groups = [Group.objects.create(name=name) for name in ("g1", "g2")]
+    for name in "ab":
+        User.objects.create(username=name).groups.set(groups)
+    joined.defer()
+    run_jobs()
+    assert calls == ["a", "b"]
+
+
+@isolate_apps("tests.app")
+def test_a_relation_is_read_in_the_order_of_its_column() -> None:
+    class Owner(models.Model):  # noqa: DJ008
+        class Meta:
+            app_label = "app"
+            ordering = ("-id",)
+
+    class Owned(models.Model):  # noqa: DJ008
+        owner = models.OneToOneField(Owner, models.CASCADE)
+
+        class Meta:
+            app_label = "app"
+
+    with connection.schema_editor() as editor:
+        editor.create_model(Owner)
+        editor.create_model(Owned)
+    try:
+        ids = [Owned._base_manager.create(owner=Owner._base_manager.create()).owner.pk for _ in range(3)]
+        read = [key for key, _ in each.source_of("all", Owned._base_manager.all(), "owner")(str(ids[0]))]
+        assert read == [str(id) for id in ids[1:]]
+    finally:
+        with connection.schema_editor() as editor:
+            editor.delete_model(Owned)
+            editor.delete_model(Owner)
+
+
+@job(takes_context=True, name="steps.deletes")
+def deletes(context: JobContext) -> None:
+    for row in context.each("all", Ledger.objects.all()):
+        calls.append(row.entry)
+        Ledger.objects.filter(entry__in=[row.entry, str(int(row.entry) + 2)]).delete()
+        if len(calls) in (1, 3):
+            raise ValueError
+
+
+def test_rows_that_are_deleted_within_the_loop_do_not_stop_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(each, "CHUNK", 2)
+    fill(6)
+    made = deletes.defer()
+    run_jobs(include_scheduled=True)
+    assert again(made).status == "completed"
+    assert calls == ["0", "1", "3", "4"]  # 3 was deleted after its chunk was read
+
+
+@job(takes_context=True, name="steps.loops_in_transaction")
+def loops_in_transaction(context: JobContext, kind: str) -> None:
+    with transaction.atomic():
+        if kind == "for":
+            for row in context.each("all", Ledger.objects.filter(worker="")):
+                bonus(row)
+        else:
+            context.each("all", Ledger.objects.filter(worker=""), bonus, atomic=kind == "atomic")
+        if "failed" not in calls:
+            calls.append("failed")
+            raise ValueError
+
+
+@pytest.mark.parametrize("kind", ["for", "function"])
+def test_a_loop_that_may_be_rolled_back_is_refused(kind: str) -> None:
+    fill(1)
+    loops_in_transaction.defer(kind)
+    with pytest.raises(InvalidOption, match="keeps its place even if"):
+        run_jobs(raise_errors=True)
+
+
+def test_an_atomic_loop_may_be_part_of_a_transaction() -> None:
+    ids = fill(2)
+    made = loops_in_transaction.defer("atomic")
+    run_jobs(include_scheduled=True)
+    assert again(made).status == "completed"
+    written = Counter(Ledger.objects.filter(worker="bonus").values_list("entry", flat=True))
+    assert written == {f"bonus {id}": 1 for id in ids}
 
 
 REFUSED: dict[str, tuple[Callable[[], Any], dict[str, Any], str]] = {

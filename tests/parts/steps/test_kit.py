@@ -75,6 +75,14 @@ class TestTheKit(TestCase):
         assert ran.status == "completed"
         assert sorted(WRITTEN.values_list("entry", flat=True)) == ["charged", f"mailed {ran.result}"]
 
+    def test_a_crash_after_a_loop(self) -> None:
+        looping.defer()
+        with crash_after("all"):
+            run_jobs(include_scheduled=True)
+        run_jobs(include_scheduled=True)
+        assert Job.objects.get().status == "completed"
+        assert list(WRITTEN.order_by("pk").values_list("entry", flat=True)) == ["item 0", "item 1", "after"]
+
     def test_a_crash_in_each_attempt(self) -> None:
         order.defer()
         with crash_after("mail", times=2):
@@ -95,6 +103,15 @@ class TestTheKit(TestCase):
         in_transaction.defer()
         with pytest.raises(InvalidOption, match="would roll back the transaction"):
             run_jobs(raise_errors=True)
+
+
+@job(takes_context=True, name="kit.looping")
+def looping(context: JobContext) -> None:
+    for number in context.each("all", range(2)):
+        if number and context.attempt == 1:
+            raise ValueError
+        WRITTEN.create(entry=f"item {number}")
+    WRITTEN.create(entry="after")
 
 
 @job(takes_context=True, name="kit.in_transaction")

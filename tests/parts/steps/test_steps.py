@@ -16,6 +16,7 @@ from django_skipqueue.queue.store import Store
 from django_skipqueue.testing import run_jobs
 
 from ...app.models import Ledger
+from ...app.sessions import connect
 from ...app.waiting import wait_until
 from ...harness.processes import ManagePy
 
@@ -247,7 +248,62 @@ def test_a_step_in_a_transaction_of_the_task_is_part_of_it() -> None:
     assert entries() == {"kept": 1}
 
 
+def test_a_job_whose_row_is_gone_records_nothing() -> None:
+    gone.defer()
+    with pytest.raises(LeaseLost):
+        run_jobs(raise_errors=True)
+    assert not JobStep.objects.exists()
+    assert not Ledger.objects.exists()
+
+
+@job(takes_context=True, name="steps.gone")
+def gone(context: JobContext) -> None:
+    def write_and_go() -> None:
+        write("gone")
+        with connect() as other:
+            other.execute("DELETE FROM skipqueue_job WHERE id = %s", [context.job_id])
+
+    context.step("write", write_and_go, atomic=True)
+
+
+@job(takes_context=True, name="steps.defers")
+def defers(context: JobContext) -> None:
+    def defer_and_fail() -> None:
+        in_transaction.defer()
+        note("deferred")
+        if calls.count("deferred") < 2:
+            raise ValueError
+
+    context.step("defer", defer_and_fail, atomic=True)
+
+
+def test_the_jobs_that_an_atomic_step_defers_are_part_of_it() -> None:
+    calls.append("failed")
+    defers.defer()
+    run_jobs(include_scheduled=True)
+    assert calls.count("deferred") == 2
+    assert Job.objects.filter(task="steps.in_transaction").count() == 1
+
+
 # The attempts
+
+
+@job(takes_context=True, name="steps.rolled_back", max_attempts=3)
+def rolled_back(context: JobContext) -> None:
+    with transaction.atomic():
+        context.step("a", note, "a")
+        raise ValueError
+
+
+def test_a_record_that_is_rolled_back_resets_no_count_of_attempts() -> None:
+    made = run_one(rolled_back.defer(), include_scheduled=True)
+    assert (made.status, made.attempts, calls) == ("failed", 3, ["a"] * 3)
+
+
+@pytest.mark.parametrize("name", ["not JSON", "not of the annotation"])
+def test_a_step_whose_result_cannot_be_kept_is_not_called_again(name: str) -> None:
+    made = run_one(misuse.defer(name), include_scheduled=True)
+    assert (made.status, made.attempts, calls) == ("failed", 1, ["called"])
 
 
 @job(takes_context=True, name="steps.fails_at_each", max_attempts=3)

@@ -279,6 +279,27 @@ def test_a_timeout_that_nobody_catches_fails_the_job_and_a_retry_takes_what_came
     assert (again(made).status, made.result) == ("completed", "late")
 
 
+@job(takes_context=True, name="steps.goes_on_without", max_attempts=1)
+def goes_on_without(context: JobContext) -> None:
+    try:
+        calls.append(context.wait("approved", timeout=0))
+    except SignalTimeout:
+        calls.append("without")
+    context.step("mail", note, "mail")
+    if calls.count("mail") < 2:
+        raise ValueError
+
+
+def test_a_timeout_that_the_task_has_caught_stays_when_a_later_step_is_retried() -> None:
+    made = goes_on_without.defer()
+    run_jobs()
+    assert again(made).status == "failed"
+    assert made.retry_from("mail")
+    assert made.signal("approved", "late")
+    run_jobs()
+    assert (again(made).status, calls) == ("completed", ["without", "mail", "without", "mail"])
+
+
 # What else happens to a job that waits
 
 

@@ -79,45 +79,49 @@ def run_job(transactional_db: None) -> Callable[..., tuple[Job, Attempt]]:
 Run = Callable[..., tuple[Job, Attempt]]
 
 
-def was_committed_with_its_ledger_row(done: Job) -> bool:
+def was_committed_with_its_ledger_row(job_run: Job) -> bool:
     """Whether the only row of the ledger and the job's row were written by one transaction."""
     with connection.cursor() as cursor:
-        cursor.execute(IN_ONE_TRANSACTION, [done.pk])
+        cursor.execute(IN_ONE_TRANSACTION, [job_run.pk])
         return bool(cursor.fetchone()[0])
 
 
 def test_an_atomic_task_and_its_outcome_are_committed_in_one_transaction(run_job: Run) -> None:
-    done, attempt = run_job(atomic_write, "once")
-    assert (done.status, done.result, attempt.is_written) == ("completed", "once", True)
-    assert was_committed_with_its_ledger_row(done)
+    finished_job, attempt = run_job(atomic_write, "once")
+    assert (finished_job.status, finished_job.result, attempt.is_written) == ("completed", "once", True)
+    assert was_committed_with_its_ledger_row(finished_job)
 
 
 def test_what_an_atomic_task_wrote_is_rolled_back_when_it_fails(run_job: Run) -> None:
-    done, attempt = run_job(atomic_write, "once", fails=True)
-    assert (done.status, done.last_error, attempt.is_written) == ("failed", "ValueError: as asked", False)
+    finished_job, attempt = run_job(atomic_write, "once", fails=True)
+    assert (finished_job.status, finished_job.last_error, attempt.is_written) == (
+        "failed",
+        "ValueError: as asked",
+        False,
+    )
     assert not Ledger.objects.exists()
 
 
 @pytest.mark.parametrize("how", ["set_rollback", "statement", "close"])
 def test_an_atomic_task_that_breaks_its_transaction_fails(run_job: Run, how: str) -> None:
-    done, _ = run_job(atomic_breaks, how)
-    assert done.status == "failed"
+    finished_job, _ = run_job(atomic_breaks, how)
+    assert finished_job.status == "failed"
     assert not Ledger.objects.exists()
 
 
 def test_an_atomic_task_with_an_unstorable_result_is_rolled_back(run_job: Run) -> None:
-    done, _ = run_job(atomic_returns, "set")
-    assert done.status == "failed"
-    assert "UnstorableResult" in done.last_error
+    finished_job, _ = run_job(atomic_returns, "set")
+    assert finished_job.status == "failed"
+    assert "UnstorableResult" in finished_job.last_error
     assert not Ledger.objects.exists()
 
 
 def test_an_atomic_task_that_leaves_a_transaction_open_fails_and_is_rolled_back(worker_thread: Start) -> None:
-    left = atomic_leaves_block.using(max_attempts=1).defer()
+    job_with_open_block = atomic_leaves_block.using(max_attempts=1).defer()
     worker_thread()
     wait_for_statuses(failed=1)
-    left.refresh_from_db()
-    assert left.last_error == (
+    job_with_open_block.refresh_from_db()
+    assert job_with_open_block.last_error == (
         "TransactionManagementError: The task left a transaction open, so nothing of it is committed."
     )
     assert not Ledger.objects.exists()
@@ -126,7 +130,7 @@ def test_an_atomic_task_that_leaves_a_transaction_open_fails_and_is_rolled_back(
 def test_an_atomic_task_that_has_lost_its_lease_is_rolled_back(
     worker_thread: Start, gates: Any, record_signal: RecordSignal
 ) -> None:
-    lost = record_signal(lease_lost)
+    lost_leases = record_signal(lease_lost)
     running = atomic_gate.defer("lost")
     worker_thread()
     wait_until(lambda: gates["lost"].inside)
@@ -135,7 +139,7 @@ def test_an_atomic_task_that_has_lost_its_lease_is_rolled_back(
         assert store.recover(worker_ids=[worker_id])
         Job.objects.filter(pk=running.pk).update(queue_name="elsewhere")
     gates["lost"].open()
-    [event] = wait_until(lambda: lost)
+    [event] = wait_until(lambda: lost_leases)
     assert not Ledger.objects.exists()
     running.refresh_from_db()
     assert running.status == "queued"
@@ -157,22 +161,22 @@ def test_an_outcome_is_written_once_although_the_answer_to_its_commit_was_lost(
 ) -> None:
     wrapper: Any = DatabaseWrapper
     commit = wrapper._commit
-    cut: list[bool] = []
+    cut_commits: list[bool] = []
 
     def commit_and_cut(self: Any) -> None:
         commit(self)
-        if threading.current_thread().name.startswith("skipqueue-") and not cut:
-            cut.append(True)
+        if threading.current_thread().name.startswith("skipqueue-") and not cut_commits:
+            cut_commits.append(True)
             raise OperationalError("the answer was lost")
 
     monkeypatch.setattr(DatabaseWrapper, "_commit", commit_and_cut)
     completed = record_signal(job_completed)
-    done = atomic_write.defer("once")
+    finished_job = atomic_write.defer("once")
     worker_thread()
     [event] = wait_until(lambda: completed)
     assert event["attempt"].outcome.status == "completed"
-    done.refresh_from_db()
-    assert (done.status, done.result, done.errors) == ("completed", "once", [])
+    finished_job.refresh_from_db()
+    assert (finished_job.status, finished_job.result, finished_job.errors) == ("completed", "once", [])
     assert Ledger.objects.count() == 1
 
 
@@ -180,8 +184,8 @@ def test_a_hook_that_raises_after_the_commit_leaves_the_job_completed(
     run_job: Run, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.ERROR):
-        done, attempt = run_job(atomic_hook_raises)
-    assert (done.status, attempt.is_written) == ("completed", True)
+        finished_job, attempt = run_job(atomic_hook_raises)
+    assert (finished_job.status, attempt.is_written) == ("completed", True)
     assert "raised after completion" in caplog.text
     assert 'error="ValueError: in the hook' in caplog.text
 
@@ -233,7 +237,7 @@ def _slow_commit(transactional_db: None) -> Iterator[None]:
 def test_a_job_whose_slow_commit_succeeds_is_completed_although_it_was_given_up(
     worker_thread: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The worker has given the attempt up, and wants to write its failure. The commit comes before."""
+    """The worker has given up the attempt, and is about to write its failure. The task's commit comes first."""
     monkeypatch.setattr(running_attempt, "STUCK_AFTER", 0.05)
     atomic_write.using(timeout=1.5, max_attempts=1).defer("slow")
     assert worker_thread(concurrency=1).wait() == EXIT_STUCK
@@ -248,19 +252,19 @@ def test_a_commit_is_not_interrupted_by_the_time_limit_and_its_hooks_are_called(
 ) -> None:
     events: list[str] = []
 
-    def note(signal: Any, **_: Any) -> None:
+    def record_event(signal: Any, **_: Any) -> None:
         events.append("completed" if signal is job_completed else "lost")
 
     hooked.clear()
     for signal in (job_completed, lease_lost):
-        signal.connect(note)
+        signal.connect(record_event)
     try:
         task.using(timeout=1.5, max_attempts=1, priority=1).defer("slow")
         jobs.noop.defer()
         assert worker_thread(drain=True, concurrency=1).wait() == EXIT_CLEAN
     finally:
         for signal in (job_completed, lease_lost):
-            signal.disconnect(note)
+            signal.disconnect(record_event)
     assert statuses() == {"completed": 2}
     assert (hooked, events) == (["slow"], ["completed", "completed"])
 
@@ -268,18 +272,18 @@ def test_a_commit_is_not_interrupted_by_the_time_limit_and_its_hooks_are_called(
 def test_no_interruption_comes_between_a_commit_and_its_first_hook(
     worker_thread: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Django would then call no hook, neither the project's nor the hook that notes the commit."""
+    """Otherwise Django would not call the hooks: those of the project, and the hook that records the commit."""
     wrapper: Any = DatabaseWrapper
     set_autocommit = wrapper._set_autocommit
 
-    def set_it_slowly(self: Any, autocommit: bool) -> None:
+    def set_autocommit_slowly(self: Any, autocommit: bool) -> None:
         if autocommit and self.run_on_commit:
             until = time.monotonic() + 3
             while time.monotonic() < until:
                 time.sleep(0.005)
         set_autocommit(self, autocommit)
 
-    monkeypatch.setattr(DatabaseWrapper, "_set_autocommit", set_it_slowly)
+    monkeypatch.setattr(DatabaseWrapper, "_set_autocommit", set_autocommit_slowly)
     hooked.clear()
     atomic_write_and_hook.using(timeout=1.5, max_attempts=1).defer("slow")
     assert worker_thread(drain=True).wait() == EXIT_CLEAN
@@ -290,30 +294,30 @@ def test_an_atomic_task_that_catches_its_timeout_is_rolled_back_all_the_same(
     worker_thread: Start, gates: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(running_attempt, "STUCK_AFTER", 60.0)
-    late = atomic_gets_over_its_timeout.defer("g")
+    late_job = atomic_gets_over_its_timeout.defer("g")
     worker = worker_thread()
     wait_until(lambda: worker.worker.pool.executor.interrupter.interrupted_at < float("inf"))
     gates["g"].open()
     wait_for_statuses(failed=1)
-    late.refresh_from_db()
-    assert late.last_error == "JobTimeout: timed out after 0.1 s"
+    late_job.refresh_from_db()
+    assert late_job.last_error == "JobTimeout: timed out after 0.1 s"
     assert not Ledger.objects.exists()
 
 
 def test_after_complete_is_rolled_back_to_a_savepoint_the_time_limit_still_counts(worker_thread: Start) -> None:
-    late = completes_in_a_savepoint_and_stays.defer()
+    late_job = completes_in_a_savepoint_and_stays.defer()
     worker_thread()
     wait_for_statuses(failed=1)
-    late.refresh_from_db()
-    assert late.last_error == "JobTimeout: timed out after 0.2 s"
+    late_job.refresh_from_db()
+    assert late_job.last_error == "JobTimeout: timed out after 0.2 s"
 
 
 def test_an_atomic_task_that_takes_too_long_is_rolled_back(worker_thread: Start) -> None:
-    late = atomic_timeout.defer()
+    late_job = atomic_timeout.defer()
     worker_thread()
     wait_for_statuses(failed=1)
-    late.refresh_from_db()
-    assert late.last_error == "JobTimeout: timed out after 0.1 s"
+    late_job.refresh_from_db()
+    assert late_job.last_error == "JobTimeout: timed out after 0.1 s"
     assert not Ledger.objects.exists()
 
 
@@ -326,7 +330,10 @@ def test_a_coroutine_function_cannot_be_an_atomic_task(registry: Any) -> None:
 def test_run_jobs_runs_atomic_tasks_within_a_test_with_a_transaction() -> None:
     atomic_write.defer("once")
     completes_itself.defer("twice")
-    assert [(done.status, done.result) for done in run_jobs()] == [("completed", "once"), ("completed", "by hand")]
+    assert [(finished_job.status, finished_job.result) for finished_job in run_jobs()] == [
+        ("completed", "once"),
+        ("completed", "by hand"),
+    ]
     assert Ledger.objects.count() == 2
 
 
@@ -334,43 +341,43 @@ def test_run_jobs_runs_atomic_tasks_within_a_test_with_a_transaction() -> None:
 
 
 def test_complete_commits_the_job_with_what_the_task_wrote(run_job: Run) -> None:
-    done, attempt = run_job(completes_itself, "once")
-    assert (done.status, done.result, attempt.is_written) == ("completed", "by hand", True)
-    assert was_committed_with_its_ledger_row(done)
+    finished_job, attempt = run_job(completes_itself, "once")
+    assert (finished_job.status, finished_job.result, attempt.is_written) == ("completed", "by hand", True)
+    assert was_committed_with_its_ledger_row(finished_job)
 
 
 def test_a_task_that_raises_after_it_completed_its_job_changes_nothing(
     run_job: Run, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.ERROR):
-        done, _ = run_job(completes_itself, "once", then="raise")
-    assert (done.status, done.result, done.errors) == ("completed", "by hand", [])
+        finished_job, _ = run_job(completes_itself, "once", then="raise")
+    assert (finished_job.status, finished_job.result, finished_job.errors) == ("completed", "by hand", [])
     assert "raised after completion" in caplog.text
     assert 'error="ValueError: afterwards' in caplog.text
 
 
 def test_a_complete_that_is_rolled_back_does_not_count(run_job: Run) -> None:
-    done, attempt = run_job(completes_itself, "once", then="roll back")
-    assert (done.status, done.result, attempt.is_written) == ("completed", "returned", False)
+    finished_job, attempt = run_job(completes_itself, "once", then="roll back")
+    assert (finished_job.status, finished_job.result, attempt.is_written) == ("completed", "returned", False)
     assert not Ledger.objects.exists()
 
 
 def test_complete_under_a_lost_lease_raises(run_job: Run) -> None:
-    done, attempt = run_job(completes_itself, "once", then="lose before")
+    finished_job, attempt = run_job(completes_itself, "once", then="lose before")
     assert attempt.outcome.error is not None
     assert attempt.outcome.error["exception"] == f"{LeaseLost.__module__}.LeaseLost"
-    assert done.status == "queued"
+    assert finished_job.status == "queued"
     assert not Ledger.objects.exists()
 
 
 def test_complete_outside_of_a_transaction_is_refused(run_job: Run) -> None:
-    done, _ = run_job(completes_itself, "once", then="without a block")
-    assert done.last_error.startswith("CannotComplete: complete() must share a transaction")
+    finished_job, _ = run_job(completes_itself, "once", then="without a block")
+    assert finished_job.last_error.startswith("CannotComplete: complete() must share a transaction")
 
 
 def test_complete_in_an_atomic_task_is_refused(run_job: Run) -> None:
-    done, _ = run_job(atomic_completes_itself)
-    assert done.last_error.startswith("CannotComplete: The task is atomic")
+    finished_job, _ = run_job(atomic_completes_itself)
+    assert finished_job.last_error.startswith("CannotComplete: The task is atomic")
 
 
 @pytest.mark.django_db
@@ -381,15 +388,15 @@ def test_complete_on_a_context_that_no_worker_made_is_refused() -> None:
 
 
 def test_a_coroutine_may_complete_its_job_in_a_thread(worker_thread: Start) -> None:
-    done = acompletes_itself.defer()
+    finished_job = acompletes_itself.defer()
     worker_thread(max_jobs=1).wait()
-    done.refresh_from_db()
-    assert (done.status, done.result) == ("completed", "from a coroutine")
+    finished_job.refresh_from_db()
+    assert (finished_job.status, finished_job.result) == ("completed", "from a coroutine")
 
 
 def test_a_task_that_a_killed_worker_left_has_its_effect_once(runworker: Callable[..., ManagePy]) -> None:
-    done = atomic_dies_once.defer()
+    finished_job = atomic_dies_once.defer()
     runworker()
     wait_for_statuses(completed=1)
-    done.refresh_from_db()
-    assert (done.attempts, Ledger.objects.count()) == (2, 1)
+    finished_job.refresh_from_db()
+    assert (finished_job.attempts, Ledger.objects.count()) == (2, 1)

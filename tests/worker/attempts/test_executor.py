@@ -1,4 +1,4 @@
-"""`Executor`: whatever a task does, it returns an attempt with an outcome. No test here uses a table."""
+"""`Executor`: whatever a task does, the executor returns an attempt with an outcome. The tests use no database."""
 
 import asyncio
 import contextvars
@@ -124,16 +124,16 @@ def test_an_exception_in_the_last_attempt_fails_the_job(execute_def_or_async: Ca
 
 
 def test_a_task_with_takes_context_gets_the_context_of_its_job(execute: Execute, registry: Registry) -> None:
-    seen: list[JobContext] = []
+    contexts: list[JobContext] = []
 
     def keep_context(context: JobContext, word: str) -> str:
-        seen.append(context)
+        contexts.append(context)
         return word
 
     _register(registry, keep_context, takes_context=True)
     attempt = execute(make_claimed("keep_context", "hi", attempt=2, max_attempts=2, queue_name="q"))
     assert attempt.outcome.result == '"hi"'
-    (context,) = seen
+    (context,) = contexts
     assert (context.job_id, context.attempt, context.max_attempts) == (7, 2, 2)
     assert (context.queue_name, context.worker, context.database) == ("q", "host/1", "default")
     assert context.is_last_attempt
@@ -190,7 +190,7 @@ def test_an_exception_whose_str_raises_system_exit_only_fails_the_attempt(execut
 
 
 def test_the_next_task_does_not_see_the_decimal_context_of_the_last_one(execute: Execute, registry: Registry) -> None:
-    decimal.getcontext()  # where a thread has one already, a copy of its variables would share it
+    decimal.getcontext()  # creates the context in this thread, which a mere copy of its variables would share
 
     def set_precision() -> int:
         before = decimal.getcontext().prec
@@ -350,7 +350,7 @@ def test_a_job_of_an_unregistered_task_fails_after_the_grace_with_a_hint(execute
 
 @pytest.fixture
 def started() -> Iterator[list[dict[str, Any]]]:
-    """What a receiver of `job_started` gets for the task `add`."""
+    """The arguments that a receiver of `job_started` gets for the task `add`."""
     events: list[dict[str, Any]] = []
 
     def receive(**event: Any) -> None:
@@ -392,17 +392,17 @@ def _register(registry: Registry, function: Callable[..., Any], **options: Any) 
 
 
 def test_an_attempt_whose_coroutine_is_closed_early_has_no_outcome(executor: Executor) -> None:
-    ended: list[Attempt] = []
+    attempts: list[Attempt] = []
 
     async def execute() -> None:
-        ended.append(await executor.execute_async(RunningAttempt(make_claimed(f"{APP}.aslow", 60))))
+        attempts.append(await executor.execute_async(RunningAttempt(make_claimed(f"{APP}.aslow", 60))))
 
     loop, attempt = asyncio.new_event_loop(), execute()
     task = loop.create_task(attempt, context=contextvars.Context())
     while not executor.interrupter.attempts:
         loop.run_until_complete(asyncio.sleep(0))
     attempt.close()
-    assert not ended
+    assert not attempts
     assert not executor.interrupter.attempts
     task.cancel()
     with pytest.raises(RuntimeError, match="already awaited"):

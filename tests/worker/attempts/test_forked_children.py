@@ -1,4 +1,4 @@
-"""A process that a task forks is no worker: it ends as any process does, and runs no other job."""
+"""A process that a task forks does not act as a worker: it ends like any other process, and runs no other job."""
 
 import os
 import signal
@@ -134,7 +134,7 @@ def test_a_child_process_of_a_task_can_be_terminated(runworker: Run, task: str, 
 
 @pytest.mark.parametrize("task", ["forks", "forks_in_a_transaction", "forks_in_a_coroutine"])
 def test_a_forked_child_runs_no_job_and_writes_no_outcome(runworker: Run, task: str) -> None:
-    """The task's function may end in any way in the child, and the worker has claimed more jobs."""
+    """The task's function ends in the child in several ways, while the worker has claimed further jobs."""
     forking = {how: Job.objects.enqueue(f"extra.jobs.{task}", args=f'["{how}"]', max_attempts=1) for how in EXIT_CODES}
     for number in range(STEPS):
         kind = "astep" if "coroutine" in task else "step"

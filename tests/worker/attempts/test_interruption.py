@@ -1,4 +1,4 @@
-"""Attempts that take too long are interrupted, and no other attempts."""
+"""Attempts that take too long are interrupted. Other attempts are not."""
 
 import asyncio
 import gc
@@ -114,17 +114,17 @@ def stay_busy(seconds: float) -> None:
 
 def keep_enforcing(interrupter: Interrupter) -> Callable[[], None]:
     """Enforces the limits in a thread, as the control loop does. Returns a function that ends the thread."""
-    over = threading.Event()
+    is_over = threading.Event()
 
     def loop() -> None:
-        while not over.is_set():
+        while not is_over.is_set():
             interrupter.enforce()
 
     thread = threading.Thread(target=loop, daemon=True)
     thread.start()
 
     def end() -> None:
-        over.set()
+        is_over.set()
         thread.join()
 
     return end
@@ -147,7 +147,7 @@ def test_a_call_that_takes_too_long_is_interrupted_by_job_timeout() -> None:
 
 
 def test_code_after_a_call_that_ends_at_its_deadline_is_never_interrupted() -> None:
-    """Calls that end at about their deadline: the code after a call is never interrupted."""
+    """Each call ends at about its deadline, so that the interruption and the end of the call race."""
     interrupter = Interrupter()
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-5)
@@ -161,7 +161,7 @@ def test_code_after_a_call_that_ends_at_its_deadline_is_never_interrupted() -> N
                 outcomes["too late"] += 1
             else:
                 outcomes["in time"] += 1
-            stay_busy(0.00005)  # where an interruption that came too late would strike
+            stay_busy(0.00005)  # a late interruption would be raised here
     finally:
         end()
         sys.setswitchinterval(interval)
@@ -171,11 +171,11 @@ def test_code_after_a_call_that_ends_at_its_deadline_is_never_interrupted() -> N
 
 
 def test_an_interruption_at_the_end_of_an_uninterrupted_block_is_not_lost() -> None:
-    """A call enters and leaves shields all the time: it is interrupted when its time is over."""
+    """The call enters and leaves blocks that delay interruptions. It is interrupted when its time is over."""
     interrupter = Interrupter()
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-5)
-    gc.disable()  # Hypothesis has the collector call Python, and what is raised in such a callback is lost
+    gc.disable()  # Hypothesis adds a callback to the garbage collector, and an exception raised in the callback is lost
     end = keep_enforcing(interrupter)
 
     def call() -> None:
@@ -196,18 +196,21 @@ def test_an_interruption_at_the_end_of_an_uninterrupted_block_is_not_lost() -> N
 
 
 class LeavingItsShield(dict[str, bool]):
-    """The state of an attempt that leaves its shield between the two pops of the control loop."""
+    """The state of an attempt that leaves its shield, in which it is not interrupted, while the control loop reads it.
+
+    The control loop calls `pop` twice. The attempt leaves the shield between the two calls.
+    """
 
     def __init__(self, attempt: RunningAttempt) -> None:
         super().__init__({SHIELDED: True})
         self._attempt: RunningAttempt | None = attempt
 
     def pop(self, state: str, default: Any = None) -> Any:
-        taken = super().pop(state, default)
+        value = super().pop(state, default)
         if state == EXPOSED and self._attempt is not None:
             attempt, self._attempt = self._attempt, None
             assert attempt.unshield()
-        return taken
+        return value
 
 
 def test_an_attempt_that_leaves_its_shield_during_the_interruption_is_interrupted() -> None:
@@ -232,7 +235,7 @@ def test_an_interrupted_attempt_that_has_just_ended_is_not_stuck() -> None:
 
 
 def test_require_in_time_does_not_block_after_a_coroutine_is_cancelled() -> None:
-    """No exception is set in the thread: the coroutine is cancelled instead."""
+    """No exception is raised in the thread, because the coroutine is cancelled instead."""
     attempt = RunningAttempt(make_claimed())
     attempt.coroutine = Mock()
     attempt.expose()
@@ -242,7 +245,7 @@ def test_require_in_time_does_not_block_after_a_coroutine_is_cancelled() -> None
     other.join(DEADLINE)
     is_stuck = other.is_alive()
     assert attempt.interruption is not None
-    attempt.interruption.is_raised = True  # so that it ends
+    attempt.interruption.is_raised = True  # so that the thread ends
     assert not is_stuck
 
 
@@ -308,22 +311,22 @@ def test_a_call_that_ignores_its_timeout_is_reported_as_stuck_with_its_stack(mon
     interrupter = Interrupter()
     may_end = threading.Event()
 
-    def stubborn() -> None:
+    def ignore_timeouts() -> None:
         while not may_end.is_set():
             try:
                 time.sleep(0.001)
             except JobTimeout:
                 continue
 
-    thread = threading.Thread(target=lambda: interrupter.run(make_attempt(0.05, 7), stubborn), daemon=True)
+    thread = threading.Thread(target=lambda: interrupter.run(make_attempt(0.05, 7), ignore_timeouts), daemon=True)
     thread.start()
     try:
-        [(limit, stack)] = collect(interrupter.enforce, 1, "the call is found to be stuck")
+        [(stuck_attempt, stack)] = collect(interrupter.enforce, 1, "the call is found to be stuck")
     finally:
         may_end.set()
         thread.join()
-    assert limit.job.id == 7
-    assert "stubborn" in stack
+    assert stuck_attempt.job.id == 7
+    assert "ignore_timeouts" in stack
     assert interrupter.enforce() == []
 
 

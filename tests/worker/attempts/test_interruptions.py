@@ -1,4 +1,4 @@
-"""What an interruption leaves behind in its thread affects no other job."""
+"""An interruption may leave a lock or a connection in a bad state. This does not affect other jobs."""
 
 import threading
 import time
@@ -27,7 +27,7 @@ THREAD_NAME_PREFIX = "skipqueue-"
 
 @pytest.fixture
 def _schema_of_tenant(transactional_db: None) -> Iterator[None]:
-    """A schema with its own ledger. After a while, a receiver chooses the schema for each connection of a worker."""
+    """A schema `tenant` with its own table of the model `Ledger`."""
     with connection.cursor() as cursor:
         cursor.execute("CREATE SCHEMA tenant")
         cursor.execute("CREATE TABLE tenant.testapp_ledger (LIKE public.testapp_ledger INCLUDING ALL)")
@@ -45,7 +45,7 @@ def entries(schema: str) -> list[str]:
 
 @pytest.fixture
 def _connecting_outlasts_timeout(_schema_of_tenant: None) -> Iterator[None]:
-    """To open a connection takes longer than the time limit of the tasks."""
+    """Make the opening of a connection take longer than the time limit of the tasks."""
 
     def choose_tenant(connection: Any, **_: Any) -> None:
         if threading.current_thread().name.startswith(THREAD_NAME_PREFIX):
@@ -87,7 +87,7 @@ def test_an_attempt_that_hangs_in_opening_its_connection_is_reported_as_stuck(
 def test_a_connection_whose_receiver_of_connection_created_raised_is_not_kept(
     worker_thread: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The connection is open, but lacks what the receiver would have set."""
+    """The connection is open, but the receiver has not set its options."""
     monkeypatch.setitem(connections["default"].settings_dict, "CONN_MAX_AGE", None)
     raised: list[bool] = []
 
@@ -104,12 +104,12 @@ def test_a_connection_whose_receiver_of_connection_created_raised_is_not_kept(
         write.defer("first")
         worker_thread(concurrency=1)
         wait_for_statuses(failed=1)
-        shown = worker_jobs.show.defer("application_name")
+        settings_job = worker_jobs.show.defer("application_name")
         wait_for_statuses(failed=1, completed=1)
     finally:
         connection_created.disconnect(raise_once)
-    shown.refresh_from_db()
-    assert shown.result == "whole"
+    settings_job.refresh_from_db()
+    assert settings_job.result == "whole"
 
 
 @pytest.mark.parametrize("how", ["search_path", "set_autocommit", "statement", "unnoted"])
@@ -121,12 +121,12 @@ def test_later_jobs_do_not_get_the_session_that_an_interrupted_attempt_changed(
     session_changed.using(timeout=0.3, max_attempts=1).defer(how)
     worker_thread(concurrency=1)
     wait_for_statuses(failed=1)
-    shown = worker_jobs.show.defer("search_path")
+    settings_job = worker_jobs.show.defer("search_path")
     for number in range(3):
         write.defer(f"after {number}")
     wait_for_statuses(failed=1, completed=4)
-    shown.refresh_from_db()
-    assert shown.result == '"$user", public'
+    settings_job.refresh_from_db()
+    assert settings_job.result == '"$user", public'
     assert sorted(entries("public")) == [f"after {number}" for number in range(3)]
 
 
@@ -134,15 +134,15 @@ def test_after_an_interruption_the_thread_is_replaced(worker_thread: Start) -> N
     worker_jobs.note_in_thread.defer("kept")
     worker_thread(concurrency=1)
     wait_for_statuses(completed=1)
-    noted = worker_jobs.noted_in_thread.defer()
+    job_before = worker_jobs.noted_in_thread.defer()
     wait_for_statuses(completed=2)
     worker_jobs.stay.defer()
     wait_for_statuses(failed=1, completed=2)
-    noted_after = worker_jobs.noted_in_thread.defer()
+    job_after = worker_jobs.noted_in_thread.defer()
     wait_for_statuses(failed=1, completed=3)
-    for job in (noted, noted_after):
+    for job in (job_before, job_after):
         job.refresh_from_db()
-    assert (noted.result, noted_after.result) == ("kept", None)
+    assert (job_before.result, job_after.result) == ("kept", None)
 
 
 # A process in which an attempt was interrupted

@@ -234,8 +234,8 @@ def test_an_atomic_task_is_committed_within_the_middleware(registry: Registry) -
 
     commits.defer()
     with override_settings(SKIPQUEUE={"MIDDLEWARE": [f"{HERE}.outer"]}):
-        (ran,) = run_jobs()
-    assert (ran.status, calls) == ("completed", ["outer commits", "committed", "outer ends"])
+        (finished_job,) = run_jobs()
+    assert (finished_job.status, calls) == ("completed", ["outer commits", "committed", "outer ends"])
 
 
 @pytest.mark.django_db
@@ -304,4 +304,6 @@ def test_a_child_that_a_middleware_forks_in_a_worker_writes_no_outcome(runworker
     process = runworker("--drain", jobs=JOBS, skipqueue={"MIDDLEWARE": middleware})
     assert process.wait() == 0
     wait_for_statuses(completed=2)
-    assert [Job.objects.get(pk=made.pk).result for made in jobs] == [str(made.pk) for made in jobs]
+    assert [Job.objects.get(pk=enqueued_job.pk).result for enqueued_job in jobs] == [
+        str(enqueued_job.pk) for enqueued_job in jobs
+    ]

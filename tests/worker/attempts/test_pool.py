@@ -47,9 +47,9 @@ MakePool = Callable[[int], Pool]
 
 @pytest.fixture
 def wakeup() -> Iterator[Wakeup]:
-    made = Wakeup()
-    yield made
-    made.close()
+    new_wakeup = Wakeup()
+    yield new_wakeup
+    new_wakeup.close()
 
 
 @pytest.fixture
@@ -163,23 +163,25 @@ def test_a_job_of_an_unregistered_task_is_returned_with_an_error(make_pool: Make
 
 
 def test_stopping_the_pool_ends_all_its_threads(make_pool: MakePool) -> None:
-    before = set(threading.enumerate())
+    threads_before = set(threading.enumerate())
     pool = make_pool(3)
     pool.submit([make_claimed(f"{APP}.noop"), make_claimed(f"{APP}.anoop")])
     wait_for_finished(pool, 2)
     pool.stop()
-    ours = {thread for thread in set(threading.enumerate()) - before if thread.name.startswith("skipqueue")}
-    assert not ours
+    pool_threads = {
+        thread for thread in set(threading.enumerate()) - threads_before if thread.name.startswith("skipqueue")
+    }
+    assert not pool_threads
 
 
 @DEF_AND_ASYNC
 def test_a_thread_that_breaks_is_reported_to_the_control_loop(
     make_pool: MakePool, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    def broken(*_: object) -> None:
+    def raise_error(*_: object) -> None:
         raise AssertionError("a broken part")
 
-    monkeypatch.setattr(Executor, "outcome_of_error", broken)
+    monkeypatch.setattr(Executor, "outcome_of_error", raise_error)
     pool = make_pool(1)
     pool.submit([make_claimed(f"{WORKER_APP}.{kind}raise_base_exception", "SystemExit")])
     wait_until(lambda: pool.finished)
@@ -301,9 +303,9 @@ def make_limited(task: str, *args: Any) -> ClaimedJob:
 def enforce_limits(pool: Pool) -> bool:
     """Enforce the limits as the control loop does. Returns whether an attempt was found stuck."""
     interrupter = pool.executor.interrupter
-    before = interrupter.stuck()
+    stuck_before = interrupter.stuck()
     pool.enforce_limits()
-    return any(attempt not in before for attempt in interrupter.stuck())
+    return any(attempt not in stuck_before for attempt in interrupter.stuck())
 
 
 def wait_until_one_is_stuck(pool: Pool) -> None:
@@ -312,15 +314,15 @@ def wait_until_one_is_stuck(pool: Pool) -> None:
 
 
 def finish_in_time(pool: Pool, number: int) -> list[Attempt]:
-    """Like `finish`, but also enforce the limits. No attempt may get stuck."""
+    """The finished attempts, once there are this many. Meanwhile enforces the limits: no attempt may get stuck."""
     finished: list[Attempt] = []
 
-    def done() -> bool:
+    def have_finished() -> bool:
         assert not enforce_limits(pool)
         finished.extend(pool.take_finished())
         return len(finished) >= number
 
-    wait_until(done, f"{number} are finished")
+    wait_until(have_finished, f"{number} are finished")
     return finished
 
 
@@ -329,9 +331,9 @@ def test_a_stuck_attempt_that_ends_later_is_returned_only_once(make_pool: MakePo
     pool = make_pool(1)
     pool.submit([make_limited(f"{WORKER_APP}.pass_gate", "g"), make_claimed(f"{APP}.noop")])
     wait_until_one_is_stuck(pool)
-    stuck, after = wait_for_finished(pool, 2)
+    stuck, next_attempt = wait_for_finished(pool, 2)
     assert stuck.outcome.status == "failed"
-    assert after.job.task == f"{APP}.noop"
+    assert next_attempt.job.task == f"{APP}.noop"
     assert pool.has_stuck
     gates["g"].open()
     wait_until(lambda: pool.take_finished() or not pool.has_stuck)
@@ -349,15 +351,15 @@ def test_a_stuck_attempt_that_holds_a_permit_is_returned_only_when_it_ends(
     stuck = make_limited(f"{WORKER_APP}.{kind}pass_gate_come_what_may", "g")._replace(holds_permit=True)
     pool.submit([stuck, make_claimed(f"{APP}.{kind}noop")])
     wait_until_one_is_stuck(pool)
-    [after] = wait_for_finished(pool, 1)
-    assert after.job.task == f"{APP}.{kind}noop"
+    [next_attempt] = wait_for_finished(pool, 1)
+    assert next_attempt.job.task == f"{APP}.{kind}noop"
     assert [*pool.kept_back] == [stuck.ref]
     assert pool.unfinished(EVENT_LOOP if kind else THREADS) == 0
-    came_out = pool.take_kept_back() if end == "of the process" else []
+    returned_attempts = pool.take_kept_back() if end == "of the process" else []
     gates["g"].open()
     wait_until(lambda: not pool.has_stuck and stuck.id not in pool.running_jobs.job_ids())
-    came_out += pool.take_finished()
-    assert [(attempt.job, attempt.outcome.status) for attempt in came_out] == [(stuck, "failed")]
+    returned_attempts += pool.take_finished()
+    assert [(attempt.job, attempt.outcome.status) for attempt in returned_attempts] == [(stuck, "failed")]
     assert not pool.kept_back
     assert not pool.take_kept_back()
 
@@ -365,7 +367,7 @@ def test_a_stuck_attempt_that_holds_a_permit_is_returned_only_when_it_ends(
 @DEF_AND_ASYNC
 @pytest.mark.usefixtures("_stuck_at_once")
 def test_a_stuck_attempt_takes_no_slot_until_all_slots_are_stuck(make_pool: MakePool, gates: Any, kind: str) -> None:
-    """Only when as many attempts are stuck as may run at once is the pool used up."""
+    """The pool is used up once the number of stuck attempts equals the number of slots."""
     pool = make_pool(2)
     pool.submit([make_limited(f"{WORKER_APP}.{kind}pass_gate_come_what_may", "g")])
     wait_until_one_is_stuck(pool)
@@ -425,7 +427,7 @@ def test_after_several_coroutines_get_stuck_no_more_run_than_there_are_slots(mak
     wait_until(lambda: len(loop.running) == 3)
     time.sleep(2 * TIME_LIMIT)  # longer than they may take
     assert loop.loop is not None
-    loop.loop.call_soon_threadsafe(time.sleep, 0.3)  # what happens meanwhile comes at once
+    loop.loop.call_soon_threadsafe(time.sleep, 0.3)  # afterwards the loop handles all events of this time at once
     wait_until(lambda: not enforce_limits(pool) and len(loop.stuck) == 3)
     wait_for_finished(pool, 2)
     wait_until(lambda: gates["beside"].inside == 1)
@@ -606,7 +608,7 @@ def test_a_query_thread_left_blocked_by_a_timed_out_attempt_is_found(
     pool.submit([make_limited(f"{WORKER_APP}.apass_gate_in_a_thread", "g")])
     finish_in_time(pool, 1)
     end = time.monotonic() + 0.2
-    while time.monotonic() < end:  # its call may run there while another waits
+    while time.monotonic() < end:  # the call may go on in that thread while another attempt waits
         assert not pool.find_blockage()
     gates["other"].open()
     wait_until(pool.find_blockage, "it is found to be blocked")
@@ -697,15 +699,17 @@ def test_an_event_loop_that_answers_late_is_no_blockage(
 # Blocking calls of coroutines, which run in threads of the event loop
 
 CALL_THREADS = min(32, (getattr(os, "process_cpu_count", os.cpu_count)() or 1) + 4)
-"""What Python's documentation gives as the default of `ThreadPoolExecutor`."""
+"""The default number of threads of a `ThreadPoolExecutor`, by Python's documentation."""
 
 
 def leave_hanging_calls(pool: Pool, gates: Any, count: int) -> None:
     """Run attempts that time out, each with a call that hangs on afterwards."""
-    before = gates["hung"].inside
+    hanging_before = gates["hung"].inside
     pool.submit([make_limited(f"{WORKER_APP}.acall_in_a_thread", "hung") for _ in range(count)])
     at_once = min(count, CALL_THREADS)
-    wait_until(lambda: gates["hung"].inside >= before + at_once, "they hang: a call that has not begun is cancelled")
+    wait_until(
+        lambda: gates["hung"].inside >= hanging_before + at_once, "they hang: a call that has not begun is cancelled"
+    )
     attempts = finish_in_time(pool, count)
     assert {attempt.outcome.last_error for attempt in attempts} == {f"JobTimeout: timed out after {TIME_LIMIT} s"}
 
@@ -779,7 +783,8 @@ def test_a_failed_coroutine_is_reported_while_the_query_thread_is_busy(make_pool
 
 
 MISTREATMENTS_THAT_RAISE = {"lose_backend"}
-"""Mistreatments with which a job ends in an error: then the query thread of `async def` tasks is tidied."""
+"""Ways to mistreat a connection that end the job with an error. After an error, the worker tidies the query thread of
+`async def` tasks."""
 
 KINDS_AND_MISTREATMENTS = [("", how) for how in sorted(MISTREATMENTS)] + [
     ("a", how) for how in sorted(MISTREATMENTS_THAT_RAISE | {"close"})
@@ -830,16 +835,16 @@ def test_with_conn_max_age_none_all_jobs_use_one_connection(
     opened: list[Any] = []
     from django.db.backends.signals import connection_created
 
-    def note(**event: Any) -> None:
+    def record_connection(**event: Any) -> None:
         opened.append(event)
 
-    connection_created.connect(note)
+    connection_created.connect(record_connection)
     try:
         pool = make_pool(1)
         pool.submit([make_claimed(f"{WORKER_APP}.write", "x") for _ in range(5)])
         wait_for_finished(pool, 5)
     finally:
-        connection_created.disconnect(note)
+        connection_created.disconnect(record_connection)
     assert len(opened) == 1
 
 
@@ -884,6 +889,6 @@ def test_a_thread_that_ends_as_the_pool_gives_it_up_leaves_its_slot_free(make_po
     assert running.take_report()
     gates["g"].open()
     wait_until(lambda: running.has_ended)
-    running.thread = 0  # as if it had left
+    running.thread = 0  # as if the thread had ended
     pool.runners[THREADS].give_up(running)
     assert pool.unfinished(THREADS) == 0

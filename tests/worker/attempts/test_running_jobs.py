@@ -1,4 +1,4 @@
-"""Which jobs are charged for a worker's death: the jobs that ran, and not the jobs that were only claimed."""
+"""A worker's death counts as an attempt of the jobs that ran, and not of the jobs that were only claimed."""
 
 import os
 import signal
@@ -55,7 +55,7 @@ def test_only_the_jobs_named_by_charge_only_are_charged_afterwards() -> None:
 def test_a_child_process_writes_what_its_parent_reads() -> None:
     running_jobs = RunningJobs(1)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of a fork beside threads: the child runs one line
+        warnings.simplefilter("ignore", DeprecationWarning)  # Python warns of a fork beside threads
         pid = os.fork()
     if pid == 0:
         running_jobs.begin(0, 7)
@@ -79,8 +79,8 @@ def test_jobs_that_a_killed_worker_had_not_begun_are_released_without_a_charge(
     endless.refresh_from_db()
     assert (endless.status, endless.last_error) == ("failed", "WorkerDied: worker died: signal 9 (SIGKILL)")
     others = Job.objects.exclude(pk=endless.pk)
-    charged = others.failed().count()
-    assert charged <= 3, "only what ran may have been charged: the other thread, and two coroutines"
+    charged_count = others.failed().count()
+    assert charged_count <= 3, "only what ran may have been charged: the other thread, and two coroutines"
     assert set(others.completed().values_list("attempts", flat=True)) == {1}
     assert "died before it began them; no attempt was charged" in worker.log
 

@@ -1,4 +1,4 @@
-"""`ThreadConnections`: each job gets good connections, in no state that an earlier job has left."""
+"""`ThreadConnections`: each job gets connections that work, and that no earlier job has changed."""
 
 import threading
 from collections.abc import Callable
@@ -30,12 +30,12 @@ def _connections_kept(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def open_a_connection_in_each_thread(worker: WorkerThread, gates: Any, count: int) -> None:
     """Have each thread open its connection."""
-    done = Job.objects.completed().count()
+    completed_before = Job.objects.completed().count()
     for _ in range(count):
         worker_jobs.write_and_pass_gate.defer("open")
     wait_until(lambda: gates["open"].inside == count)
     gates["open"].open()
-    wait_for_statuses(completed=done + count)
+    wait_for_statuses(completed=completed_before + count)
 
 
 # Before a job
@@ -58,10 +58,10 @@ def test_after_idle_sessions_were_terminated_the_next_jobs_complete(
         open_a_connection_in_each_thread(worker, gates, 4)
     wait_until(lambda: len(worker.sessions()) == (1 if kind else 4))
     terminate(worker.sessions())
-    done = Job.objects.count()
+    completed_before = Job.objects.count()
     for number in range(8):
         (worker_jobs.awrite if kind else write).defer(f"after {number}")
-    wait_for_statuses(completed=done + 8)
+    wait_for_statuses(completed=completed_before + 8)
 
 
 @pytest.mark.usefixtures("_connections_kept")
@@ -73,10 +73,10 @@ def test_with_conn_health_checks_django_checks_the_connection_for_each_job(
     write.defer("before")
     worker_thread(concurrency=1)
     wait_for_statuses(completed=1)
-    checked = worker_jobs.is_health_checked.defer()
+    health_check_job = worker_jobs.is_health_checked.defer()
     wait_for_statuses(completed=2)
-    checked.refresh_from_db()
-    assert checked.result == [False, True]
+    health_check_job.refresh_from_db()
+    assert health_check_job.result == [False, True]
 
 
 def test_an_idle_connection_older_than_conn_max_age_is_replaced(
@@ -86,7 +86,7 @@ def test_an_idle_connection_older_than_conn_max_age_is_replaced(
     first = worker_jobs.backend_pid.defer()
     worker_thread(concurrency=1)
     wait_for_statuses(completed=1)
-    threading.Event().wait(0.6)  # there is nothing to be seen of its age
+    threading.Event().wait(0.6)  # the age of a connection cannot be observed, so wait
     second = worker_jobs.backend_pid.defer()
     wait_for_statuses(completed=2)
     for job in (first, second):
@@ -126,7 +126,7 @@ def test_a_kept_connection_is_closed_after_a_long_idle_time(
 
 
 def test_later_jobs_do_not_get_the_session_that_a_failed_attempt_changed(worker_thread: Start) -> None:
-    """If CONN_MAX_AGE is 0, which is the default."""
+    """CONN_MAX_AGE is 0, which is Django's default."""
     session_changed.defer("search_path", then="raise")
     show.defer("search_path")
     worker_thread(concurrency=1)
@@ -136,11 +136,11 @@ def test_later_jobs_do_not_get_the_session_that_a_failed_attempt_changed(worker_
 
 @pytest.mark.usefixtures("_connections_kept")
 def test_execute_wrappers_that_a_task_left_are_removed_but_the_projects_stay(worker_thread: Start) -> None:
-    def give(connection: Any, **_: Any) -> None:
+    def add_wrapper(connection: Any, **_: Any) -> None:
         if threading.current_thread().name.startswith("skipqueue-"):
             connection.execute_wrappers.append(worker_jobs.pass_on)
 
-    connection_created.connect(give)
+    connection_created.connect(add_wrapper)
     try:
         write.defer("first")
         worker_jobs.leave_execute_wrapper.defer()
@@ -148,7 +148,7 @@ def test_execute_wrappers_that_a_task_left_are_removed_but_the_projects_stay(wor
         worker_thread(concurrency=1)
         wait_for_statuses(completed=3)
     finally:
-        connection_created.disconnect(give)
+        connection_created.disconnect(add_wrapper)
     job = Job.objects.get(task__endswith=".execute_wrappers")
     assert job.result == ["pass_on"]
 

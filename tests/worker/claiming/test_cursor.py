@@ -55,19 +55,19 @@ def test_a_claim_from_the_front_forgets_how_far_each_queue_was_claimed() -> None
 
 
 @pytest.mark.parametrize(
-    ("batch", "walk"),
+    ("batch", "scan_seconds"),
     [([CLAIMED_JOB, CLAIMED_JOB._replace(id=2, claim_seconds=0.03)], 0.02), ([], 0.03)],
     ids=["jobs", "none"],
 )
-def test_full_scans_take_at_most_their_share_of_the_time(batch: list[ClaimedJob], walk: float) -> None:
+def test_full_scans_take_at_most_their_share_of_the_time(batch: list[ClaimedJob], scan_seconds: float) -> None:
     cursor = ClaimCursor()
     cursor.start(START)
     cursor.claimed(batch, after={}, took=0.03, now=START)
     cursor.claimed([CLAIMED_JOB], after={"default": CLAIMED_JOB.position}, took=0.03, now=START + 0.1)
-    rest = walk / FULL_SCAN_SHARE - walk
-    assert cursor.due_at == pytest.approx(START + rest)
-    assert cursor.start(START + rest - 0.01)
-    assert not cursor.start(START + rest + 0.01)
+    pause = scan_seconds / FULL_SCAN_SHARE - scan_seconds
+    assert cursor.due_at == pytest.approx(START + pause)
+    assert cursor.start(START + pause - 0.01)
+    assert not cursor.start(START + pause + 0.01)
 
 
 def test_only_one_full_scan_runs_at_a_time() -> None:
@@ -84,7 +84,7 @@ def test_only_one_full_scan_runs_at_a_time() -> None:
 
 
 def test_an_older_claim_does_not_undo_a_full_scan() -> None:
-    """The claim from the front found more jobs of a high priority than it could take: the next claim takes the rest."""
+    """A claim from the front found more urgent jobs than its limit. The next claim takes the remaining urgent jobs."""
     cursor = ClaimCursor()
     cursor.start(START)
     cursor.claimed([CLAIMED_JOB], after={}, took=0.03, now=START)
@@ -154,11 +154,11 @@ def recover_job() -> Callable[[], object]:
 def test_a_job_added_before_the_position_of_the_cursor_is_found_during_a_backlog(
     prepare: Callable[[], Callable[[], object]], worker_thread: Callable[..., WorkerThread]
 ) -> None:
-    come_in = prepare()
+    make_claimable = prepare()
     jobs.record.defer_many([{"entry": str(number)} for number in range(BACKLOG)])
     worker = worker_thread(listen=False, concurrency=1)
     wait_until(lambda: Ledger.objects.count() > 100)
-    come_in()
+    make_claimable()
     wait_until(lambda: Ledger.objects.filter(entry="found").exists())
     assert Job.objects.queued().exists()
     worker.stop(now=True)
@@ -167,7 +167,7 @@ def test_a_job_added_before_the_position_of_the_cursor_is_found_during_a_backlog
 def test_without_full_scans_a_job_before_the_position_stays_queued(
     worker_thread: Callable[..., WorkerThread], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """So full scans are the reason why such a job is found."""
+    """This shows that full scans are the reason why the test above finds the job."""
     monkeypatch.setattr(module, "FULL_SCAN_SHARE", 1e-9)
     monkeypatch.setattr(module, "MAX_FULL_SCAN_PAUSE", float("inf"))
     jobs.record.defer_many([{"entry": str(number)} for number in range(300)])

@@ -29,19 +29,19 @@ def free_slots(threads: int, event_loop: int) -> Free:
     return {THREADS: threads, EVENT_LOOP: event_loop}
 
 
-def needed_after_claim(*brought: tuple[str, str], names: str = "abc", is_full: bool = False) -> NeededRunners:
+def needed_after_claim(*claimed_jobs: tuple[str, str], names: str = "abc", is_full: bool = False) -> NeededRunners:
     """The runners needed after a claim of these jobs: pairs of `t` (thread) or `c` (coroutine) and the queue."""
     needed = NeededRunners()
     tasks = {"t": jobs.noop.name, "c": jobs.anoop.name}
     needed.note(
-        list(names), [make_claimed_job(tasks[kind], queue) for kind, queue in brought], is_full=is_full, now=0.0
+        list(names), [make_claimed_job(tasks[kind], queue) for kind, queue in claimed_jobs], is_full=is_full, now=0.0
     )
     return needed
 
 
 @pytest.mark.parametrize(
     # Free slots of threads and event loop, the queues to claim from, and the jobs that there is room for.
-    ("room_of", "names", "room"),
+    ("free", "names", "room"),
     [
         (free_slots(7, 3), "abc", 3),
         (free_slots(7, 3), "a", 7),
@@ -55,24 +55,22 @@ def needed_after_claim(*brought: tuple[str, str], names: str = "abc", is_full: b
         (free_slots(0, 3), "", 3),
     ],
 )
-def test_a_queue_is_passed_over_while_the_slots_that_its_jobs_need_are_full(
-    room_of: Free, names: str, room: int
-) -> None:
+def test_a_queue_is_passed_over_while_the_slots_that_its_jobs_need_are_full(free: Free, names: str, room: int) -> None:
     needed = needed_after_claim(("t", "a"), ("c", "b"))
-    assert needed.room(list(names), room_of, now=0.5) == room
-    with_room = needed.with_room(list("abc"), room_of, now=0.5)
+    assert needed.room(list(names), free, now=0.5) == room
+    with_room = needed.with_room(list("abc"), free, now=0.5)
     assert with_room == [
-        name
-        for name in "abc"
-        if not (name == "a" and not room_of[THREADS]) and not (name == "b" and not room_of[EVENT_LOOP])
+        name for name in "abc" if not (name == "a" and not free[THREADS]) and not (name == "b" and not free[EVENT_LOOP])
     ]
 
 
 def test_a_queue_with_functions_and_coroutines_needs_both_kinds_of_slots() -> None:
     needed = needed_after_claim(("t", "a"), ("c", "a"))
-    assert [
-        needed.room(["a"], room_of, now=0.5) for room_of in (free_slots(7, 0), free_slots(0, 3), free_slots(7, 3))
-    ] == [0, 0, 3]
+    assert [needed.room(["a"], free, now=0.5) for free in (free_slots(7, 0), free_slots(0, 3), free_slots(7, 3))] == [
+        0,
+        0,
+        3,
+    ]
 
 
 def test_the_runners_that_a_queue_needs_are_remembered_for_a_while() -> None:

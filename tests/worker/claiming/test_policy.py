@@ -74,13 +74,13 @@ def test_a_failed_search_for_queues_is_not_repeated_at_once() -> None:
 
 
 def test_a_queue_that_a_carrier_runs_is_served_only_if_it_is_listed() -> None:
-    carried = frozenset({"pdf"})
-    policy = make_policy(external_queues=carried)
+    external_queues = frozenset({"pdf"})
+    policy = make_policy(external_queues=external_queues)
     assert policy.choose_queues(search_that_finds("a", "pdf"), clock=lambda: 100.0, room=1) == ["a"]
     policy.queues_notified({"pdf"})
     assert policy.choose_queues(fail_if_searched, clock=lambda: 100.1, room=1) == ["a"]
-    listed = make_policy(queue_names=("pdf",), external_queues=carried)
-    assert listed.choose_queues(fail_if_searched, clock=lambda: 100.0, room=1) == ["pdf"]
+    policy_with_list = make_policy(queue_names=("pdf",), external_queues=external_queues)
+    assert policy_with_list.choose_queues(fail_if_searched, clock=lambda: 100.0, room=1) == ["pdf"]
 
 
 def test_after_a_failed_search_no_carried_queue_is_served() -> None:
@@ -91,10 +91,10 @@ def test_after_a_failed_search_no_carried_queue_is_served() -> None:
     with pytest.raises(OperationalError):
         policy.choose_queues(fail, clock=lambda: 100.0, room=1)
     assert "default" not in policy.queue_names
-    others = make_policy()
+    other_policy = make_policy()
     with pytest.raises(OperationalError):
-        others.choose_queues(fail, clock=lambda: 100.0, room=1)
-    assert "default" in others.queue_names
+        other_policy.choose_queues(fail, clock=lambda: 100.0, room=1)
+    assert "default" in other_policy.queue_names
 
 
 def test_listed_queues_are_served_in_the_order_of_the_list() -> None:
@@ -115,10 +115,10 @@ def test_queues_are_searched_for_sometimes_and_served_in_turn() -> None:
 
 def test_workers_that_start_together_begin_with_different_queues() -> None:
     """Otherwise jobs that hang in one queue would fill all workers, and starve the other queues."""
-    firsts = {
+    first_queues = {
         make_policy().choose_queues(search_that_finds("a", "b", "c"), clock=lambda: 0.0, room=1)[0] for _ in range(100)
     }
-    assert firsts == {"a", "b", "c"}
+    assert first_queues == {"a", "b", "c"}
 
 
 def test_a_claim_looks_at_no_more_queues_than_it_has_room_for_jobs() -> None:
@@ -144,17 +144,17 @@ def test_empty_queues_are_not_looked_at_again() -> None:
 
 def test_an_incomplete_queue_search_resumes_soon() -> None:
     names = [f"{number:05}" for number in range(2 * MOST_QUEUES_FOUND)]
-    searched: list[str] = []
+    searched_after: list[str] = []
 
     def search(*, after: str, limit: int) -> list[str]:
-        searched.append(after)
+        searched_after.append(after)
         return [name for name in names if name > after][:limit]
 
     policy = make_policy()
     for number in range(4):
         policy.choose_queues(search, clock=lambda number=number: float(number), room=4)  # type: ignore[misc]
         assert set(policy.queue_names) == set(names[MOST_QUEUES_FOUND:] if number % 2 else names[:MOST_QUEUES_FOUND])
-    assert searched == ["", names[MOST_QUEUES_FOUND - 1], names[-1], "", names[MOST_QUEUES_FOUND - 1]]
+    assert searched_after == ["", names[MOST_QUEUES_FOUND - 1], names[-1], "", names[MOST_QUEUES_FOUND - 1]]
 
 
 def test_a_slow_search_for_queues_is_made_rarely() -> None:
@@ -290,7 +290,7 @@ class TestHangingQueues:
         policy = ClaimPolicy(
             WorkerOptions(name="w", database="default", concurrency=concurrency, queue_names=names),
             shared,
-            holds=lambda are_meant: held if [name for name in names if are_meant(name)] == ["hung", "dead"] else 0,
+            holds=lambda selects: held if [name for name in names if selects(name)] == ["hung", "dead"] else 0,
         )
         for name in ("hung", "dead") * 4:
             policy.gave_up(JOB._replace(queue_name=name), 90.0, 100.0)
@@ -312,10 +312,10 @@ class TestHangingQueues:
 
     def test_a_claim_from_hanging_queues_is_followed_by_a_claim_from_the_others(self) -> None:
         policy = self.make_policy(held=0)
-        for names, look in ((["hung", "dead"], 100.2), (["mail", "pdf"], 101.2)):
+        for names, next_check in ((["hung", "dead"], 100.2), (["mail", "pdf"], 101.2)):
             assert policy.choose_queues(fail_if_searched, clock=lambda: 100.1, room=8) == names
             policy.claimed([], room=4, names=names, after={}, started=100.1, ended=100.2)
-            assert policy.next_check == pytest.approx(look)
+            assert policy.next_check == pytest.approx(next_check)
 
     def test_hanging_queues_have_all_slots_again_after_a_while(self) -> None:
         assert self.turns(self.make_policy(held=4), now=300.0) == [([*self.NAMES], 8)] * 4

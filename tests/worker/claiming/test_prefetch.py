@@ -45,7 +45,7 @@ def test_an_empty_batch_is_not_remembered() -> None:
 
 
 def test_jobs_claimed_ahead_are_kept_longer_than_new_ones_are_claimed() -> None:
-    """Otherwise workers would release and claim jobs again and again."""
+    """Otherwise workers would release the jobs, and claim them again, again and again."""
     capacity = Capacity(4)
     capacity.finished(3, now=100.0)
     now = 100.0 + (PREFETCH_SECONDS + LONGEST_WAIT_AHEAD) / 2

@@ -1,1 +1,1 @@
-"""What attempts note: their progress and their logs."""
+"""The notes of attempts: their progress and their logs."""

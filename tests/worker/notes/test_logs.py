@@ -65,9 +65,9 @@ def test_a_completed_and_a_failed_attempt_keep_their_lines(worker_thread: StartW
 
 
 def test_a_worker_removes_its_log_handler_when_it_ends(worker_thread: StartWorker) -> None:
-    before = list(logging.getLogger().handlers)
+    handlers_before = list(logging.getLogger().handlers)
     worker_thread(drain=True).wait()
-    assert logging.getLogger().handlers == before
+    assert logging.getLogger().handlers == handlers_before
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,9 @@ def test_a_long_line_is_cut() -> None:
 
 def test_a_line_that_cannot_be_stored_does_not_fail_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
     root = logging.getLogger()  # pytest would put the line into its report, which could not be sent to its main process
-    monkeypatch.setattr(root, "handlers", [each for each in root.handlers if "_pytest" not in type(each).__module__])
+    monkeypatch.setattr(
+        root, "handlers", [handler for handler in root.handlers if "_pytest" not in type(handler).__module__]
+    )
     tasks.log_what_is_broken.defer()
     job = run_one()
     assert job.status == "completed"
@@ -143,8 +145,8 @@ def test_the_lines_of_a_long_attempt_are_written_while_it_runs_as_one_entry(
     tasks.chat.defer("a")
     worker_thread()
     wait_until(lambda: the_job().logs)
-    first = len(tasks.lines(the_job().logs)[0])
-    wait_until(lambda: len(tasks.lines(the_job().logs)[0]) > first)
+    first_count = len(tasks.lines(the_job().logs)[0])
+    wait_until(lambda: len(tasks.lines(the_job().logs)[0]) > first_count)
     assert (the_job().status, len(logs_of(the_job().logs))) == ("running", 1)
     gates["a"].open()
     wait_until(lambda: the_job().status == "completed")
@@ -163,7 +165,7 @@ def test_an_attempt_that_times_out_keeps_its_lines(worker_thread: StartWorker) -
 def test_a_cancelled_attempt_keeps_its_lines(worker_thread: StartWorker, gates: Any) -> None:
     job = tasks.chat.defer("a")
     worker = worker_thread()
-    wait_until(lambda: any(each.noted for each in list(worker.worker.pool.attempts)))
+    wait_until(lambda: any(attempt.noted for attempt in list(worker.worker.pool.attempts)))
     Job.objects.filter(pk=job.pk).cancel()
     wait_until(lambda: the_job().logs)
     assert the_job().status == "discarded"
@@ -200,13 +202,13 @@ MALFORMED: list[Any] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("written", MALFORMED)
-def test_malformed_logs_and_progress_in_a_row_are_read_and_replaced(written: Any) -> None:
-    logs_of(written)
-    progress_of(written, 1)
-    job = make_job("running", logs=written, progress=written)
+@pytest.mark.parametrize("stored_value", MALFORMED)
+def test_malformed_logs_and_progress_in_a_row_are_read_and_replaced(stored_value: Any) -> None:
+    logs_of(stored_value)
+    progress_of(stored_value, 1)
+    job = make_job("running", logs=stored_value, progress=stored_value)
     note = '{"log": {"lease": 1, "attempt": 1, "worker": "w", "dropped": 0, "lines": [[5, "INFO", "", "new"]]}}'
     assert Store("default").note_attempts([Noted(job.pk, 1, 0.0, note)]) == {job.pk}
-    settled = Settlement(job.pk, 1, Outcome("completed", notes=note.replace("new", "newer")), 0.0, 0.0)
-    assert Store("default").settle([settled], raises=True) == {job.pk}
+    settlement = Settlement(job.pk, 1, Outcome("completed", notes=note.replace("new", "newer")), 0.0, 0.0)
+    assert Store("default").settle([settlement], raises=True) == {job.pk}
     assert Job.objects.get(pk=job.pk).status == "completed"

@@ -71,12 +71,12 @@ def test_the_progress_of_several_jobs_is_written_in_one_statement(
     worker_thread: StartWorker, gates: Any, monkeypatch: Any
 ) -> None:
     calls: list[int] = []
-    note = Store.note_attempts
+    note_attempts = Store.note_attempts
 
     def count_and_note(self: Store, notes: Any) -> set[int]:
         notes = list(notes)
         calls.append(len(notes))
-        return note(self, notes)
+        return note_attempts(self, notes)
 
     monkeypatch.setattr(Store, "note_attempts", count_and_note)
     jobs = [tasks.aadvance.defer("a", 0.5) for _ in range(8)]
@@ -91,10 +91,10 @@ def test_the_progress_of_several_jobs_is_written_in_one_statement(
 def test_a_new_attempt_begins_without_progress(worker_thread: StartWorker) -> None:
     job = tasks.fail_at.defer(0.5, 0.75)
     assert worker_thread(drain=True).wait() == EXIT_CLEAN
-    found = reload(job)
-    assert (found.status, found.attempts) == ("completed", 3)
-    assert progress_of(found.progress) is not None, "the progress of the second attempt is still in the row"
-    assert found.current_progress is None
+    finished_job = reload(job)
+    assert (finished_job.status, finished_job.attempts) == ("completed", 3)
+    assert progress_of(finished_job.progress) is not None, "the progress of the second attempt is still in the row"
+    assert finished_job.current_progress is None
 
 
 @pytest.mark.parametrize("status", ["queued", "scheduled", "blocked"])
@@ -174,7 +174,7 @@ def test_a_stopped_worker_writes_the_notes_of_its_running_jobs(worker_thread: St
     """The worker writes the notes before it releases the jobs, also the log of an attempt that has just begun."""
     job = tasks.chat.defer("a")
     worker = worker_thread()
-    wait_until(lambda: any(each.noted for each in list(worker.worker.pool.attempts)))
+    wait_until(lambda: any(attempt.noted for attempt in list(worker.worker.pool.attempts)))
     worker.stop(now=True)
     wait_until(lambda: reload(job).status == "queued")
     assert tasks.lines(reload(job).logs)[0][0] == ("INFO", "line 1")

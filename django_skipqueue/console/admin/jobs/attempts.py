@@ -29,7 +29,7 @@ from .history import ShownOperation, operations_of
 
 FRAME = re.compile(r'  File "(?P<file>.+?)", line \d+')
 LINK = re.compile(r"Traceback \(most recent call last\):|The above exception was the |During handling of the above ")
-"""The lines that Python prints above a traceback, and between two tracebacks."""
+"""Matches the lines that Python prints above a traceback, and between two tracebacks."""
 MESSAGE_LINES = 3
 """The page shows this many lines of an error message, and folds the rest."""
 
@@ -37,7 +37,7 @@ MESSAGE_LINES = 3
 @dataclass(frozen=True)
 class TracebackPart:
     kind: str
-    """`own` or `library`: frames; `raised`: an exception with its message; `link`: the line between two tracebacks."""
+    """`own` and `library` are frames, `raised` is an exception's message, `link` is a line between two tracebacks."""
     lines: tuple[str, ...]
     frames: int = 0
     is_folded: bool = False
@@ -53,19 +53,21 @@ def parts_of(traceback: str) -> list[TracebackPart]:
     if any("Exception Group Traceback" in line for line in lines):
         return [TracebackPart("raised", tuple(lines))]  # a tree of exceptions, whose frames look different
     blocks = list(_blocks(lines))
-    followers = [*blocks[1:], TracebackPart("raised", ())]  # a stack trace without an exception ends with a frame
+    next_blocks = [*blocks[1:], TracebackPart("raised", ())]  # a stack trace without an exception ends with a frame
     # A library frame is not folded if it raised the exception.
-    raises = [here.frames and not after.frames for here, after in zip(blocks, followers, strict=True)]
+    is_raising_block = [
+        this.frames and not following.frames for this, following in zip(blocks, next_blocks, strict=True)
+    ]
     parts: list[TracebackPart] = []
     for (kind, is_raising), group in groupby(
-        zip(blocks, raises, strict=True), key=lambda pair: (pair[0].kind, bool(pair[1]))
+        zip(blocks, is_raising_block, strict=True), key=lambda pair: (pair[0].kind, bool(pair[1]))
     ):
         members = [block for block, _ in group]
-        together = tuple(line for block in members for line in block.lines)
+        joined_lines = tuple(line for block in members for line in block.lines)
         if kind == "raised":
-            parts += _raised(together)
+            parts += _raised(joined_lines)
         else:
-            parts.append(TracebackPart(kind, together, len(members), kind == "library" and not is_raising))
+            parts.append(TracebackPart(kind, joined_lines, len(members), kind == "library" and not is_raising))
     return parts
 
 
@@ -74,34 +76,34 @@ def _blocks(lines: Iterable[str]) -> Iterator[TracebackPart]:
     block: list[str] = []
     file = ""
 
-    def ended() -> TracebackPart:
+    def completed_block() -> TracebackPart:
         kind = "raised" if not file else "library" if LIBRARY.search(file) else "own"
         return TracebackPart(kind, tuple(block), 1 if file else 0)
 
     for line in lines:
         frame = FRAME.match(line)
-        goes_on = line.startswith(("    ", "  [Previous line")) if file else not frame
-        if block and not goes_on:
-            yield ended()
+        continues_block = line.startswith(("    ", "  [Previous line")) if file else not frame
+        if block and not continues_block:
+            yield completed_block()
             block = []
         if not block:
             file = frame["file"] if frame else ""
         block.append(line)
     if block:
-        yield ended()
+        yield completed_block()
 
 
 def _raised(lines: tuple[str, ...]) -> Iterator[TracebackPart]:
     """Yield the exception's message, folded if it is long, and the line that links to the next traceback."""
-    end = next((number for number, line in enumerate(lines) if LINK.match(line)), len(lines))
+    end = next((index for index, line in enumerate(lines) if LINK.match(line)), len(lines))
     while end and end < len(lines) and not lines[end - 1].strip():
         end -= 1
-    first, rest = lines[:end][:MESSAGE_LINES], lines[:end][MESSAGE_LINES:]
+    shown_lines, folded_lines = lines[:end][:MESSAGE_LINES], lines[:end][MESSAGE_LINES:]
     yield from (
         part
         for part in (
-            TracebackPart("raised", first),
-            TracebackPart("raised", rest, is_folded=True),
+            TracebackPart("raised", shown_lines),
+            TracebackPart("raised", folded_lines, is_folded=True),
             TracebackPart("link", lines[end:]),
         )
         if part.lines
@@ -109,10 +111,10 @@ def _raised(lines: tuple[str, ...]) -> Iterator[TracebackPart]:
 
 
 LOG_NAME_LIMIT = 200
-"""Names of levels and loggers are shortened to this many characters."""
+"""The names of log levels and loggers are shortened to this many characters."""
 
 WARNING_LEVELS = ("WARNING", "ERROR", "CRITICAL")
-"""Lines with these levels are highlighted."""
+"""Log lines with these levels are highlighted."""
 
 
 class ShownLine(NamedTuple):
@@ -133,10 +135,10 @@ class ShownLog:
 
 
 def shown_logs(job: Job, masked: Callable[[str], str]) -> list[ShownLog]:
-    """Return the logs, the newest first. `masked` replaces the job's secret arguments in a text."""
-    operations, shown = operations_of(job), []
+    """Return the logs of the job's attempts, the newest first. `masked` hides the job's secret arguments in a text."""
+    operations, logs = operations_of(job), []
     for log in reversed([log for log in logs_of(job.logs) if log.lines]):
-        before = attempts_before(operations, log.started) if log.started else 0
+        earlier_attempts = attempts_before(operations, log.started) if log.started else 0
         lines = [
             ShownLine(
                 line.at,
@@ -147,8 +149,8 @@ def shown_logs(job: Job, masked: Callable[[str], str]) -> list[ShownLog]:
             )
             for line in log.lines[-MOST_LINES:]
         ]
-        shown.append(ShownLog(log.attempt + before, lines, log.dropped))
-    return shown
+        logs.append(ShownLog(log.attempt + earlier_attempts, lines, log.dropped))
+    return logs
 
 
 ASKED_TO_BE_DISCARDED = f"{Discard.__module__}.{Discard.__qualname__}"
@@ -204,20 +206,20 @@ def attempts_of(job: Job) -> list[ShownAttempt]:
     operations = operations_of(job)
     with_error = [_with_error(entry, job) for entry in job.errors if isinstance(entry, dict)]
     if with_error:
-        with_error[-1] = _as_the_last(with_error[-1], job, operations)
+        with_error[-1] = _corrected_last_attempt(with_error[-1], job, operations)
     newest = with_error[-1].number if with_error else None
     return [*_without_error(job, operations, newest or 0), *reversed(with_error)]
 
 
 def _with_error(entry: Mapping[str, Any], job: Job) -> ShownAttempt:
-    ended_at, took = moment_of(entry.get("at")), _span(entry.get("duration_ms"))
+    ended_at, duration = moment_of(entry.get("at")), _span(entry.get("duration_ms"))
     exception = _text(entry.get("exception"))
     return ShownAttempt(
         number=number_of_attempt(job, entry.get("attempt"), ended_at),
         status=Status.DISCARDED if exception == ASKED_TO_BE_DISCARDED else Status.FAILED,
         worker=_text(entry.get("worker")),
-        duration=took,
-        started_at=ended_at - took if ended_at and took is not None else None,
+        duration=duration,
+        started_at=ended_at - duration if ended_at and duration is not None else None,
         ended_at=ended_at,
         waited=_span(entry.get("wait_ms")),
         exception=exception.removeprefix("builtins."),
@@ -227,13 +229,13 @@ def _with_error(entry: Mapping[str, Any], job: Job) -> ShownAttempt:
     )
 
 
-def _as_the_last(attempt: ShownAttempt, job: Job, operations: Sequence[ShownOperation]) -> ShownAttempt:
+def _corrected_last_attempt(attempt: ShownAttempt, job: Job, operations: Sequence[ShownOperation]) -> ShownAttempt:
     """Correct the last failed attempt: it is shown as discarded if it, and no operator, discarded the job."""
     if job.status != Status.DISCARDED:
         return attempt
     if operations and operations[-1].status.is_finished:
-        was_stuck = was_cancelled(job, attempt.ended_at)
-        return replace(attempt, status=Status.DISCARDED, is_cancelled=True) if was_stuck else attempt
+        was_stopped = was_cancelled(job, attempt.ended_at)
+        return replace(attempt, status=Status.DISCARDED, is_cancelled=True) if was_stopped else attempt
     is_newest = attempt.number == job.attempts + attempts_before(operations, None)
     has_last_error = job.last_error.endswith(attempt.headline[:100])
     return replace(attempt, status=Status.DISCARDED) if is_newest and has_last_error else attempt

@@ -1,6 +1,7 @@
 """The job list: its order, its filters, its tabs with counts, and its pages.
 
-However the list is filtered, opening it only reads one page from an index, or searches one window of the list.
+However the list is filtered, opening it only reads one page from an index, or searches one window of the list. A window
+is a part of the list with a limited number of jobs.
 """
 
 import shlex
@@ -51,7 +52,7 @@ WINDOW_VAR = "look"
 HOUR = timedelta(hours=1)
 
 NARROWING = (CauseFilter, KeyFilter, QueueFilter, RunsFilter, TaskFilter, TimeFilter)
-"""The filters by columns that a group's index does not contain."""
+"""Filters by columns that are not in the index by group. A group is, for example, the jobs of one batch."""
 
 
 class CappedPaginator(JobPaginator):
@@ -75,15 +76,15 @@ class IndexedPaginator(CappedPaginator):
         return Count.in_any_order(jobs) if isinstance(jobs, QuerySet) else super().total
 
 
-class Found:
+class FoundJobs:
     """Jobs with known ids, in the list's order. Like a query set, it can be counted and sliced, but needs no query."""
 
     def __init__(self, jobs: "QuerySet[Any]", ids: Sequence[int]) -> None:
         self._jobs = jobs
         self._ids = ids
 
-    def __getitem__(self, part: slice) -> "Found":
-        return Found(self._jobs, self._ids[part])
+    def __getitem__(self, part: slice) -> "FoundJobs":
+        return FoundJobs(self._jobs, self._ids[part])
 
     def count(self) -> int:
         return len(self._ids)
@@ -108,7 +109,7 @@ class JobChangeList(OwnChangeList):
     window: SearchWindow | None = None
     """The window of the list that is searched; `None` if an index finds all matching jobs."""
 
-    _found: Found | None = None
+    _found: FoundJobs | None = None
 
     def __init__(self, request: HttpRequest, *args: Any, **kwargs: Any) -> None:
         number = request.GET.get(WINDOW_VAR, "")
@@ -151,23 +152,23 @@ class JobChangeList(OwnChangeList):
         search = Search(self.query)
         if self.window is None:
             return search.among(jobs) if search.words else jobs
-        matching, number, is_action = self.window.among(jobs), search.lone_number, request.method == "POST"
+        matching, number, is_post = self.window.among(jobs), search.lone_number, request.method == "POST"
         if search.words:
             matching = search.among(matching)
-        elif is_action:
+        elif is_post:
             return matching
         ids = matching.values_list("pk", flat=True)
         # An action needs all ids; pages only need the ids that are counted.
-        matching_ids = list(ids if is_action else ids[: counts.MOST_JOBS_COUNTED + 1])
-        anywhere = [] if self.by_index is None else [*self.by_index.ids]
+        matching_ids = list(ids if is_post else ids[: counts.MOST_JOBS_COUNTED + 1])
+        ids_from_index = [] if self.by_index is None else [*self.by_index.ids]
         if number is not None:
-            anywhere.append(number)
-        if anywhere and self.window.start is not None:
-            matching_ids = [pk for pk in matching_ids if pk not in anywhere]  # the first window shows them
-        elif missing := {*anywhere}.difference(matching_ids):
-            matching_ids = [*jobs.filter(pk__in=missing).values_list("pk", flat=True), *matching_ids]
-        self._found = Found(jobs, matching_ids)
-        return self._found.all() if is_action else matching
+            ids_from_index.append(number)
+        if ids_from_index and self.window.start is not None:
+            matching_ids = [pk for pk in matching_ids if pk not in ids_from_index]  # the first window shows them
+        elif missing_ids := {*ids_from_index}.difference(matching_ids):
+            matching_ids = [*jobs.filter(pk__in=missing_ids).values_list("pk", flat=True), *matching_ids]
+        self._found = FoundJobs(jobs, matching_ids)
+        return self._found.all() if is_post else matching
 
     def get_results(self, request: HttpRequest) -> None:
         """Set the page's jobs and their number. A window is searched only once; its pages are made from the ids."""
@@ -177,11 +178,11 @@ class JobChangeList(OwnChangeList):
         queryset, self.queryset = self.queryset, self._found
         super().get_results(request)
         self.queryset = queryset
-        if isinstance(self.result_list, Found):
+        if isinstance(self.result_list, FoundJobs):
             self.result_list = self.result_list.all()
 
     def get_ordering(self, request: HttpRequest, queryset: QuerySet[Job]) -> list[Any]:
-        """Return the index's order. The list has no other, because its columns cannot be sorted."""
+        """Return the index's order. The user cannot sort the list by a column."""
         return list(self.indexed.order.by())
 
     @property
@@ -276,10 +277,10 @@ class JobChangeList(OwnChangeList):
 
     @cached_property
     def tabs(self) -> list[Tab]:
-        everything = Tab("", gettext("all"), self._address(None), self.state is None, None)
+        tab_of_all_jobs = Tab("", gettext("all"), self._address(None), self.state is None, None)
         # A project without limits has no blocked jobs.
         shows_blocked = self.state == Status.BLOCKED or Job.objects.blocked().exists()
-        return [everything] + [
+        return [tab_of_all_jobs] + [
             Tab(state, label, self._address(state), state == self.state, self._count(state))
             for state, label in STATES.items()
             if state != Status.BLOCKED or shows_blocked
@@ -317,27 +318,27 @@ class JobChangeList(OwnChangeList):
 
     def _is_found_by(self, indexed: Indexed, state: str | None, *, is_searched: bool) -> bool:
         """Whether the index finds exactly the jobs in this state that pass the filters."""
-        others: tuple[type[Any], ...] = (CauseFilter, KeyFilter, TaskFilter)
+        other_filters: tuple[type[Any], ...] = (CauseFilter, KeyFilter, TaskFilter)
         is_narrower = self.period != indexed.period or self._has_two_periods
         if indexed.ids is not None:
-            others = (CauseFilter, GroupFilter, KeyFilter, QueueFilter, RunsFilter)
+            other_filters = (CauseFilter, GroupFilter, KeyFilter, QueueFilter, RunsFilter)
             if indexed.ids is self._ids_by_index:  # the index search already used all words and the task
                 is_searched = False
             else:
-                others = (*others, TaskFilter)
+                other_filters = (*other_filters, TaskFilter)
         elif indexed.group is not None:
-            others, is_narrower = NARROWING, is_narrower or state in (RETRYING, Status.SCHEDULED)
+            other_filters, is_narrower = NARROWING, is_narrower or state in (RETRYING, Status.SCHEDULED)
         elif indexed.cause is not None:
-            others = (KeyFilter, QueueFilter, TimeFilter)
+            other_filters = (KeyFilter, QueueFilter, TimeFilter)
         elif indexed.key is not None:
-            others = (CauseFilter, QueueFilter, TaskFilter, TimeFilter)
+            other_filters = (CauseFilter, QueueFilter, TaskFilter, TimeFilter)
         else:
             is_narrower |= self._chosen(QueueFilter) != indexed.queue_name
-        return not (is_searched or is_narrower or any(map(self._chosen, others)))
+        return not (is_searched or is_narrower or any(map(self._chosen, other_filters)))
 
     @cached_property
     def period(self) -> Period:
-        """The two times that the user typed. If the first is missing, the preset time begins the period."""
+        """The period between the two times that the user typed. A preset time replaces the first if it is missing."""
         typed = getattr(self._filter(PeriodFilter), "period", Period())
         preset = TIME_PRESETS.get(self._chosen(TimeFilter) or "")
         return typed if typed.since is not None or preset is None else Period(preset[0], typed.before)

@@ -110,7 +110,7 @@ class QueueFilter(NameFilter):
 
 
 MOST_LINKS = 15
-"""Up to this number, tasks are links. With more tasks, the user types a name and gets suggestions."""
+"""Up to this number of tasks, each task is a link. With more tasks, the user types a name and gets suggestions."""
 
 
 class TaskFilter(NameFilter):
@@ -123,10 +123,10 @@ class TaskFilter(NameFilter):
 
     def choices(self, changelist: ChangeList) -> Iterator[Any]:
         """Yield each task with its module and function name. The name may wrap after an underscore."""
-        every, *tasks = super().choices(changelist)
+        all_tasks, *tasks = super().choices(changelist)
         if len(tasks) > MOST_LINKS:
             self.others = _others(changelist, self.parameter_name)
-        yield {**every, "module": ""}
+        yield {**all_tasks, "module": ""}
         for choice in sorted(tasks, key=lambda choice: str(choice["display"]).rpartition(".")):
             module, _, function = str(choice["display"]).rpartition(".")
             display = format_html_join(mark_safe("_<wbr>"), "{}", ([word] for word in function.split("_")))
@@ -257,8 +257,8 @@ class PresetFilter(admin.SimpleListFilter):
         return [(name, label) for name, (_, label) in self.presets.items()]
 
     def choices(self, changelist: ChangeList) -> Iterator[Any]:
-        every, *presets = super().choices(changelist)
-        yield {**every, "display": _("Any time")}
+        any_time, *presets = super().choices(changelist)
+        yield {**any_time, "display": _("Any time")}
         yield from presets
 
 
@@ -280,6 +280,7 @@ class TimeFilter(PresetFilter):
 
 
 FIRST, BEFORE = "first", "before"
+"""The URL parameters of `PeriodFilter`."""
 
 
 class PeriodFilter(admin.ListFilter):
@@ -320,7 +321,7 @@ class PeriodFilter(admin.ListFilter):
 
 
 def _others(changelist: ChangeList, *names: str) -> list[tuple[str, str]]:
-    """Return the URL's parameters without these names, and without the number of the searched window."""
+    """Return the URL's parameters except these names and `look`, the number of the part of the list to search."""
     return [(name, value) for name, value in changelist.params.items() if name not in (*names, "look")]
 
 

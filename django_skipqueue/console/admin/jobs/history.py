@@ -1,7 +1,7 @@
 """A job's history: what people did to it, read from its row and from Django's log of admin actions.
 
-The row contains the verbs that operators applied, in the admin or elsewhere. A copy's row also names the original job.
-That a job was copied is only in Django's log.
+The job's row contains the verbs, such as `retry`, that operators applied in the admin or elsewhere. A copy's row also
+names the original job. Only Django's log contains that a job was copied.
 """
 
 from collections.abc import Iterable
@@ -30,7 +30,7 @@ VERBS_IN_HISTORY = {
     RELEASE_VERB: (_("released"), Status.QUEUED),
     SNOOZE_VERB: (_("snoozed"), Status.SCHEDULED),
 }
-"""Each verb as a participle, with the job's status afterwards."""
+"""For each verb, its participle and the job's status afterwards."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +62,7 @@ LOG_ENTRIES_SEARCHED = 100_000
 """Only this many of the newest log entries are searched, because the log has no index by job."""
 
 SAME_ACT = timedelta(seconds=5)
-"""Entries in the row and the log are the same act if their times differ by at most this. Their clocks may differ."""
+"""An entry in the row and one in the log are the same act if their times differ by at most this. Clocks may differ."""
 
 
 @dataclass(frozen=True)
@@ -82,26 +82,29 @@ def history_of(job: Job) -> list[HistoryEntry]:
     masked = redacted(job.task, job.args, job.kwargs).text
     newest = LogEntry.objects.order_by("-pk").values_list("pk", flat=True).first() or 0
     about_job = {"content_type": ContentType.objects.get_for_model(Job), "object_id": logged_id(job.pk)}
-    logged = LogEntry.objects.filter(pk__gt=newest - LOG_ENTRIES_SEARCHED, **about_job)  # a range of the primary key
-    entries = list(logged.select_related("user").order_by("-action_time")[:MOST_LOG_ENTRIES])
+    # The condition for `pk` makes PostgreSQL read only a range of the primary key.
+    logged = LogEntry.objects.filter(pk__gt=newest - LOG_ENTRIES_SEARCHED, **about_job)
+    log_entries = list(logged.select_related("user").order_by("-action_time")[:MOST_LOG_ENTRIES])
     history: list[HistoryEntry] = []
     for operation in reversed([one for one in operations_of(job) if one.verb != SNOOZE_VERB]):
         text = f"{operation.done}: {operation.change}" if operation.change else operation.done
         history.append(HistoryEntry(operation.at, operation.by, text, operation.reason))
-        if twin := _twin(operation, entries):
-            entries.remove(twin)
+        if log_entry := _log_entry_of(operation, log_entries):
+            log_entries.remove(log_entry)
     history += (
-        HistoryEntry(entry.action_time, entry.user.get_username(), entry.get_change_message()) for entry in entries
+        HistoryEntry(entry.action_time, entry.user.get_username(), entry.get_change_message()) for entry in log_entries
     )
     shown = [replace(entry, text=masked(entry.text), reason=masked(entry.reason)) for entry in history]
     return sorted(shown, key=lambda entry: entry.at, reverse=True)
 
 
-def _twin(operation: ShownOperation, entries: Iterable[LogEntry]) -> LogEntry | None:
+def _log_entry_of(operation: ShownOperation, entries: Iterable[LogEntry]) -> LogEntry | None:
     """Return the log entry about the same act: the same user's nearest entry, at most `SAME_ACT` away."""
 
     def distance(entry: LogEntry) -> timedelta:
         return abs(entry.action_time - operation.at)
 
-    own = (entry for entry in entries if entry.user.get_username() == operation.by and distance(entry) <= SAME_ACT)
-    return min(own, key=distance, default=None)
+    candidates = (
+        entry for entry in entries if entry.user.get_username() == operation.by and distance(entry) <= SAME_ACT
+    )
+    return min(candidates, key=distance, default=None)

@@ -117,16 +117,18 @@ class JobAdmin(VerbViews):
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Job], search_term: str
     ) -> tuple[QuerySet[Job], bool]:
-        """Do not search here: the change list searches, within its window."""
+        """Return all jobs, because the change list itself searches the part of the list that is shown."""
         return queryset, False
 
     def get_list_filter(self, request: HttpRequest | None = None) -> tuple[Any, ...]:
         """Return the filters. The parts' filters come after the first one."""
-        of_parts = [added for part in consoles() if part.job_filters is not None for added in part.job_filters()]
-        return (self.list_filter[0], *of_parts, *self.list_filter[1:])
+        filters_of_parts = [
+            part_filter for part in consoles() if part.job_filters is not None for part_filter in part.job_filters()
+        ]
+        return (self.list_filter[0], *filters_of_parts, *self.list_filter[1:])
 
     def lookup_allowed(self, lookup: str, value: str, request: HttpRequest | None = None) -> bool:
-        """Allow only the filters' lookups in the URL, because others could read the whole table."""
+        """Allow only the filters' lookups in the URL, because another lookup could read the whole table."""
         return lookup in {FIRST, BEFORE, *(filter.parameter_name for filter in self.get_list_filter())}
 
     def get_actions(self, request: HttpRequest, action_location: Any = None) -> dict[str, Any]:
@@ -172,11 +174,11 @@ class JobAdmin(VerbViews):
         if not form.is_valid():
             return self.ask_for_many(request, verb, selection, form, is_for_workers=queue_name is not None)
         instruction = form.instruction(request.user.get_username())
-        waiting = request.POST.get(BY_HAND, "")
-        if is_id(waiting) and not discard_bulk_job(int(waiting), verb, request.GET.urlencode(), instruction):
+        bulk_job_id = request.POST.get(BY_HAND, "")
+        if is_id(bulk_job_id) and not discard_bulk_job(int(bulk_job_id), verb, request.GET.urlencode(), instruction):
             self.message_user(request, gettext("A worker has already begun."), messages.WARNING)
-            return HttpResponseRedirect(self.address("progress", waiting))
-        if queue_name is not None and not waiting:
+            return HttpResponseRedirect(self.address("progress", bulk_job_id))
+        if queue_name is not None and not bulk_job_id:
             return self.hand_over(
                 request,
                 queue_name,
@@ -190,14 +192,18 @@ class JobAdmin(VerbViews):
     def _apply_now(
         self, request: HttpRequest, verb: Verb, selection: Selection, instruction: Instruction
     ) -> HttpResponse:
-        chosen = Job.objects.only("pk", "task").in_bulk(selection.ids or ())
+        chosen_jobs = Job.objects.only("pk", "task").in_bulk(selection.ids or ())
         tally = many_jobs.apply(verb, selection, instruction)
         message = many_jobs.message_of(verb, tally)
         if selection.ids is None:
             if tally.changed:
                 log.record_all(request, verb, message, instruction.reason)
         else:
-            entries = (entry for pk, shown in tally.shown_ids.items() for entry in log_entries(verb, chosen[pk], shown))
+            entries = (
+                entry
+                for pk, shown_id in tally.shown_ids.items()
+                for entry in log_entries(verb, chosen_jobs[pk], shown_id)
+            )
             log.record(request, entries, verb=verb, reason=instruction.reason)
         level = messages.SUCCESS if tally.changed and tally.left is None else messages.WARNING
         self.message_user(request, message, level)
@@ -248,7 +254,7 @@ class JobAdmin(VerbViews):
 
 
 def _selection(request: HttpRequest, matching: QuerySet[Job]) -> Selection:
-    """Return the ticked jobs, or else all jobs that match: `matching`, and possibly more further down."""
+    """Return the ticked jobs; if the user selected all jobs, return `matching`, which may be a part of all jobs."""
     if request.POST.get("select_across") != "1":
         return Selection.by_hand(request.POST.getlist(helpers.ACTION_CHECKBOX_NAME))
     changelist = getattr(request, CHANGELIST)
@@ -264,6 +270,6 @@ def _large_number(request: HttpRequest, selection: Selection) -> int:
     """Return the number that the user has to type, or 0 for few jobs. A number that was shown stays valid."""
     if not _is_large(selection):
         return 0
-    shown = request.POST.get("number", "")
-    few = 0 if selection.is_part else MOST_UNTYPED
-    return int(shown) if is_id(shown) and int(shown) > few else selection.total.shown
+    posted_number = request.POST.get("number", "")
+    most_untyped = 0 if selection.is_part else MOST_UNTYPED
+    return int(posted_number) if is_id(posted_number) and int(posted_number) > most_untyped else selection.total.shown

@@ -1,8 +1,8 @@
 """The cells of the job list.
 
 They are short, and safe for any content of a job. The list only reads the beginning of the arguments' JSON text, and
-repairs the cut text. A name that was read in full keeps its value, even if the text ends within the value, so that
-secrets are masked.
+repairs the cut text. A name that was read in full stays with the part of its value that was read, so that secrets are
+masked.
 """
 
 import json
@@ -31,8 +31,7 @@ JSON_TOKEN = re.compile(r'"(?:[^"\\]|\\(?:u[0-9a-fA-F]{4}|[^u]))*"?|[][{},:]|[^]
 UNFINISHED_ESCAPE = re.compile(r"(?<!\\)((?:\\\\)*)\\(?:u[0-9a-fA-F]{0,3})?\Z")
 CLOSERS = {"{": "}", "[": "]"}
 ENDINGS = ("", '"…"', ':"…"', '…"', '…":"…"')
-"""What a cut text may lack before its closing brackets: nothing, a value, a name's value, or the rest of a string or
-name."""
+"""Texts that may complete a cut JSON text, before its closing brackets. The cut may be in a name or a value."""
 
 
 def decoded(text: str) -> Any:
@@ -50,10 +49,10 @@ def decoded(text: str) -> Any:
         tokens.pop()
     elif tokens and tokens[-1][0] not in '"[]{}:':  # some digits of a number may be missing
         tokens[-1] = '"…"'
-    beginning, closed = "".join(tokens), "".join(reversed(brackets))
+    beginning, closing_brackets = "".join(tokens), "".join(reversed(brackets))
     for ending in ENDINGS:
         with suppress(ValueError, RecursionError):
-            return json.loads(f"{beginning}{ending}{closed}")
+            return json.loads(f"{beginning}{ending}{closing_brackets}")
     return None
 
 
@@ -73,7 +72,8 @@ def called(task: str, args: str, kwargs: str) -> Redacted:
 def when(job: Job, now: datetime) -> SafeString:
     """Show how long a job has run or waited, when it finished or is due, and the worker that runs it.
 
-    For a job at a carrier, show only since when it has been there: it may still wait there.
+    If the job was handed to a carrier (another system that runs jobs), only show since when the carrier has the job,
+    because the job may still wait there.
     """
     text, moment = _moment(job, now)
     return format_html(

@@ -35,14 +35,14 @@ def links_of_attempt(job: Job, attempt: ShownAttempt, now: datetime) -> list[tup
     return _links(job, values, of_attempt=True)
 
 
-def _links(job: Job, own: Mapping[str, Any], *, of_attempt: bool) -> list[tuple[str, str]]:
-    of_all = {"job_id": job.pk, "task": job.task, "queue_name": job.queue_name}
-    values = {**of_all, **_times("enqueued_at", job.enqueued_at), **own}
+def _links(job: Job, more_values: Mapping[str, Any], *, of_attempt: bool) -> list[tuple[str, str]]:
+    common_values = {"job_id": job.pk, "task": job.task, "queue_name": job.queue_name}
+    values = {**common_values, **_times("enqueued_at", job.enqueued_at), **more_values}
     metadata = job.metadata if isinstance(job.metadata, dict) else {}
-    masked = redact(kwargs=metadata, also=settings.redact).kwargs
-    shown = {key: value for key, value in metadata.items() if masked[key] == value}
+    masked_metadata = redact(kwargs=metadata, also=settings.redact).kwargs
+    public_metadata = {key: value for key, value in metadata.items() if masked_metadata[key] == value}
     links = (
-        (label, address(template, values, shown))
+        (label, address(template, values, public_metadata))
         for label, template in settings.links.items()
         if (OF_AN_ATTEMPT in fields_of(template)) == of_attempt
     )

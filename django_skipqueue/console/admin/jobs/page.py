@@ -51,31 +51,34 @@ ENDED_BY_THE_QUEUE = {WorkerDied.__name__, UnknownTask.__name__, UnstorableResul
 def why_it_waits(job: Job, now: datetime, workforce: Workforce) -> str:
     """Explain what the job waits for, which operator has postponed it, or that its worker is late."""
     if job.status == Status.SCHEDULED and job.run_after > now:
-        timed = (RETRY.name, POSTPONE.name, RESCHEDULE.name)
-        last = next((operation for operation in reversed(operations_of(job)) if operation.verb in timed), None)
-        if last and not (last.verb == RETRY.name and job.attempts):  # unless an attempt has failed since a manual retry
+        postponing_verbs = (RETRY.name, POSTPONE.name, RESCHEDULE.name)
+        last_operation = next(
+            (operation for operation in reversed(operations_of(job)) if operation.verb in postponing_verbs), None
+        )
+        # An attempt that failed after a manual retry has postponed the job itself.
+        if last_operation and not (last_operation.verb == RETRY.name and job.attempts):
             return gettext("%(operation)s: due in %(span)s, at %(time)s.") % {
                 "time": exact(job.run_after),
                 "span": roughly(job.run_after - now),
-                "operation": capfirst(last.done_by),
+                "operation": capfirst(last_operation.done_by),
             }
     return waiting.why_it_waits(job, now, workforce)
 
 
 def why_it_was_not_retried(job: Job, attempts: list[ShownAttempt]) -> str:
-    last = attempts[0] if attempts else None
-    if last is None or last.is_cancelled or job.status not in (Status.FAILED, Status.DISCARDED):
+    last_attempt = attempts[0] if attempts else None
+    if last_attempt is None or last_attempt.is_cancelled or job.status not in (Status.FAILED, Status.DISCARDED):
         return ""
-    name = last.exception.rpartition(".")[2]
+    exception = last_attempt.exception.rpartition(".")[2]
     policy: RetryPolicy | None
     try:
         policy = registry.get(job.task).policy
     except UnknownTask:
         policy = None
     text = ""
-    if last.status != job.status:
-        pass  # an operator discarded the job later
-    elif job.status == Status.DISCARDED and name == "Discard":
+    if last_attempt.status != job.status:
+        pass  # an operator discarded the job after this attempt
+    elif job.status == Status.DISCARDED and exception == "Discard":
         text = gettext("Not retried: the task itself discarded its job.")
     elif job.status == Status.DISCARDED:
         if policy and policy.discard_on:
@@ -86,11 +89,11 @@ def why_it_was_not_retried(job: Job, attempts: list[ShownAttempt]) -> str:
             "Not retried: that was the last of %(number)s attempts.",
             job.max_attempts,
         )
-    elif not last.worker or name in ENDED_BY_THE_QUEUE:
+    elif not last_attempt.worker or exception in ENDED_BY_THE_QUEUE:
         pass  # the error message already gives the reason
-    elif policy and policy.retry_on is not None and name not in {kind.__name__ for kind in policy.retry_on}:
+    elif policy and policy.retry_on is not None and exception not in {kind.__name__ for kind in policy.retry_on}:
         text = gettext("Not retried: %(exception)s is not in the task's retry_on.")
-    return text % {"exception": name, "number": job.max_attempts}
+    return text % {"exception": exception, "number": job.max_attempts}
 
 
 @dataclass(frozen=True)
@@ -125,7 +128,7 @@ class JobPage(ShownState):
 
     @cached_property
     def holder(self) -> str:
-        """The carrier that has the job; empty if no carrier has it."""
+        """The carrier (another system that runs jobs) to which the job was handed over; empty if there is none."""
         return holder_of(self.job)
 
     @property
@@ -243,7 +246,7 @@ class JobPage(ShownState):
 
     @property
     def attempts_come_first(self) -> bool:
-        """Whether the page begins with the attempts, because the last one ended in an error."""
+        """Whether the page begins with the attempts, because the last attempt ended in an error."""
         return bool(self.attempts) and bool(self.attempts[0].exception or self.attempts[0].traceback)
 
     @property
@@ -294,10 +297,10 @@ class JobPage(ShownState):
         return [(fact, fact.content(self.job)) for part in consoles() for fact in part.job_facts]
 
     def _shown(self, attempt: ShownAttempt) -> ShownAttempt:
-        """Return the attempt with secrets masked and long texts cut. Other programs may have written to the row."""
+        """Return the attempt with secrets masked and long texts cut. Other programs may have written these texts."""
         return replace(
             attempt,
-            # The newest log with this number: an attempt that was released or snoozed has the number of the next one.
+            # The newest log with this number, because a released or snoozed attempt has the number of the next one.
             log=next((log for log in self.logs if log.number == attempt.number), None),
             worker=shorten(worker_name(attempt.worker), SHOWN_LINE_LIMIT),
             exception=shorten(attempt.exception, SHOWN_LINE_LIMIT),

@@ -62,8 +62,8 @@ class ProgressPage(ShownState):
 
     @property
     def numbers(self) -> str:
-        most = self._in_words(self.most)
-        return gettext("%(done)s of %(number)s jobs") % {"done": grouped(self.done), "number": most}
+        total = self._in_words(self.most)
+        return gettext("%(done)s of %(number)s jobs") % {"done": grouped(self.done), "number": total}
 
     @property
     def result(self) -> str:
@@ -85,10 +85,10 @@ class ProgressPage(ShownState):
     @property
     def posted(self) -> list[tuple[str, object]]:
         """The form fields to post so that the web server applies the verb itself."""
-        fields = [("action", self.bulk.action), ("select_across", "1"), ("_selected_action", "all")]
+        action_fields = [("action", self.bulk.action), ("select_across", "1"), ("_selected_action", "all")]
         number = self.bulk.number
-        confirmation = [(CONFIRMED, "yes"), ("by_hand", self.job.pk), ("number", number), ("typed", number)]
-        return [*fields, *confirmation, *self.bulk.answers.items()]
+        confirmation_fields = [(CONFIRMED, "yes"), ("by_hand", self.job.pk), ("number", number), ("typed", number)]
+        return [*action_fields, *confirmation_fields, *self.bulk.answers.items()]
 
 
 @dataclass(frozen=True)
@@ -126,12 +126,12 @@ class SearchPage(ProgressPage):
         matches = ngettext("%(number)s job matches.", "%(number)s jobs match.", self.found)
         text = matches % {"number": grouped(self.found)}
         end = gettext("The search stopped there, because it keeps no more jobs.")
-        return f"{text} {end}" if self._is_cut else text
+        return f"{text} {end}" if self._has_stopped_early else text
 
     @property
     def _has_searched_all(self) -> bool:
-        return self.job.status == Status.COMPLETED and not self._is_cut
+        return self.job.status == Status.COMPLETED and not self._has_stopped_early
 
     @property
-    def _is_cut(self) -> bool:
+    def _has_stopped_early(self) -> bool:
         return self.found >= MOST_FOUND

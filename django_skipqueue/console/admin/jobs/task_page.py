@@ -30,19 +30,21 @@ class TaskPage:
         """The task's options, with their values as text."""
         if self.task is None:
             return []
-        task, own = self.task, self.task.options
-        part_options = {field.name: getattr(part, field.name) for part in own.of_parts for field in fields(part)}
+        task, task_options = self.task, self.task.options
+        part_options = {
+            field.name: getattr(part, field.name) for part in task_options.of_parts for field in fields(part)
+        }
         options = {
-            "queue_name": own.queue_name,
-            "priority": own.priority,
-            "max_attempts": own.max_attempts or settings.max_attempts,
+            "queue_name": task_options.queue_name,
+            "priority": task_options.priority,
+            "max_attempts": task_options.max_attempts or settings.max_attempts,
             "timeout": task.timeout,
             "retry_on": task.policy.retry_on,
             "discard_on": task.policy.discard_on or None,
             "atomic": task.atomic or None,
-            "retention": own.retention,
+            "retention": task_options.retention,
             "redact": task.redact or None,
-            "database": own.database,
+            "database": task_options.database,
             **part_options,
         }
         return [(name, _written(value)) for name, value in options.items() if value is not None]

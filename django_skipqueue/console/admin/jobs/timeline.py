@@ -49,32 +49,42 @@ class Moment:
     reason: str = ""
     distance: str = ""
     is_ahead: bool = False
+    """Whether the moment is in the future."""
 
 
 def timeline(job: Job, attempts: Sequence[ShownAttempt], now: datetime) -> list[Moment]:
     """Return the moments, the oldest first. `attempts`: the job's attempts, the newest first."""
     operations = operations_of(job)
-    moments = [*_enqueued(job, operations), *(_operated(operation, operations) for operation in operations)]
+    moments = [
+        *_beginning_of_job(job, operations),
+        *(_moment_of_operation(operation, operations) for operation in operations),
+    ]
     ended_at: datetime | None = None
     for attempt in reversed(attempts):
-        moments += _attempted(attempt, now, ended_at, holder="" if attempt.ended_at else holder_of(job))
+        moments += _moments_of_attempt(attempt, now, ended_at, holder="" if attempt.ended_at else holder_of(job))
         ended_at = attempt.ended_at
-    moments += _finished(job, attempts, operations)
-    complete = (replace(one, distance=distance(one.at, now), is_ahead=one.at > now) for one in moments)
-    return sorted(complete, key=attrgetter("at"))
+    moments += _end_of_job(job, attempts, operations)
+    moments_with_distance = (
+        replace(moment, distance=distance(moment.at, now), is_ahead=moment.at > now) for moment in moments
+    )
+    return sorted(moments_with_distance, key=attrgetter("at"))
 
 
-def _enqueued(job: Job, operations: Sequence[ShownOperation]) -> Iterator[Moment]:
+def _beginning_of_job(job: Job, operations: Sequence[ShownOperation]) -> Iterator[Moment]:
     was_scheduled = job.run_after - job.enqueued_at > ONE_MOMENT
-    is_over = job.finished_at is not None and job.finished_at < job.run_after  # the job was finished before it was due
+    was_finished_early = job.finished_at is not None and job.finished_at < job.run_after
     yield Moment(label=gettext("enqueued"), at=job.enqueued_at, status=Status.QUEUED)
-    if was_scheduled and not is_over and not any(abs(job.run_after - one.at) <= ONE_MOMENT for one in operations):
+    if (
+        was_scheduled
+        and not was_finished_early
+        and not any(abs(job.run_after - operation.at) <= ONE_MOMENT for operation in operations)
+    ):
         is_next = job.status == Status.SCHEDULED and job.attempts > 0
         label = gettext("next attempt due") if is_next else gettext("due")
         yield Moment(label=label, at=job.run_after, status=Status.SCHEDULED)
 
 
-def _operated(operation: ShownOperation, operations: Sequence[ShownOperation]) -> Moment:
+def _moment_of_operation(operation: ShownOperation, operations: Sequence[ShownOperation]) -> Moment:
     """Return the moment of an operator's act, or of the end of an attempt that is not counted.
 
     An attempt is not counted if its worker stopped or its task snoozed. The next attempt gets the same number. After
@@ -96,11 +106,11 @@ def _operated(operation: ShownOperation, operations: Sequence[ShownOperation]) -
     )
 
 
-def _attempted(
+def _moments_of_attempt(
     attempt: ShownAttempt, now: datetime, previous_ended_at: datetime | None, *, holder: str
 ) -> Iterator[Moment]:
-    at = attempt.ended_at or attempt.started_at
-    if at is None:
+    shown_at = attempt.ended_at or attempt.started_at
+    if shown_at is None:
         return
     label = (
         CANCELLED_LABEL
@@ -125,13 +135,13 @@ def _attempted(
         details.append(attempt.worker)
     yield Moment(
         label=str(label) % {"number": attempt.number or "?", "holder": shorten(holder, 100)},
-        at=at,
+        at=shown_at,
         status=attempt.status,
         details=tuple(details),
     )
 
 
-def _finished(job: Job, attempts: Sequence[ShownAttempt], operations: Sequence[ShownOperation]) -> Iterator[Moment]:
+def _end_of_job(job: Job, attempts: Sequence[ShownAttempt], operations: Sequence[ShownOperation]) -> Iterator[Moment]:
     """Yield the end of the job, unless an attempt or an operator's act already shows it."""
     is_shown = any(attempt.status == job.status and attempt.ended_at for attempt in attempts[:1])
     is_shown |= job.status == Status.DISCARDED and any(operation.status.is_finished for operation in operations[-1:])

@@ -74,8 +74,8 @@ class VerbViews(JobViews):
         job = Job.objects.filter(pk=job_id).first()
         if job is None:
             return self.redirect_job_missing(request, str(job_id))
-        fits = job.status in RUN_AGAIN.statuses
-        reason = copy_refusal(job) if fits else misfit_message(EDIT, job)
+        is_finished = job.status in RUN_AGAIN.statuses
+        reason = copy_refusal(job) if is_finished else misfit_message(EDIT, job)
         if not reason and not (
             isinstance(job.args, list) and isinstance(job.kwargs, dict)
         ):  # someone edited the row by hand
@@ -145,17 +145,17 @@ class VerbViews(JobViews):
     def search_view(self, request: HttpRequest) -> HttpResponse:
         """Enqueue a job that searches the whole list for the URL's query, and show its progress.
 
-        The page of the progress is for users who may view jobs, whichever list the jobs are from.
+        The user needs the permission to view jobs, because the page with the progress needs it for every list.
         """
         if not self.admin_site.get_model_admin(Job).has_view_permission(request):
             raise PermissionDenied
-        if served := queue_with_workers():
-            return self.hand_over(request, served, action=SEARCH)
+        if queue_name := queue_with_workers():
+            return self.hand_over(request, queue_name, action=SEARCH)
         self.message_user(request, gettext("There is no live worker that could search everything."), messages.WARNING)
         return HttpResponseRedirect(self.address("changelist", query=request.GET.urlencode()))
 
     def hand_over(self, request: HttpRequest, queue_name: str, /, **values: Any) -> HttpResponse:
-        """Enqueue a background job that goes through this whole list, and show its progress."""
+        """Enqueue a background job that changes or searches the jobs of this whole list, and show its progress."""
         query = request.GET.copy()
         query.pop(WINDOW_VAR, None)
         bulk = BulkAction(
@@ -231,11 +231,11 @@ class VerbViews(JobViews):
 
     def _show_copy(self, request: HttpRequest, job: Job, copy: Job) -> HttpResponse:
         values = {"id": job.pk, "copy": copy.pk}
-        entry = gettext("Run again with other arguments as job %(copy)s.") % values
-        log.record(request, [LoggedChange(job.pk, str(job), entry)], verb=RUN_AGAIN)
+        log_message = gettext("Run again with other arguments as job %(copy)s.") % values
+        log.record(request, [LoggedChange(job.pk, str(job), log_message)], verb=RUN_AGAIN)
         with using_database(copy._state.db or settings.database):
-            entry = gettext("Made from job %(id)s with other arguments.") % values
-            log.record(request, [LoggedChange(copy.pk, str(copy), entry)], verb=RUN_AGAIN)
+            log_message = gettext("Made from job %(id)s with other arguments.") % values
+            log.record(request, [LoggedChange(copy.pk, str(copy), log_message)], verb=RUN_AGAIN)
             page = self.address("change", copy.pk)
         self.message_user(request, str(EDIT.done) % values, messages.SUCCESS)
         return HttpResponseRedirect(page)

@@ -44,8 +44,8 @@ from .task_page import TaskPage
 class JobViews(OwnViews):
     """Views of jobs.
 
-    Nobody can add or edit a job here; everything else needs a permission. Viewing, adding and deleting use Django's own
-    permissions; retrying and discarding use permissions of the model. Each verb names its permission.
+    Users cannot add or edit a job here. Every other action needs a permission: Django's own permission to view, add or
+    delete, or the model's permission to retry or discard. Each verb names its permission.
     """
 
     def has_add_permission(self, request: HttpRequest) -> bool:
@@ -153,8 +153,8 @@ class JobViews(OwnViews):
         ]
         if RUN_AGAIN.is_offered_for(job.status) and self.may(request, RUN_AGAIN):
             offered.append((EDIT, self.address("edit", job.pk)))
-        copying = (EDIT, RUN_AGAIN.button) if copy_refusal(job) else ()
-        return [(button, address) for button, address in offered if button not in copying]
+        copy_buttons = (EDIT, RUN_AGAIN.button) if copy_refusal(job) else ()
+        return [(button, address) for button, address in offered if button not in copy_buttons]
 
 
 SEVERITY_LABELS: dict[Severity, str | Promise] = {
@@ -166,11 +166,11 @@ SEVERITY_LABELS: dict[Severity, str | Promise] = {
 
 
 def _examined(user: Any) -> dict[str, Any]:
-    """Examine the databases. The most severe findings come first; equally severe ones are grouped by database."""
-    at, start = localtime(), time.monotonic()
-    several = settings.served_databases if settings.serves_several else ()
-    findings = examine_at_once(several) if several else examine(Store.default())
-    shown: list[dict[str, Any]] = [
+    """Examine the databases. The most severe findings come first; equally severe findings are grouped by database."""
+    examined_at, start = localtime(), time.monotonic()
+    aliases = settings.served_databases if settings.serves_several else ()
+    findings = examine_at_once(aliases) if aliases else examine(Store.default())
+    rows: list[dict[str, Any]] = [
         {
             "finding": finding,
             "badge": badge(finding.severity, SEVERITY_LABELS[finding.severity]),
@@ -180,8 +180,8 @@ def _examined(user: Any) -> dict[str, Any]:
     ]
     return {
         "verdict": Verdict.of(findings),
-        "found": [row for row in shown if row["finding"].severity != Severity.OK],
-        "well": [row for row in shown if row["finding"].severity == Severity.OK],
+        "found": [row for row in rows if row["finding"].severity != Severity.OK],
+        "well": [row for row in rows if row["finding"].severity == Severity.OK],
         "duration": span(time.monotonic() - start),
-        "at": at,
+        "at": examined_at,
     }

@@ -24,9 +24,9 @@ def carried() -> dict[str, str]:
 
 def carrying(address: str) -> str:
     """Add the carried parameters to a URL, or to a query such as `?range=6h`."""
-    more = urlencode(carried())
+    carried_query = urlencode(carried())
     separator = "" if address.endswith("?") else "&" if "?" in address else "?"
-    return f"{address}{separator}{more}" if more else address
+    return f"{address}{separator}{carried_query}" if carried_query else address
 
 
 def address_of(page: str, *args: Any, query: str | Mapping[str, Any] = "", site: str | None = None) -> str:

@@ -57,7 +57,7 @@ def worker_link(worker_id: str, text: str = "") -> SafeString:
 
 
 def _page_link(model: str, pk: str, text: str) -> SafeString:
-    # django_skipqueue never stores such a name, but another program may have written the row.
+    # django_skipqueue never stores an empty or longer name, but another program may have written the row.
     if not pk or len(pk) > MAX_LINKED_NAME_LENGTH:
         return format_html("{}", shortened(text))
     return format_html('<a href="{}">{}</a>', address_of(f"{model}_change", quote(pk)), shortened(text))

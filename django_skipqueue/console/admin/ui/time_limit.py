@@ -30,7 +30,7 @@ View = Callable[..., HttpResponse]
 
 
 class Afterwards(HttpResponse):
-    """A response whose `work` runs after the view's transaction. The work commits in parts and limits its own time."""
+    """A response whose `work` runs after the view's transaction. `work` commits in parts, and limits its own time."""
 
     def __init__(self, work: Callable[[], HttpResponse]) -> None:
         super().__init__()

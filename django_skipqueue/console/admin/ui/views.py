@@ -47,20 +47,20 @@ HISTORY_PAGE_SIZE = 100
 
 def logged_id(pk: object) -> str:
     """Return an object's id for Django's log. It includes the alias of a database other than the default one."""
-    is_home = not settings.serves_several or settings.database == load().database
-    return str(pk) if is_home else f"{settings.database}:{pk}"
+    is_default_database = not settings.serves_several or settings.database == load().database
+    return str(pk) if is_default_database else f"{settings.database}:{pk}"
 
 
 def without_nul(view: View) -> View:
     """Wrap a view to answer 404 if an id contains a NUL character, because PostgreSQL would raise an error."""
 
     @wraps(view)
-    def shown(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+    def view_without_nul(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
         if any("\0" in str(value) for value in (*args, *kwargs.values())):
             raise Http404
         return view(request, *args, **kwargs)
 
-    return shown
+    return view_without_nul
 
 
 class OwnChangeList(ChangeList):
@@ -76,12 +76,12 @@ class OwnViews(AnyModelAdmin):
     @property
     def urls(self) -> list[URLPattern]:
         """The URL patterns for the admin site. The queries of every view have a time limit."""
-        wraps_of_parts = [console.admin_view for console in consoles() if console.admin_view]
+        wrappers_of_parts = [console.admin_view for console in consoles() if console.admin_view]
         patterns = self.get_urls()
         for pattern in patterns:
             view = time_limited(self, pattern.callback)
-            for wrap in wraps_of_parts:
-                view = wrap(self, view)
+            for wrapper in wrappers_of_parts:
+                view = wrapper(self, view)
             pattern.callback = without_nul(view)
         return patterns
 
@@ -96,17 +96,17 @@ class OwnViews(AnyModelAdmin):
 
     def get_preserved_filters(self, request: HttpRequest) -> str:
         """Return the query that Django adds to its redirects, and to its links between a model's pages."""
-        kept, more = super().get_preserved_filters(request), carried()
-        if not more:
-            return kept
-        # Keep the list's filters only: Django replaces the other parameters.
-        filters = dict(parse_qsl(dict(parse_qsl(kept)).get(FILTERS_PARAMETER, "")))
-        return urlencode({FILTERS_PARAMETER: urlencode(filters | more), **more})
+        preserved, carried_parameters = super().get_preserved_filters(request), carried()
+        if not carried_parameters:
+            return preserved
+        # Keep only the list's filters, because Django replaces the other parameters.
+        filters = dict(parse_qsl(dict(parse_qsl(preserved)).get(FILTERS_PARAMETER, "")))
+        return urlencode({FILTERS_PARAMETER: urlencode(filters | carried_parameters), **carried_parameters})
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
         response = super().changelist_view(request, self._with_sidebar(request, extra_context))
-        refused = f"{request.path}?{ERROR_FLAG}=1"
-        return HttpResponseRedirect(carrying(refused)) if response.headers.get("Location") == refused else response
+        error_url = f"{request.path}?{ERROR_FLAG}=1"
+        return HttpResponseRedirect(carrying(error_url)) if response.headers.get("Location") == error_url else response
 
     def changeform_view(
         self,
@@ -131,8 +131,8 @@ class OwnViews(AnyModelAdmin):
     def context_of_site(self, request: HttpRequest) -> dict[str, Any]:
         """Return the site's context for every page. The sidebar's links to our pages carry our parameters."""
         context: dict[str, Any] = self.admin_site.each_context(request)
-        own = [app for app in context["available_apps"] if app["app_label"] == self.opts.app_label and carried()]
-        for model in (model for app in own for model in app["models"]):
+        our_apps = [app for app in context["available_apps"] if app["app_label"] == self.opts.app_label and carried()]
+        for model in (model for app in our_apps for model in app["models"]):
             model.update({name: carrying(model[name]) for name in ("admin_url", "add_url") if model.get(name)})
         return context
 
@@ -184,13 +184,13 @@ class OwnViews(AnyModelAdmin):
         context = self._with_sidebar(request, links | (extra_context or {}))
         if logged_id(pk) == pk:
             return super().history_view(request, object_id, context)
-        about = ContentType.objects.get_for_model(self.model)
-        entries = LogEntry.objects.filter(content_type=about, object_id=logged_id(pk)).select_related("user")
-        shown = Paginator(entries.order_by("action_time"), HISTORY_PAGE_SIZE).get_page(request.GET.get(PAGE_VAR, 1))
+        content_type = ContentType.objects.get_for_model(self.model)
+        entries = LogEntry.objects.filter(content_type=content_type, object_id=logged_id(pk)).select_related("user")
+        page = Paginator(entries.order_by("action_time"), HISTORY_PAGE_SIZE).get_page(request.GET.get(PAGE_VAR, 1))
         entries_of_page = {
-            "action_list": shown,
-            "page_range": shown.paginator.get_elided_page_range(shown.number),
-            "pagination_required": shown.paginator.num_pages > 1,
+            "action_list": page,
+            "page_range": page.paginator.get_elided_page_range(page.number),
+            "pagination_required": page.paginator.num_pages > 1,
         }
         return super().history_view(request, object_id, entries_of_page | context)
 
@@ -226,14 +226,14 @@ def guarded(*methods: str, may: Callable[[Any, HttpRequest], bool] = lambda *_: 
 
     def decorate(view: View) -> View:
         @wraps(view)
-        def guarding(self: Any, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+        def guarded_view(self: Any, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
             if methods and request.method not in methods:
                 return HttpResponseNotAllowed(methods)
             if not (self.has_view_permission(request) and may(self, request)):
                 raise PermissionDenied
             return view(self, request, *args, **kwargs)
 
-        return guarding
+        return guarded_view
 
     return decorate
 
@@ -246,7 +246,7 @@ def refreshing(view: View) -> View:
     """Decorate an admin view so that its pages have an ETag. A GET with `If-None-Match` is answered with 304."""
 
     @wraps(view)
-    def conditional(self: Any, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+    def refreshing_view(self: Any, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
         response = view(self, request, *args, **kwargs)
         if request.method not in ("GET", "HEAD") or response.status_code != 200:
             return response
@@ -254,7 +254,7 @@ def refreshing(view: View) -> View:
             response.render()
         digest = hashlib.sha256(VOLATILE.sub(b"", response.content), usedforsecurity=False)
         etag = response.headers["ETag"] = f'"{digest.hexdigest()[:32]}"'
-        answer = get_conditional_response(request, etag=etag, response=response)
-        return response if answer is None else answer
+        not_modified = get_conditional_response(request, etag=etag, response=response)
+        return response if not_modified is None else not_modified
 
-    return conditional
+    return refreshing_view

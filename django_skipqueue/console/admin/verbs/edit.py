@@ -147,7 +147,7 @@ class EditForm(forms.Form):
         args: list[Any] = []
         kwargs: dict[str, Any] = {}
         values = [self.cleaned_data[name] for name in self.fields]
-        by_position = any(  # with `*args`, all parameters before it must be positional
+        must_be_positional = any(  # with `*args`, all parameters before it must be positional
             argument.parameter.kind is Parameter.VAR_POSITIONAL and value not in (MISSING_ARGUMENT, [])
             for argument, value in zip(self.arguments, values, strict=True)
         )
@@ -158,7 +158,7 @@ class EditForm(forms.Form):
             is_positional = (
                 is_positional
                 and can_be_positional
-                and (argument.is_positional or by_position)
+                and (argument.is_positional or must_be_positional)
                 and value is not MISSING_ARGUMENT
             )
             if value is MISSING_ARGUMENT:

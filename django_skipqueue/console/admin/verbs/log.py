@@ -23,11 +23,11 @@ def record(request: HttpRequest, entries: Iterable[LoggedChange], *, verb: Verb,
 
 
 def record_all(request: HttpRequest, verb: Verb, message: str, reason: str) -> None:
-    # Readable, and can be appended to a list's URL. Without NUL characters, as in the filters.
-    searched = f"?{unquote_plus(request.GET.urlencode())}".replace("\0", "")
-    name = gettext("all jobs matching %(filter)s") % {"filter": searched}
-    filtered = gettext("Filter: %(filter)s") % {"filter": searched}
-    _entry(request, _flag(verb), _with_reason(f"{message} {filtered}", reason), None, name).save()
+    # The query string is readable, and can be appended to a list's URL. The filters remove NUL characters too.
+    query_string = f"?{unquote_plus(request.GET.urlencode())}".replace("\0", "")
+    name = gettext("all jobs matching %(filter)s") % {"filter": query_string}
+    filter_sentence = gettext("Filter: %(filter)s") % {"filter": query_string}
+    _entry(request, _flag(verb), _with_reason(f"{message} {filter_sentence}", reason), None, name).save()
 
 
 def record_other(request: HttpRequest, name: str, message: str) -> None:

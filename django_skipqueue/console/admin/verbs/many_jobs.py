@@ -1,11 +1,11 @@
 """Applies a verb to many jobs: the selection, the summary on the confirmation page, and the change in batches.
 
-The summary says how many jobs there are, of which tasks and errors. Invariant: whatever the size of the table, the
-summary reads at most `MOST_JOBS_SUMMARISED` jobs, and counts as far as a list does.
+The summary says how many jobs are selected, and how many of them have which task and error. However large the table
+is, the summary reads at most `MOST_JOBS_SUMMARISED` jobs, and stops counting at the same number as the job list.
 
-Jobs are changed in batches; what cannot be changed is skipped and counted. Invariant: each batch is one statement of
-the queue, committed by itself. An action stops within the time that web servers allow. Then its message says how many
-jobs are left, and the operator can run it again.
+Jobs are changed in batches. A job that cannot be changed is skipped and counted. Each batch is one SQL statement of the
+queue, which is committed by itself. An action stops within the time that web servers allow. Its message then says how
+many jobs are left, and the operator can run the action again.
 """
 
 import re
@@ -88,9 +88,10 @@ def newest_id() -> int:
 
 
 KINDS_SHOWN = 8
+"""The summary lists at most this many kinds of jobs."""
 
 MOST_JOBS_SUMMARISED = 5_000
-"""Jobs whose tasks and errors are read: their rows may be anywhere in the table."""
+"""The summary reads the tasks and errors of at most this many jobs, because reading distant rows takes time."""
 
 EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(?=:|$)")
 """Matches the exception class at the start of an error message."""
@@ -166,7 +167,7 @@ class Summary:
 
 
 def _exception(status: str, attempts: int, error: str) -> str:
-    """Return the exception class of the last attempt, or empty if it raised none. A reason may contain a secret."""
+    """Return the exception class of the last attempt, or empty if it raised none. The message may contain a secret."""
     has_failed = status == Status.FAILED or (status == Status.SCHEDULED and attempts > 0)
     match = EXCEPTION.match(error) if has_failed else None
     return match[0] if match else ""
@@ -227,24 +228,24 @@ def question_of(verb: Verb, summary: Summary) -> str:
 def message_of(verb: Verb, tally: ChangeTally) -> str:
     sentences = [str(verb.action.done % {"number": grouped(tally.changed), "count": tally.changed})]
     if tally.skipped:
-        skipped = ngettext(
+        skipped_sentence = ngettext(
             "%(number)s was skipped, because it could not be changed.",
             "%(number)s were skipped, because they could not be changed.",
             tally.skipped,
         )
-        sentences.append(skipped % {"number": grouped(tally.skipped)})
+        sentences.append(skipped_sentence % {"number": grouped(tally.skipped)})
     if tally.locked:
-        locked = ngettext(
+        locked_sentence = ngettext(
             "A database session has locked the row of %(number)s of them.",
             "Database sessions have locked the rows of %(number)s of them.",
             tally.locked,
         )
-        sentences.append(locked % {"number": grouped(tally.locked)})
+        sentences.append(locked_sentence % {"number": grouped(tally.locked)})
     if tally.left is not None:
-        left = ngettext(
+        left_sentence = ngettext(
             "Stopped after %(seconds)s s; %(number)s job is left. Run the action again to continue.",
             "Stopped after %(seconds)s s; %(number)s jobs are left. Run the action again to continue.",
             tally.left.found,
         )
-        sentences.append(left % {"seconds": round(TIME_LIMIT), "number": tally.left.in_words})
+        sentences.append(left_sentence % {"seconds": round(TIME_LIMIT), "number": tally.left.in_words})
     return " ".join(sentences)

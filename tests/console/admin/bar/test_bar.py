@@ -1,4 +1,4 @@
-"""The navigation bar over every page: its entries, the entry of the current page, and numbers of problems."""
+"""The navigation bar above every page: its entries, the mark at the current entry, and the numbers of problems."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -48,27 +48,27 @@ CURRENT = {
     "archived job": "Jobs",
     "history of an archived job": "Jobs",
 }
-"""The name of a page: the entry of the bar that is marked on it."""
+"""For the name of each page, the entry of the bar that is marked as current on the page."""
 
 OWN_PAGES = ("dashboard", "jobs", "failures", "queues", "workers", "schedules", "batches", "limits", "doctor")
 """The pages to which the entries of the bar lead."""
 
 
 def bar_entries(client: Client, address: str) -> dict[str, tuple[str, str]]:
-    """The label of each entry of the bar: its `aria-current`, and the title of its number of problems."""
+    """Return the entries of the bar by label, each with `aria-current` and the title of its number of problems."""
     html = client.get(address).text
     (nav,) = re.findall(r'<nav class="skipqueue-nav".*?</nav>', html, re.DOTALL)
-    found = {}
+    entries = {}
     for attributes, content in re.findall(r"<a ([^>]*)>(.*?)</a>", nav, re.DOTALL):
         current = re.search(r'aria-current="(\w+)"', attributes)
-        words = re.search(r'title="([^"]*)"', content)
+        title = re.search(r'title="([^"]*)"', content)
         label = re.sub(r"<span.*", "", content, flags=re.DOTALL).strip()
-        found[label] = (current[1] if current else "", words[1] if words else "")
-    return found
+        entries[label] = (current[1] if current else "", title[1] if title else "")
+    return entries
 
 
 def bar_numbers(client: Client) -> dict[str, str]:
-    """The label of each entry with a number of problems: the title of the number."""
+    """Return the title of the number of problems for each entry that shows one, by the entry's label."""
     notices_cache.clear()
     return {label: words for label, (_, words) in bar_entries(client, LIST).items() if words}
 
@@ -79,12 +79,12 @@ def test_the_bar_of_every_page_has_all_entries_and_marks_the_current_one(
     for name, address in addresses.items():
         if name == "index":  # the index of the whole admin site has no bar
             continue
-        found = bar_entries(operator, f"/admin/{address}")
-        assert list(found) == LABELS, name
-        marked = [label for label, (current, _) in found.items() if current]
+        entries = bar_entries(operator, f"/admin/{address}")
+        assert list(entries) == LABELS, name
+        marked = [label for label, (current, _) in entries.items() if current]
         assert marked == ([] if name == "app" else [CURRENT.get(name, marked[0])]), name
         if name in OWN_PAGES:
-            assert found[CURRENT[name]][0] == "page", name
+            assert entries[CURRENT[name]][0] == "page", name
 
 
 def test_the_list_of_jobs_links_to_the_archive(addresses: Mapping[str, str], operator: Client, settings: Any) -> None:

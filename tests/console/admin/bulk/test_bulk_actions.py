@@ -46,7 +46,7 @@ NEW_YEAR = datetime(2100, 1, 1, 12, tzinfo=UTC)
 
 @pytest.fixture(autouse=True)
 def _two_jobs_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    """More than two jobs are left to a worker, and a worker changes two at a time."""
+    """Leave actions on more than two jobs to a worker, which changes two jobs at a time."""
     monkeypatch.setattr(job_admin, "MOST_UNTYPED", 2)
     monkeypatch.setattr(many_jobs, "BATCH_ROWS", 2)
 
@@ -68,7 +68,7 @@ class TestHandingOver:
     def test_a_worker_retries_many_jobs_and_a_page_shows_the_progress(self, operator: Client) -> None:
         make_worker()
         jobs = [make_job("failed") for _ in range(5)]
-        other = make_job("discarded")
+        discarded_job = make_job("discarded")
         response = retry_all(operator, reason="the PSP is back")
         job = get_bulk_job()
         assert response.redirect_chain == [(page("progress", job.pk), 302)]
@@ -80,9 +80,9 @@ class TestHandingOver:
         run_only(job)
         assert get_bulk_job().result == {"changed": 5, "skipped": 0}
         assert {state(each)["status"] for each in jobs} == {"queued"}
-        assert state(other)["status"] == "discarded"
-        (noted,) = state(jobs[0])["operations"]
-        assert (noted["verb"], noted["by"], noted["reason"]) == ("retry", "ann", "the PSP is back")
+        assert state(discarded_job)["status"] == "discarded"
+        (operation,) = state(jobs[0])["operations"]
+        assert (operation["verb"], operation["by"], operation["reason"]) == ("retry", "ann", "the PSP is back")
         text = operator.get(page("progress", job.pk)).text
         assert "5 of 5 jobs" in text
         assert "5 jobs were put back into their queues." in text
@@ -94,10 +94,10 @@ class TestHandingOver:
     def test_the_question_says_whether_a_worker_will_change_the_jobs(self, operator: Client) -> None:
         for _ in range(3):
             make_job("failed")
-        asked = {"action": "retry_selected", "_selected_action": "all", "select_across": "1"}
-        assert "There is no live worker to change so many jobs." in operator.post(FAILED, asked).text
+        question = {"action": "retry_selected", "_selected_action": "all", "select_across": "1"}
+        assert "There is no live worker to change so many jobs." in operator.post(FAILED, question).text
         make_worker()
-        assert "There are so many jobs that a worker will change them." in operator.post(FAILED, asked).text
+        assert "There are so many jobs that a worker will change them." in operator.post(FAILED, question).text
 
     def test_the_question_about_a_partly_searched_list_counts_at_least_the_found_jobs(
         self, operator: Client, monkeypatch: pytest.MonkeyPatch
@@ -106,12 +106,12 @@ class TestHandingOver:
         for task in ("a", "b", "a", "a"):
             make_job("failed", task=task)
         address = f"{FAILED}&task=a"
-        asked = {"action": "delete_selected", "_selected_action": "all", "select_across": "1"}
-        text = operator.post(address, asked).text
+        question = {"action": "delete_selected", "_selected_action": "all", "select_across": "1"}
+        text = operator.post(address, question).text
         assert "Delete 2 jobs?" in text
         assert "so only jobs in this part are changed" in text
         make_worker()
-        text = operator.post(address, asked).text
+        text = operator.post(address, question).text
         assert "Delete at least 2 jobs?" in text
         assert "A worker will search the whole list and change all jobs that match." in text
         assert "Type 2 to delete these jobs." in text
@@ -123,11 +123,11 @@ class TestHandingOver:
         monkeypatch.setattr(counts, "expected", lambda jobs: 51_234)
         for _ in range(4):
             make_job("failed", task="a")
-        asked = {"action": "delete_selected", "_selected_action": "all", "select_across": "1"}
-        assert "Delete 2 jobs?" in operator.post(f"{FAILED}&task=a", asked).text
+        question = {"action": "delete_selected", "_selected_action": "all", "select_across": "1"}
+        assert "Delete 2 jobs?" in operator.post(f"{FAILED}&task=a", question).text
         make_worker()
-        assert "Type 51,000 to delete these jobs." in operator.post(f"{FAILED}&task=a", asked).text
-        assert "Type 2 to delete these jobs." in operator.post(f"{FAILED}&task=a&q=a", asked).text
+        assert "Type 51,000 to delete these jobs." in operator.post(f"{FAILED}&task=a", question).text
+        assert "Type 2 to delete these jobs." in operator.post(f"{FAILED}&task=a&q=a", question).text
 
     def test_a_worker_changes_all_matches_of_a_partly_searched_list(
         self, operator: Client, monkeypatch: pytest.MonkeyPatch
@@ -152,7 +152,8 @@ class TestHandingOver:
         self, operator: Client, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(counts, "MOST_JOBS_COUNTED", 3)
-        monkeypatch.setattr(counts, "expected", lambda jobs: 0)  # the statistics may be those of another test's rows
+        # PostgreSQL's statistics may still be about another test's rows.
+        monkeypatch.setattr(counts, "expected", lambda jobs: 0)
         make_worker()
         for _ in range(5):
             make_job("failed")
@@ -230,7 +231,7 @@ class TestHandingOver:
 
 
 def run_only(job: Job) -> None:
-    """Run this job and no other."""
+    """Run only this job, which is moved to a queue of its own."""
     Job.objects.filter(pk=job.pk).update(queue_name="only")
     run_jobs(queue_names=["only"])
 
@@ -249,7 +250,7 @@ class TestRunning:
     ) -> None:
         jobs = [make_job("failed") for _ in range(5)]
         self.begin(operator)
-        calls = fail_in_batch(2, monkeypatch)
+        ids_of_batches = fail_in_batch(2, monkeypatch)
         run_jobs(queue_names=["only"])
         assert (progress := BulkProgress.of(get_bulk_job())) is not None
         assert (progress.changed, progress.after) == (2, jobs[1].pk)
@@ -258,7 +259,12 @@ class TestRunning:
         run_jobs(queue_names=["only"], include_scheduled=True)
         assert get_bulk_job().result == {"changed": 5, "skipped": 0}
         assert state(jobs[0])["status"] == "failed", "the first batch had retried it, and it failed again"
-        assert calls == [[jobs[0].pk, jobs[1].pk], [jobs[2].pk, jobs[3].pk], [jobs[2].pk, jobs[3].pk], [jobs[4].pk]]
+        assert ids_of_batches == [
+            [jobs[0].pk, jobs[1].pk],
+            [jobs[2].pk, jobs[3].pk],
+            [jobs[2].pk, jobs[3].pk],
+            [jobs[4].pk],
+        ]
 
     @pytest.mark.parametrize("crash", range(1, 7))
     def test_a_bulk_action_that_has_crashed_changes_each_job_of_all_windows_once(
@@ -266,17 +272,17 @@ class TestRunning:
     ) -> None:
         monkeypatch.setattr(window, "WINDOW_SIZE", 4)
         jobs = [make_job("failed", queue_name=f"q{number}") for number in range(11)]
-        others = [make_job("failed", task="another") for _ in range(6)]
+        other_jobs = [make_job("failed", task="another") for _ in range(6)]
         jobs += [make_job("failed")]
         job = self.begin(operator, f"{FAILED}&task=tests.app.jobs.noop")
-        calls = fail_in_batch(crash, monkeypatch)
+        ids_of_batches = fail_in_batch(crash, monkeypatch)
         run_jobs(queue_names=["only"])
         assert Job.objects.filter(operations__isnull=False).count() < len(jobs)
         run_jobs(queue_names=["only"], include_scheduled=True)
         assert state(job)["result"] == {"changed": 12, "skipped": 0}
-        assert {state(each)["status"] for each in others} == {"failed"}
+        assert {state(each)["status"] for each in other_jobs} == {"failed"}
         assert [len(state(each)["operations"]) for each in jobs] == [1] * len(jobs)
-        assert sum(map(len, calls)) == len(jobs) + len(calls[crash - 1])
+        assert sum(map(len, ids_of_batches)) == len(jobs) + len(ids_of_batches[crash - 1])
 
     @pytest.mark.parametrize(
         ("action", "answers"),
@@ -412,12 +418,12 @@ class TestRunning:
         assert LogEntry.objects.get().change_message.startswith("2 jobs were put back")
 
 
-def call_in_another_thread(verb: Callable[[], Any]) -> None:
+def call_in_another_thread(function: Callable[[], Any]) -> None:
     """Call a function in another thread, with a connection of its own, as a web server does."""
 
     def run() -> None:
         try:
-            verb()
+            function()
         finally:
             connection.close()
 
@@ -427,17 +433,17 @@ def call_in_another_thread(verb: Callable[[], Any]) -> None:
 
 def fail_in_batch(number: int, monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
     """Raise an error once, after the change of this batch. Returns a list to which the ids of each batch are added."""
-    calls: list[list[int]] = []
+    ids_of_batches: list[list[int]] = []
 
     def change(store: Store, ids: list[int], **noted: Any) -> Any:
-        calls.append(list(ids))
+        ids_of_batches.append(list(ids))
         changed = RETRY.change(store, ids, **noted)
-        if len(calls) == number:
+        if len(ids_of_batches) == number:
             raise RuntimeError("the plug was pulled")
         return changed
 
     replace_retry(change, monkeypatch)
-    return calls
+    return ids_of_batches
 
 
 def replace_retry(change: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -510,10 +516,10 @@ class TestThePage:
 
 @pytest.mark.django_db(transaction=True)
 class TestForWhomItActs:
-    """A bulk action has the permissions of the user who started it; no other user may start it again."""
+    """A bulk action has the permissions of the user who started it, so no other user may start it again."""
 
     def make_superusers_bulk_job(self, operator: Client, status: str, **fields: Any) -> Job:
-        """A job that deletes all failed jobs for a superuser, and has ended."""
+        """Make a bulk job with this status that deletes all failed jobs for the superuser `root`."""
         make_worker()
         for _ in range(3):
             make_job("failed")
@@ -549,10 +555,10 @@ class TestForWhomItActs:
         self, operator: Client, log_in: Callable[..., Client], username: str, left: int
     ) -> None:
         job = self.make_superusers_bulk_job(operator, "discarded")
-        asked = BulkAction.of(get_bulk_job())
-        assert asked is not None
-        signed = replace(asked, user="root").signed()
-        Job.objects.filter(pk=job.pk).update(kwargs=asdict(signed))
+        bulk_action = BulkAction.of(get_bulk_job())
+        assert bulk_action is not None
+        signed_action = replace(bulk_action, user="root").signed()
+        Job.objects.filter(pk=job.pk).update(kwargs=asdict(signed_action))
         client = log_in("view_job", "retry_job") if username == "ann" else operator
         client.post(page("retry", job.pk))
         run_jobs(queue_names=["only"])
@@ -612,24 +618,24 @@ def test_another_worker_continues_the_bulk_action_of_a_killed_worker(
 
 
 class TestForgeries:
-    """A row, a schedule or a message that somebody else has made acts for nobody."""
+    """A bulk job that the admin has not made is refused: a forged row, schedule or deferred job."""
 
     def test_an_enqueued_action_that_the_admin_has_not_signed_changes_nothing(self, operator: Client) -> None:
         jobs = [make_job("failed") for _ in range(3)]
         make_worker()
         retry_all(operator)
-        genuine = get_bulk_job().kwargs
-        forged = [
-            genuine | {"signature": ""},
-            genuine | {"action": "delete_selected"},
-            genuine | {"user": "somebody"},
-            genuine | {"query": ""},
+        genuine_kwargs = get_bulk_job().kwargs
+        forged_kwargs = [
+            genuine_kwargs | {"signature": ""},
+            genuine_kwargs | {"action": "delete_selected"},
+            genuine_kwargs | {"user": "somebody"},
+            genuine_kwargs | {"query": ""},
         ]
         get_bulk_job().delete()
-        made = [Job.objects.enqueue(BULK_TASK, kwargs=json.dumps(kwargs)) for kwargs in forged]
+        forged_jobs = [Job.objects.enqueue(BULK_TASK, kwargs=json.dumps(kwargs)) for kwargs in forged_kwargs]
         run_jobs()
-        assert [state(job)["status"] for job in made] == ["discarded"] * len(forged)
-        assert "The signature of these arguments is not valid" in state(made[0])["last_error"]
+        assert [state(job)["status"] for job in forged_jobs] == ["discarded"] * len(forged_kwargs)
+        assert "The signature of these arguments is not valid" in state(forged_jobs[0])["last_error"]
         assert [state(job)["status"] for job in jobs] == ["failed"] * len(jobs)
 
     def test_projects_cannot_defer_or_schedule_the_task_of_bulk_actions(self) -> None:

@@ -1,4 +1,4 @@
-"""Search everything: a job in which a worker searches all of a list, and the list of the jobs that it has found."""
+"""The button "Search everything": a job searches the whole list, and a page lists the jobs that were found."""
 
 import re
 from collections.abc import Callable
@@ -28,7 +28,7 @@ from ..conftest import LIST, listed, messages_of, page
 pytestmark = pytest.mark.django_db(transaction=True)
 
 SEARCH = "/admin/django_skipqueue/job/search/"
-FOR_SEVEN = "?q=payment_id%3D7"
+QUERY_FOR_PAYMENT_7 = "?q=payment_id%3D7"
 
 
 @pytest.fixture(autouse=True)
@@ -37,15 +37,15 @@ def _small_window(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(window, "MOST_WINDOWS", 2)
 
 
-def make_jobs_behind_the_search(number: int = 2) -> list[Job]:
-    """Jobs behind all windows that a page searches."""
-    behind = [make_job("completed", kwargs={"payment_id": 7}) for _ in range(number)]
+def make_jobs_that_pages_do_not_search(number: int = 2) -> list[Job]:
+    """Make matching jobs so far down the list that a page does not search them. Return the matching jobs."""
+    unsearched_jobs = [make_job("completed", kwargs={"payment_id": 7}) for _ in range(number)]
     for n in range(8):
         make_job("completed", kwargs={"payment_id": 100 + n})
-    return behind
+    return unsearched_jobs
 
 
-def search_everything(client: Client, address: str = FOR_SEVEN) -> Any:
+def search_everything(client: Client, address: str = QUERY_FOR_PAYMENT_7) -> Any:
     return client.post(SEARCH + address, follow=True)
 
 
@@ -64,13 +64,13 @@ def text_in_one_line(response: Any) -> str:
 
 
 def test_a_page_without_a_match_offers_to_search_everything(operator: Client) -> None:
-    make_jobs_behind_the_search()
-    for address in (FOR_SEVEN, f"{FOR_SEVEN}&look=2"):
+    make_jobs_that_pages_do_not_search()
+    for address in (QUERY_FOR_PAYMENT_7, f"{QUERY_FOR_PAYMENT_7}&look=2"):
         text = text_in_one_line(operator.get(LIST + address))
         assert "Not searched: " in text
         button = re.search(r'<button type="submit"[^>]*>Search everything</button>', text)
         assert button
-        assert f'formaction="{SEARCH}{FOR_SEVEN}"' in button[0]
+        assert f'formaction="{SEARCH}{QUERY_FOR_PAYMENT_7}"' in button[0]
         assert 'form="changelist-form"' in button[0]
         assert text.count('<form id="changelist-form" method="post"') == 1
 
@@ -78,16 +78,16 @@ def test_a_page_without_a_match_offers_to_search_everything(operator: Client) ->
 def test_a_page_that_has_searched_all_jobs_does_not_offer_to_search_everything(
     operator: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    make_jobs_behind_the_search()
+    make_jobs_that_pages_do_not_search()
     monkeypatch.setattr(window, "WINDOW_SIZE", 100)
-    assert "Search everything" not in operator.get(LIST + FOR_SEVEN).text
+    assert "Search everything" not in operator.get(LIST + QUERY_FOR_PAYMENT_7).text
     assert "Search everything" not in operator.get(LIST).text
 
 
 def test_a_worker_finds_the_jobs_that_a_page_does_not_reach(operator: Client) -> None:
     make_worker()
-    behind = make_jobs_behind_the_search()
-    response = search_everything(operator, f"{FOR_SEVEN}&look=2")
+    unsearched_jobs = make_jobs_that_pages_do_not_search()
+    response = search_everything(operator, f"{QUERY_FOR_PAYMENT_7}&look=2")
     job = search_job()
     assert response.redirect_chain == [(page("progress", job.pk), 302)]
     assert "Search everything" in response.text
@@ -102,13 +102,13 @@ def test_a_worker_finds_the_jobs_that_a_page_does_not_reach(operator: Client) ->
     assert "2 jobs match." in text
     assert "data-final" in text
     assert f'href="{LIST}?found={job.pk}"' in text
-    assert listed(operator, f"?found={job.pk}") == [each.pk for each in reversed(behind)]
+    assert listed(operator, f"?found={job.pk}") == [each.pk for each in reversed(unsearched_jobs)]
     assert not LogEntry.objects.exists()
 
 
 def test_the_list_of_found_jobs_can_be_filtered_and_acted_on(operator: Client) -> None:
     make_worker()
-    first, second = make_jobs_behind_the_search()
+    first, second = make_jobs_that_pages_do_not_search()
     search_everything(operator)
     job = search_job()
     run_search()
@@ -137,11 +137,11 @@ def test_an_id_of_no_search_lists_nothing(operator: Client, found: str) -> None:
 
 def test_a_search_keeps_the_filters_of_its_list(operator: Client) -> None:
     make_worker()
-    make_jobs_behind_the_search()
+    make_jobs_that_pages_do_not_search()
     failed = make_job("failed", kwargs={"payment_id": 7})
     for _ in range(5):
         make_job("failed")
-    search_everything(operator, f"{FOR_SEVEN}&status=failed")
+    search_everything(operator, f"{QUERY_FOR_PAYMENT_7}&status=failed")
     job = search_job()
     run_search()
     assert listed(operator, f"?found={job.pk}") == [failed.pk]
@@ -153,11 +153,11 @@ def test_a_search_ends_at_the_largest_number_of_jobs_that_it_keeps(
     monkeypatch.setattr(bulk, "MOST_FOUND", 3)
     monkeypatch.setattr("django_skipqueue.console.admin.jobs.progress_page.MOST_FOUND", 3)
     make_worker()
-    behind = make_jobs_behind_the_search(7)
+    unsearched_jobs = make_jobs_that_pages_do_not_search(7)
     search_everything(operator)
     job = search_job()
     run_search()
-    assert listed(operator, f"?found={job.pk}") == [each.pk for each in reversed(behind[-3:])]
+    assert listed(operator, f"?found={job.pk}") == [each.pk for each in reversed(unsearched_jobs[-3:])]
     text = text_in_one_line(operator.get(page("progress", job.pk)))
     assert "3 jobs match. The search stopped there, because it keeps no more jobs." in text
     assert re.search(r"\d+ of about \d+ jobs were searched", text)
@@ -167,33 +167,33 @@ def test_a_search_that_has_failed_continues_with_the_window_where_it_failed(
     operator: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_worker()
-    behind = make_jobs_behind_the_search(4)
+    unsearched_jobs = make_jobs_that_pages_do_not_search(4)
     search_everything(operator)
     job = search_job()
-    searched: list[Any] = []
+    starts_of_windows: list[Any] = []
     jobs_within = JobChangeList.jobs_within
 
-    def broken_at_the_fourth(self: Any, window: Any, request: Any) -> Any:
-        searched.append(window.start)
-        if len(searched) == 4:
+    def fail_at_fourth_window(self: Any, window: Any, request: Any) -> Any:
+        starts_of_windows.append(window.start)
+        if len(starts_of_windows) == 4:
             raise OSError
         return jobs_within(self, window, request)
 
-    monkeypatch.setattr(JobChangeList, "jobs_within", broken_at_the_fourth)
+    monkeypatch.setattr(JobChangeList, "jobs_within", fail_at_fourth_window)
     run_search()
-    assert (state(job)["status"], len(searched)) == ("scheduled", 4)
+    assert (state(job)["status"], len(starts_of_windows)) == ("scheduled", 4)
     Job.objects.filter(pk=job.pk).run_now()
     run_search()
-    assert searched[3] == searched[4]  # the window that was not finished
-    assert len(set(searched)) == len(searched) - 1
-    assert listed(operator, f"?found={job.pk}") == [each.pk for each in reversed(behind)]
+    assert starts_of_windows[3] == starts_of_windows[4]  # the window that was not finished
+    assert len(set(starts_of_windows)) == len(starts_of_windows) - 1
+    assert listed(operator, f"?found={job.pk}") == [each.pk for each in reversed(unsearched_jobs)]
 
 
 def test_stop_ends_a_search_and_keeps_the_jobs_that_it_has_found(
     operator: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_worker()
-    behind = make_jobs_behind_the_search(4)
+    unsearched_jobs = make_jobs_that_pages_do_not_search(4)
     search_everything(operator)
     job = search_job()
     save = BulkProgress.save
@@ -209,7 +209,7 @@ def test_stop_ends_a_search_and_keeps_the_jobs_that_it_has_found(
     assert state(job)["status"] == "discarded"
     found = listed(operator, f"?found={job.pk}")
     assert 0 < len(found) < 4
-    assert set(found) < {each.pk for each in behind}
+    assert set(found) < {each.pk for each in unsearched_jobs}
     text = text_in_one_line(operator.get(page("progress", job.pk)))
     assert "Show these jobs" in text
     assert "of about" in text
@@ -217,7 +217,7 @@ def test_stop_ends_a_search_and_keeps_the_jobs_that_it_has_found(
 
 def test_a_search_sends_one_statement_for_each_window(operator: Client) -> None:
     make_worker()
-    make_jobs_behind_the_search()
+    make_jobs_that_pages_do_not_search()
     search_everything(operator)
     job = search_job()
     with CaptureQueriesContext(connection) as queries:
@@ -228,23 +228,23 @@ def test_a_search_sends_one_statement_for_each_window(operator: Client) -> None:
 
 
 def test_without_a_worker_the_page_says_that_nobody_can_search_everything(operator: Client) -> None:
-    make_jobs_behind_the_search()
+    make_jobs_that_pages_do_not_search()
     response = search_everything(operator)
     assert messages_of(response) == ["There is no live worker that could search everything."]
-    assert response.redirect_chain == [(f"{LIST}{FOR_SEVEN}", 302)]
+    assert response.redirect_chain == [(f"{LIST}{QUERY_FOR_PAYMENT_7}", 302)]
     assert not Job.objects.filter(task=BULK_TASK).exists()
 
 
 class TestForWhomItSearches:
     def test_a_user_who_may_view_jobs_may_search_and_stop_the_search(self, log_in: Callable[..., Client]) -> None:
         make_worker()
-        behind = make_jobs_behind_the_search()
+        unsearched_jobs = make_jobs_that_pages_do_not_search()
         client = log_in("view_job")
         assert search_everything(client).status_code == 200
         job = search_job()
         assert "Stop" in client.get(page("progress", job.pk)).text
         run_search()
-        assert set(listed(client, f"?found={job.pk}")) == {each.pk for each in behind}
+        assert set(listed(client, f"?found={job.pk}")) == {each.pk for each in unsearched_jobs}
 
     def test_a_user_who_may_not_view_jobs_may_not_search(self, log_in: Callable[..., Client]) -> None:
         make_worker()
@@ -253,11 +253,11 @@ class TestForWhomItSearches:
 
     def test_a_get_request_starts_no_search(self, operator: Client) -> None:
         make_worker()
-        assert operator.get(SEARCH + FOR_SEVEN).status_code == 405
+        assert operator.get(SEARCH + QUERY_FOR_PAYMENT_7).status_code == 405
 
     def test_a_search_is_discarded_once_its_user_may_no_longer_view_jobs(self, log_in: Callable[..., Client]) -> None:
         make_worker()
-        make_jobs_behind_the_search()
+        make_jobs_that_pages_do_not_search()
         search_everything(log_in("view_job"))
         job = search_job()
         User.objects.get().user_permissions.clear()
@@ -268,19 +268,19 @@ class TestForWhomItSearches:
 
     def test_a_search_whose_arguments_were_forged_is_refused(self, operator: Client) -> None:
         make_worker()
-        make_jobs_behind_the_search()
+        make_jobs_that_pages_do_not_search()
         search_everything(operator)
         job = search_job()
-        asked = BulkAction.of(job)
-        assert asked is not None
-        Job.objects.filter(pk=job.pk).update(kwargs=asdict(replace(asked, query="q=password")))
+        bulk_action = BulkAction.of(job)
+        assert bulk_action is not None
+        Job.objects.filter(pk=job.pk).update(kwargs=asdict(replace(bulk_action, query="q=password")))
         run_search()
         assert "The signature of these arguments is not valid" in state(job)["last_error"]
 
     def test_searching_everything_finds_no_masked_value(self, operator: Client) -> None:
         make_worker()
         make_job("completed", kwargs={"password": "hunter2"})
-        make_jobs_behind_the_search()
+        make_jobs_that_pages_do_not_search()
         for text in ("password%3Dhunter2", "hunter2"):
             search_everything(operator, f"?q={text}")
             job = search_job()
@@ -297,7 +297,7 @@ def test_the_address_of_search_everything() -> None:
 @pytest.mark.parametrize("text", ["payment_id%3D100", "payment_id%3D107"])
 def test_in_a_browser_the_button_hands_the_search_to_a_worker(open_admin: Callable[..., Page], text: str) -> None:
     make_worker()
-    make_jobs_behind_the_search()
+    make_jobs_that_pages_do_not_search()
     page = open_admin(User.objects.create_superuser("boss"), f"django_skipqueue/job/?q={text}")
     page.get_by_role("button", name="Search everything").click()
     expect(page.get_by_role("heading", name="Search everything")).to_be_visible()

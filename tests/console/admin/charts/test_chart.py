@@ -1,4 +1,4 @@
-"""A chart: what its legend, its hover texts and its table say."""
+"""The texts of a chart: its legend, its hover texts and its table."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -12,7 +12,7 @@ from django_skipqueue.console.admin.charts import Chart, LocalTimes, Mark, Serie
 def make_chart(
     *values: Sequence[float | None], stacks: bool = False, mark_every: timedelta = timedelta(minutes=1)
 ) -> Chart:
-    series = [Series(f"s{number}", "p50", each) for number, each in enumerate(values)]
+    series = [Series(f"s{number}", "p50", line_values) for number, line_values in enumerate(values)]
     times = LocalTimes(TimeAxis(0, 60, len(values[0])), UTC, mark_every)
     return Chart("c", "C", times, scale.of_numbers, str, series, stacks=stacks)
 
@@ -28,10 +28,10 @@ def test_the_hover_text_has_the_time_and_every_value_the_upper_line_first() -> N
 
 
 def test_the_hover_text_of_a_bucket_names_the_deployments_in_it() -> None:
-    made = make_chart([1.0, 2.0, 3.0])
-    change = made.times.mark(90.0, "deployment 4f2a")
+    chart = make_chart([1.0, 2.0, 3.0])
+    change = chart.times.mark(90.0, "deployment 4f2a")
     assert (change.share, change.from_left) == (0.5, "50.00")
-    hovers = replace(made, changes=[change, Mark(0.99, "deployment 5b3c")]).hovers
+    hovers = replace(chart, changes=[change, Mark(0.99, "deployment 5b3c")]).hovers
     assert [hover.rpartition("\n")[2] for hover in hovers] == ["s0: 1.0", "deployment 4f2a", "deployment 5b3c"]
 
 
@@ -45,24 +45,24 @@ def test_the_table_has_the_values_of_the_chart() -> None:
 def test_a_chart_escapes_html_in_its_texts() -> None:
     series = Series("<i>", "p50", [1.0])
     times = LocalTimes(TimeAxis(0, 60, 1), UTC, timedelta(minutes=1))
-    made = Chart("c", "C", times, scale.of_numbers, lambda number: f"<b title='{number}'>&", [series])
-    assert "<title>00:00\N{EN DASH}00:01\n&lt;i&gt;: &lt;b title=&#x27;1.0&#x27;&gt;&amp;</title>" in made.hovered
-    assert made.table_rows.strip() == (
+    chart = Chart("c", "C", times, scale.of_numbers, lambda number: f"<b title='{number}'>&", [series])
+    assert "<title>00:00\N{EN DASH}00:01\n&lt;i&gt;: &lt;b title=&#x27;1.0&#x27;&gt;&amp;</title>" in chart.hovered
+    assert chart.table_rows.strip() == (
         '<tr><th scope="row">00:00\N{EN DASH}00:01</th><td>&lt;b title=&#x27;1.0&#x27;&gt;&amp;</td></tr>'
     )
 
 
 def test_a_value_that_occurs_twice_is_formatted_once() -> None:
-    written: list[float] = []
+    formatted_numbers: list[float] = []
 
-    def write(number: float) -> str:
-        written.append(number)
+    def format_number(number: float) -> str:
+        formatted_numbers.append(number)
         return f"{number:g}"
 
     times = LocalTimes(TimeAxis(0, 60, 4), UTC, timedelta(minutes=1))
-    made = Chart("c", "C", times, scale.of_numbers, write, [Series("s", "p50", [2.0, None, 2.0, 3.0])])
-    assert [cells for _, cells in made.rows] == [["2"], ["\N{EN DASH}"], ["2"], ["3"]]
-    assert sorted(written) == [2.0, 3.0]
+    chart = Chart("c", "C", times, scale.of_numbers, format_number, [Series("s", "p50", [2.0, None, 2.0, 3.0])])
+    assert [cells for _, cells in chart.rows] == [["2"], ["\N{EN DASH}"], ["2"], ["3"]]
+    assert sorted(formatted_numbers) == [2.0, 3.0]
 
 
 def test_a_chart_without_a_value_is_empty() -> None:
@@ -85,8 +85,8 @@ def test_each_bucket_of_a_long_time_begins_with_its_day() -> None:
     ]
 
 
-def mark_labels(made: Chart) -> list[str]:
-    return [mark.label for mark in made.times.marks]
+def mark_labels(chart: Chart) -> list[str]:
+    return [mark.label for mark in chart.times.marks]
 
 
 def test_the_time_axis_has_labels_between_its_ends_and_days_for_a_long_time() -> None:

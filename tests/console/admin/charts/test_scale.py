@@ -9,7 +9,7 @@ from django_skipqueue.console.admin.charts import Scale
 
 
 @pytest.mark.parametrize(
-    # The highest value; the size of a step, and the number of steps.
+    # The highest value, and the expected scale: the size of a step and the number of steps.
     ("highest", "expected"),
     [
         (0, Scale(1, 1)),
@@ -26,7 +26,7 @@ def test_the_steps_of_numbers_are_whole_and_round(highest: float, expected: Scal
 
 
 @pytest.mark.parametrize(
-    # The highest value in seconds; the size of a step in seconds, and the number of steps.
+    # The highest value in seconds, and the expected scale: the size of a step in seconds and the number of steps.
     ("highest", "expected"),
     [
         (0, Scale(0.0005, 2)),
@@ -45,8 +45,8 @@ def test_the_steps_of_durations_are_round_in_their_units(highest: float, expecte
 
 @given(st.floats(0, 1e12))
 def test_every_value_fits_in_the_largest_number_of_steps(highest: float) -> None:
-    for made in (scale.of_numbers(highest), scale.of_durations(highest)):
-        assert made.top >= highest * (1 - 1e-6)
-        assert 1 <= made.steps <= scale.MOST_STEPS
-        assert made.marks[0] == 0
-        assert made.share(made.top) == 1
+    for axis in (scale.of_numbers(highest), scale.of_durations(highest)):
+        assert axis.top >= highest * (1 - 1e-6)
+        assert 1 <= axis.steps <= scale.MOST_STEPS
+        assert axis.marks[0] == 0
+        assert axis.share(axis.top) == 1

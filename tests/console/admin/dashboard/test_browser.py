@@ -14,27 +14,27 @@ from ..browser import Complaints
 pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
 
 DASHBOARD = "django_skipqueue/job/dashboard/"
-FAST = "localStorage.setItem('django_skipqueue.refresh', '2')"
+FAST_REFRESH = "localStorage.setItem('django_skipqueue.refresh', '2')"
 
 
 @pytest.fixture
 def boss(transactional_db: None) -> User:
-    """A superuser."""
+    """Make a superuser."""
     return User.objects.create_superuser("boss")
 
 
 @pytest.fixture
 def dashboard(boss: User, open_admin: Callable[..., Page]) -> Page:
-    """The open dashboard, which refreshes itself every two seconds."""
+    """Open the dashboard, which then refreshes itself every two seconds."""
     make_worker(name="w")
     page = open_admin(boss, DASHBOARD)
-    page.evaluate(FAST)
+    page.evaluate(FAST_REFRESH)
     page.reload()
     return page
 
 
 def card_value(page: Page, label: str) -> Locator:
-    """The value on the card with this label."""
+    """Return the element with the value on the card with this label."""
     return page.locator(".skipqueue-number", has_text=label).locator("strong")
 
 
@@ -73,7 +73,7 @@ def test_the_list_of_jobs_is_not_refreshed_while_jobs_are_selected(
     make_job("failed")
     make_job("failed")
     page = open_admin(boss, "django_skipqueue/job/?status=failed")
-    page.evaluate(FAST)
+    page.evaluate(FAST_REFRESH)
     page.reload()
     page.locator("#action-toggle").check()
     page.locator("h1").click(position={"x": 4, "y": 4})

@@ -1,4 +1,4 @@
-"""The page of the doctor: findings, the worst first, each with what to do."""
+"""The page of the doctor: findings with advice, the worst first."""
 
 import re
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""The verdict over every page of the admin: one box, the worst problem first."""
+"""The box with current problems above every page of the admin, the worst problem first."""
 
 import re
 from collections.abc import Callable
@@ -33,7 +33,7 @@ DASHBOARD = f"{LIST}dashboard/"
 
 
 def notice_box(client: Client, address: str = LIST) -> str:
-    """The HTML of the box with the verdict, in one line; empty if the page has no box."""
+    """Return the HTML of the box with the problems, in one line; empty if the page has no box."""
     text = " ".join(client.get(address).text.split())
     _, start, rest = text.partition('<div class="skipqueue-banner"')
     return start + rest.partition("</div>")[0]
@@ -81,7 +81,7 @@ def test_the_box_says_for_how_long_a_problem_is_known(operator: Client) -> None:
     make_job()
     Incident.objects.create(rule="no-worker", subject="")
     Incident.objects.update(since="2020-01-01T00:00Z")
-    assert re.search(r"No worker is alive, and jobs wait</strong> \(for \d{4} d\)\.", notice_box(operator))
+    assert re.search(r"No worker is alive, and jobs wait</strong> \(has lasted \d{4} d\)\.", notice_box(operator))
 
 
 def test_the_worst_problem_comes_first_and_all_but_two_are_folded(operator: Client) -> None:

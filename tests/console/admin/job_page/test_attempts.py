@@ -1,4 +1,4 @@
-"""`attempts`: the attempts of a job, read from its row."""
+"""`attempts_of`, which reads the attempts of a job from its row."""
 
 from datetime import timedelta
 from typing import Any
@@ -33,12 +33,12 @@ def test_a_running_job_has_an_attempt_without_an_end() -> None:
 
 
 def make_operation(verb: str, *, seconds_ago: float, attempts: int = 0, **fields: Any) -> dict[str, Any]:
-    """An entry of `Job.operations`: an act of an operator."""
+    """Return an entry of `Job.operations`, which records what an operator has done."""
     return {"at": ago(seconds_ago), "verb": verb, "by": "ann", "reason": "", "attempts": attempts} | fields
 
 
 def make_failure(number: int, *, seconds_ago: float, **fields: Any) -> dict[str, Any]:
-    """An entry of `Job.errors`: a failed attempt."""
+    """Return an entry of `Job.errors`, which records a failed attempt."""
     return {"attempt": number, "exception": "builtins.ValueError", "message": "no", "at": ago(seconds_ago)} | fields
 
 

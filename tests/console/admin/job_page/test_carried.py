@@ -1,4 +1,4 @@
-"""A job that a carrier has, on its page, in the list, and on the dashboard: nobody knows whether it waits or runs."""
+"""How the admin shows a job that a carrier has: another system, such as Celery, where the job may wait or run."""
 
 import re
 from datetime import timedelta
@@ -73,9 +73,9 @@ def test_the_list_says_since_when_the_carrier_has_a_job(operator: Client) -> Non
 def test_the_explanation_says_when_no_relay_is_alive() -> None:
     job = make_carried()
     assert job.locked_at is not None
-    said = why_it_waits(job, job.locked_at, Workforce.now())
+    explanation = why_it_waits(job, job.locked_at, Workforce.now())
     reason = "No relay is alive, so its outcome cannot be stored yet."
-    assert said == f"It has been with celery since {handover_time(job)}. {reason}"
+    assert explanation == f"It has been with celery since {handover_time(job)}. {reason}"
 
 
 def test_a_queued_job_waits_for_a_relay_or_until_the_carrier_takes_more_jobs() -> None:
@@ -83,8 +83,8 @@ def test_a_queued_job_waits_for_a_relay_or_until_the_carrier_takes_more_jobs() -
     make_worker(queues=[])
     assert why_it_waits(job, job.run_after, Workforce.now()) == "It waits for a relay, but no relay of celery is alive."
     make_relay()
-    said = why_it_waits(job, job.run_after, Workforce.now())
-    assert said == "It is the next job in the queue “pdf”, and goes to celery once there is room."
+    explanation = why_it_waits(job, job.run_after, Workforce.now())
+    assert explanation == "It is the next job in the queue “pdf”, and goes to celery once there is room."
 
 
 class TestCancelling:
@@ -105,15 +105,15 @@ class TestCancelling:
         self, operator: Client, settings: Any
     ) -> None:
         posted = {"action": "cancel_selected", "_selected_action": [make_carried().pk]}
-        said = "A job that has begun outside of the workers is not interrupted, and its outcome is dropped."
-        assert said in operator.post(LIST, posted).text
+        explanation = "A job that has begun outside of the workers is not interrupted, and its outcome is dropped."
+        assert explanation in operator.post(LIST, posted).text
         settings.SKIPQUEUE = {}
-        assert said not in operator.post(LIST, posted).text
+        assert explanation not in operator.post(LIST, posted).text
 
 
 class TestVerdict:
     def problems(self) -> list[tuple[str, str]]:
-        return [(each.code, each.subject) for each in Verdict.now(Store("default")).problems]
+        return [(problem.code, problem.subject) for problem in Verdict.now(Store("default")).problems]
 
     def test_a_carried_queue_needs_a_relay(self, operator: Client) -> None:
         make_worker(queues=[])
@@ -176,12 +176,12 @@ class TestDashboard:
     def test_the_longest_running_jobs_do_not_include_carried_jobs(self, operator: Client) -> None:
         make_carrier()
         make_carried(locked_at=-9 * HOUR, task="a.carried")
-        ran = make_job("running", task="a.ran")
+        job_of_worker = make_job("running", task="a.ran")
         card = self.cards()["running"]
         assert (card.value, card.detail) == ("2", "1 in carried queues")
         text = operator.get(f"{LIST}dashboard/").text
         longest = text.partition("Longest running jobs")[2].partition("</section>")[0]
-        assert f"#{ran.pk}" in longest
+        assert f"#{job_of_worker.pk}" in longest
         assert "a.carried" not in longest
 
 

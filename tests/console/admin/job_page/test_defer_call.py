@@ -1,4 +1,4 @@
-"""`defer_call`: the code that enqueues the same job again."""
+"""`defer_call`, which returns the Python code that enqueues a job again."""
 
 from itertools import product
 from typing import Any
@@ -18,7 +18,7 @@ from ..conftest import page
 
 pytestmark = pytest.mark.django_db
 
-ANY: Any = tasks.add
+ADD_TASK: Any = tasks.add
 COPIED = ("task", "args", "kwargs", "queue_name", "priority", "max_attempts", "timeout", "unique_key")
 
 
@@ -42,14 +42,14 @@ VALUES = [1, -1.5, 1e23, True, None, "é'\"\\\n\t\u2028", [1, [None, {"a b": {"c
 def test_the_code_enqueues_the_same_job(row: Row) -> None:
     for options, value in product(OPTIONS, VALUES):
         with row(options=options, value=value):
-            job = ANY.using(**options).defer(value, b={"x": value})
+            job = ADD_TASK.using(**options).defer(value, b={"x": value})
             job.refresh_from_db()
             code = defer_code(job)
             assert code.startswith("from tests.app.jobs import add\n\nadd.")
             job.delete()
-            made = run_code(code)
-            made.refresh_from_db()
-            assert {name: getattr(made, name) for name in COPIED} == {name: getattr(job, name) for name in COPIED}
+            new_job = run_code(code)
+            new_job.refresh_from_db()
+            assert {name: getattr(new_job, name) for name in COPIED} == {name: getattr(job, name) for name in COPIED}
 
 
 def test_the_code_for_a_job_with_default_options_has_no_options() -> None:
@@ -74,7 +74,7 @@ def test_there_is_no_code_for_an_unknown_task_or_very_long_arguments() -> None:
 
 
 def test_the_page_of_a_job_shows_the_code_that_defers_it(operator: Client) -> None:
-    job = ANY.defer(1, b="<b>")
+    job = ADD_TASK.defer(1, b="<b>")
     text = operator.get(page("change", job.pk)).text
     assert "add.defer(1, b=&quot;&lt;b&gt;&quot;)" in text
     assert 'data-copy="skipqueue-defer-call"' in text

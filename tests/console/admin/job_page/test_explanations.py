@@ -1,4 +1,4 @@
-"""`explanations`: why a job waits, and why it was not tried again."""
+"""The sentences on a job's page that explain why the job waits, or why it was not retried."""
 
 import re
 from datetime import timedelta
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.django_db
 
 
 def why_job_waits(job: Job) -> str:
-    """The sentence that says why the job waits now."""
+    """Return the sentence that explains why the job waits now."""
     return why_it_waits(job, timezone.now(), Workforce.now())
 
 
@@ -143,7 +143,7 @@ class TestNotRetried:
         register(name="sort", discard_on=(Blocked,))(sort)
 
     def why_not_retried(self, status: str = "failed", task: str = "mail", **fields: Any) -> str:
-        """Why a job was not tried again after one attempt of five."""
+        """Return the sentence that explains why a job was not retried after the first of five attempts."""
         entry = make_failure(1, seconds_ago=0, worker="w") | fields.pop("entry", {})
         values: dict[str, Any] = {
             "attempts": 1,

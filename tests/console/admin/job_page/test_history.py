@@ -1,4 +1,4 @@
-"""`history`: who changed a job, and how, from its row and from Django's admin log, each change once."""
+"""`history_of`, which lists each change of a job once, from the job's row and from Django's admin log."""
 
 from collections.abc import Callable
 from datetime import timedelta
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.django_db
 
 
 def history_entries(job: Job) -> list[tuple[str, str, str]]:
-    """The user, the text and the reason of each entry, the newest first."""
+    """Return the user, the text and the reason of each entry of the history, the newest first."""
     return [(entry.by, entry.text, entry.reason) for entry in history_of(Job.objects.get(pk=job.pk))]
 
 

@@ -1,4 +1,4 @@
-"""`job_page`: the page of one job."""
+"""The page of one job."""
 
 import re
 from collections.abc import Callable
@@ -91,7 +91,7 @@ class TestThePage:
 
 
 def attempt_notes(**others: Any) -> dict[str, Any]:
-    """The columns of a job in its second attempt, with progress and log lines."""
+    """Return columns for a job in its second attempt, with progress and log lines."""
     return {
         "lease": 3,
         "progress": {"lease": 3, "value": 0.4, "text": "40 of 100 <b> hunter2!", "at": ago(5)},
@@ -145,7 +145,7 @@ class TestNotes:
         assert text.index("Log of attempt 2: 2 lines") < text.index("Log of attempt 1: 1 line")
 
     def test_the_log_of_an_attempt_without_an_error_is_not_lost(self, operator: Client) -> None:
-        """Such an attempt was released, or has snoozed."""
+        """An attempt has no error if the job was released or has snoozed."""
         job = make_job("running", attempts=2, **attempt_notes())
         assert [log.number for log in JobPage(job, now()).other_logs] == [1]
         assert "of the first" in operator.get(page("change", job.pk)).text
@@ -162,9 +162,9 @@ class TestNotes:
 
     def test_a_job_with_invalid_logs_and_progress_has_a_page(self, operator: Client, row: Row) -> None:
         cases: list[Any] = [3, "x", {}, [3], [{"lines": [["a", 1, None, {}]]}], {"lease": 1, "value": "a"}]
-        for written, status in product(cases, STATUSES):
-            with row(written=written, status=status):
-                job = make_job(status, logs=written, progress=written)
+        for invalid_value, status in product(cases, STATUSES):
+            with row(written=invalid_value, status=status):
+                job = make_job(status, logs=invalid_value, progress=invalid_value)
                 assert operator.get(page("change", job.pk)).status_code == 200
                 assert operator.get(LIST).status_code == 200
 

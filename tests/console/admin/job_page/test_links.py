@@ -1,4 +1,4 @@
-"""`links`: the links of the page of a job to other systems."""
+"""The links from a job's page to other systems, by the setting `LINKS`."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""`operations`: how operators changed a job, read from its row."""
+"""`operations_of`, which reads from a job's row how operators have changed the job."""
 
 from typing import Any
 

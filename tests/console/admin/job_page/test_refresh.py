@@ -16,25 +16,25 @@ from ..browser import Complaints
 
 pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
 
-SOON = 20_000  # milliseconds
-HIDE = "Object.defineProperty(document, 'hidden', {configurable: true, get: () => window.isHidden ?? false})"
-SELECT = "document.getSelection().selectAllChildren(document.querySelector('#skipqueue-job h1'))"
+TIMEOUT_MILLISECONDS = 20_000
+FAKE_HIDDEN = "Object.defineProperty(document, 'hidden', {configurable: true, get: () => window.isHidden ?? false})"
+SELECT_THE_HEADING = "document.getSelection().selectAllChildren(document.querySelector('#skipqueue-job h1'))"
 
 
 @pytest.fixture
 def boss(transactional_db: None) -> User:
-    """A superuser."""
+    """Make a superuser."""
     return User.objects.create_superuser("boss")
 
 
 @pytest.fixture
 def open_job(boss: User, open_admin: Callable[..., Page]) -> Callable[..., Page]:
-    """Opens the page of a job."""
+    """Return a function that opens the page of a job."""
 
-    def make(job: Job, **options: Any) -> Page:
+    def open_page(job: Job, **options: Any) -> Page:
         return open_admin(boss, f"django_skipqueue/job/{job.pk}/change/", **options)
 
-    return make
+    return open_page
 
 
 def complete(job: Job) -> None:
@@ -44,20 +44,20 @@ def complete(job: Job) -> None:
 
 def wait_for_status(page: Page, status: str) -> None:
     """Wait until the page shows this status."""
-    expect(page.locator("h1 .skipqueue-badge")).to_have_text(status, timeout=SOON)
+    expect(page.locator("h1 .skipqueue-badge")).to_have_text(status, timeout=TIMEOUT_MILLISECONDS)
 
 
 def record_fetches(page: Page) -> list[str]:
-    """A list to which each address is added that the script fetches from now on."""
-    asked: list[str] = []
-    page.on("request", lambda request: asked.append(request.url) if "fragment" in request.url else None)
-    return asked
+    """Return a list to which every address is added that the page's script fetches from now on."""
+    fetched_addresses: list[str] = []
+    page.on("request", lambda request: fetched_addresses.append(request.url) if "fragment" in request.url else None)
+    return fetched_addresses
 
 
-def wait_for_fetches(page: Page, asked: list[str], number: int) -> None:
+def wait_for_fetches(page: Page, fetched_addresses: list[str], number: int) -> None:
     """Wait until the page has sent this number of requests."""
-    while len(asked) < number:
-        page.wait_for_event("request", timeout=SOON)
+    while len(fetched_addresses) < number:
+        page.wait_for_event("request", timeout=TIMEOUT_MILLISECONDS)
 
 
 def test_the_page_is_refreshed_until_the_job_is_finished(open_job: Callable[..., Page], complaints: Complaints) -> None:
@@ -66,17 +66,17 @@ def test_the_page_is_refreshed_until_the_job_is_finished(open_job: Callable[...,
     page = open_job(job)
     live = page.locator("#skipqueue-live")
     expect(live).to_contain_text("Refreshes automatically")
-    asked = record_fetches(page)
-    wait_for_fetches(page, asked, 2)
+    fetched_addresses = record_fetches(page)
+    wait_for_fetches(page, fetched_addresses, 2)
     complete(job)
     wait_for_status(page, "completed")
     expect(page.locator("section", has_text="Result").locator("pre").first).to_have_text("7")
     expect(page.locator("#skipqueue-live-text")).to_have_text(f"Job {job.pk} is completed.")
     expect(live).to_be_hidden()
-    before = len(asked)
+    number_of_fetches = len(fetched_addresses)
     with pytest.raises(Exception, match="Timeout"):
         page.wait_for_event("request", timeout=3_000)
-    assert len(asked) == before
+    assert len(fetched_addresses) == number_of_fetches
     assert complaints == []
 
 
@@ -90,20 +90,20 @@ def test_a_finished_job_is_not_fetched_again(open_job: Callable[..., Page]) -> N
 def test_the_page_is_not_refreshed_while_text_is_selected(open_job: Callable[..., Page]) -> None:
     job = make_job("running")
     page = open_job(job)
-    page.evaluate(SELECT)
-    expect(page.locator("#skipqueue-live")).to_contain_text("Paused", timeout=SOON)
+    page.evaluate(SELECT_THE_HEADING)
+    expect(page.locator("#skipqueue-live")).to_contain_text("Paused", timeout=TIMEOUT_MILLISECONDS)
     complete(job)
-    asked = record_fetches(page)
+    fetched_addresses = record_fetches(page)
     expect(page.locator("h1 .skipqueue-badge")).to_have_text("running")
     page.evaluate("document.getSelection().removeAllRanges()")
     wait_for_status(page, "completed")
-    assert len(asked) == 1
+    assert len(fetched_addresses) == 1
 
 
 def test_the_page_is_not_refreshed_while_its_window_is_hidden(open_job: Callable[..., Page]) -> None:
     job = make_job("running")
     page = open_job(job)
-    page.evaluate(HIDE)
+    page.evaluate(FAKE_HIDDEN)
     page.evaluate("window.isHidden = true")
     complete(job)
     with pytest.raises(Exception, match="Timeout"):
@@ -118,7 +118,7 @@ def test_the_page_says_that_it_is_no_longer_refreshed_if_the_server_does_not_ans
     page = open_job(make_job("running"))
     page.route("**/*fragment*", lambda route: route.abort())
     live = page.locator("#skipqueue-live")
-    expect(live).to_contain_text("No longer refreshed", timeout=SOON)
+    expect(live).to_contain_text("No longer refreshed", timeout=TIMEOUT_MILLISECONDS)
     page.unroute("**/*fragment*")
     live.get_by_role("link", name="Refresh").click()
     expect(live).to_contain_text("Refreshes automatically")
@@ -128,7 +128,7 @@ def test_the_page_is_no_longer_refreshed_once_its_job_is_deleted(open_job: Calla
     job = make_job("running")
     page = open_job(job)
     Job.objects.filter(pk=job.pk).delete()
-    expect(page.locator("#skipqueue-live")).to_contain_text("No longer refreshed", timeout=SOON)
+    expect(page.locator("#skipqueue-live")).to_contain_text("No longer refreshed", timeout=TIMEOUT_MILLISECONDS)
     page.goto(page.url.partition("job/")[0])
     expect(page.locator(".messagelist")).to_have_count(0)
 
@@ -140,8 +140,8 @@ def test_a_refresh_keeps_open_details_and_the_focus(open_job: Callable[..., Page
     first = page.locator("#attempt-1")
     first.locator("> summary").click()
     first.locator(".skipqueue-traceback summary").first.press("Enter")
-    asked = record_fetches(page)
-    wait_for_fetches(page, asked, 3)
+    fetched_addresses = record_fetches(page)
+    wait_for_fetches(page, fetched_addresses, 3)
     expect(first).to_have_attribute("open", "")
     expect(first.locator(".skipqueue-traceback details").first).to_have_attribute("open", "")
     expect(first.locator(".skipqueue-traceback summary").first).to_be_focused()

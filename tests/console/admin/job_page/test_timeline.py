@@ -1,4 +1,4 @@
-"""`timeline`: what happened to a job, in order."""
+"""`timeline`, which lists what happened to a job, in the order of time."""
 
 from datetime import timedelta
 from typing import Any
@@ -21,12 +21,12 @@ SECOND = timedelta(seconds=1)
 
 
 def timeline_texts(job: Job) -> list[tuple[str, ...]]:
-    """Label and details of each moment."""
-    return [(each.label, *each.details) for each in timeline(job, attempts_of(job), timezone.now())]
+    """Return the label and the details of each moment of the timeline."""
+    return [(moment.label, *moment.details) for moment in timeline(job, attempts_of(job), timezone.now())]
 
 
 def timeline_labels(job: Job) -> list[str]:
-    """The label of each moment."""
+    """Return the label of each moment of the timeline."""
     return [label for label, *_ in timeline_texts(job)]
 
 

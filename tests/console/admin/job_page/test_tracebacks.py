@@ -1,4 +1,4 @@
-"""`tracebacks`: the lines of the project are shown, and the lines of libraries are folded."""
+"""The page of a job shows a traceback's lines of the project, and folds the lines of libraries."""
 
 import traceback
 from itertools import pairwise
@@ -11,7 +11,7 @@ from .. import hostile, scene
 
 
 def parts_summary(text: str) -> list[tuple[str, int, bool]]:
-    """Of each part of a traceback: its kind, its number of frames, and whether it is folded."""
+    """Return the kind of each part of a traceback, its number of frames, and whether it is folded."""
     return [(part.kind, part.frames, part.is_folded) for part in parts_of(text)]
 
 
@@ -46,7 +46,7 @@ def test_a_long_message_is_folded_and_the_next_traceback_is_not() -> None:
 
 
 def make_traceback(depth: int = 0) -> str:
-    """A traceback as this Python writes it."""
+    """Return a traceback that this version of Python has written."""
     try:
         return str(int("x")) if depth > 4 else make_traceback(depth + 1)
     except ValueError as error:
@@ -58,12 +58,12 @@ def make_traceback(depth: int = 0) -> str:
 
 
 def make_stack() -> str:
-    """A stack without heading and exception, as a stuck attempt keeps it."""
+    """Return a stack without a heading and an exception, such as the stack of a stuck attempt."""
     return "".join(traceback.format_stack())
 
 
 def make_group_traceback() -> str:
-    """The traceback of an exception group."""
+    """Return the traceback of an exception group."""
     try:
         raise ExceptionGroup("several", [ValueError("a"), TypeError("b")])
     except ExceptionGroup:

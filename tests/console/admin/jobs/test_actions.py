@@ -30,7 +30,7 @@ pytestmark = pytest.mark.django_db
 
 FAILED = f"{LIST}?status=failed"
 
-# Each action of the list: the permission that it needs.
+# The permission that each action of the list needs.
 ACTIONS = {
     "retry_selected": "retry_job",
     "run_now_selected": "retry_job",
@@ -56,7 +56,7 @@ ACTIONS_ON_FAILED_JOBS = {"retry_selected", "delete_selected", "run_again_select
 
 
 def post_action(client: Client, action: str, jobs: list[Job], *, address: str = LIST, **more: str) -> Any:
-    """Choose an action for these jobs in the list."""
+    """Apply an action of the list to these jobs."""
     data = {"action": action, "_selected_action": [job.pk for job in jobs], **more}
     return client.post(address, data, follow=True)
 
@@ -167,13 +167,13 @@ class TestTheAnswer:
     def test_retry_skips_and_counts_jobs_that_it_cannot_change(self, operator: Client) -> None:
         jobs = {status: make_job(status) for status in STATUSES}
         make_job("queued", unique_key="k")
-        held = make_job("failed", unique_key="k")
-        response = post_action(operator, "retry_selected", [*jobs.values(), held], confirmed="yes")
+        job_with_held_key = make_job("failed", unique_key="k")
+        response = post_action(operator, "retry_selected", [*jobs.values(), job_with_held_key], confirmed="yes")
         assert messages_of(response) == [
             "2 jobs were put back into their queues. 6 were skipped, because they could not be changed."
         ]
         assert {Job.objects.get(pk=jobs[name].pk).status for name in ("failed", "discarded")} == {"queued"}
-        assert Job.objects.get(pk=held.pk).status == "failed"
+        assert Job.objects.get(pk=job_with_held_key.pk).status == "failed"
 
     def test_discard_finishes_waiting_jobs_and_stores_the_user(self, operator: Client) -> None:
         jobs = [make_job(status) for status in STATUSES]
@@ -276,7 +276,7 @@ class TestTheAnswer:
     def test_deleting_more_jobs_than_are_counted_needs_their_estimate_typed(
         self, operator: Client, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """The number at which the count stops may be a thousandth of it, and is not accepted."""
+        """The count stops at a number that may be far too low, so typing this number is not accepted."""
         monkeypatch.setattr(job_admin, "MOST_UNTYPED", 2)
         monkeypatch.setattr(many_jobs, "MOST_JOBS_SUMMARISED", 2)
         monkeypatch.setattr(counts, "MOST_JOBS_COUNTED", 3)

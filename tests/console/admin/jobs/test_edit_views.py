@@ -109,26 +109,26 @@ class TestTheNewJob:
         )
         before = state(job)
         response = submit_edit(operator, job, "8", CARD, '["x"]', '"new"', '{"fee": 3}')
-        made = Job.objects.latest("pk")
-        assert messages_of(response) == [f"This is job {made.pk}, made from job {job.pk} with other arguments."]
-        assert (made.status, made.args) == ("queued", [8, {"number": "42", "token": "s3cret-1"}, "x"])
-        assert made.kwargs == {"note": "new", "fee": 3}
+        new_job = Job.objects.latest("pk")
+        assert messages_of(response) == [f"This is job {new_job.pk}, made from job {job.pk} with other arguments."]
+        assert (new_job.status, new_job.args) == ("queued", [8, {"number": "42", "token": "s3cret-1"}, "x"])
+        assert new_job.kwargs == {"note": "new", "fee": 3}
         for name in ("task", "queue_name", "priority", "max_attempts", "timeout", "retention", "metadata"):
-            assert getattr(made, name) == getattr(job, name), name
+            assert getattr(new_job, name) == getattr(job, name), name
         assert state(job) == before
         entries = dict(LogEntry.objects.values_list("object_id", "change_message"))
         assert entries == {
-            str(job.pk): f"Run again with other arguments as job {made.pk}.",
-            str(made.pk): f"Made from job {job.pk} with other arguments.",
+            str(job.pk): f"Run again with other arguments as job {new_job.pk}.",
+            str(new_job.pk): f"Made from job {job.pk} with other arguments.",
         }
 
     def test_a_form_sent_without_an_edit_keeps_the_arguments(self, operator: Client) -> None:
         job = make_charge_job(args=[7], kwargs={"card": {"token": [1, {"x": "y"}], "n": 1.0}, "fee": 2})
         form = operator.get(page("edit", job.pk)).context["form"]
         submit_edit(operator, job, *(field.initial for field in form))
-        made = Job.objects.latest("pk")
-        assert (made.args, made.kwargs) == (job.args, job.kwargs)
-        assert made.pk != job.pk
+        new_job = Job.objects.latest("pk")
+        assert (new_job.args, new_job.kwargs) == (job.args, job.kwargs)
+        assert new_job.pk != job.pk
 
     @pytest.mark.parametrize(
         ("number_of_field", "texts"),

@@ -1,4 +1,4 @@
-"""`filters`: by queue, by task and by time."""
+"""The filters of the job list: by queue, by task and by time."""
 
 from datetime import timedelta
 from typing import Any

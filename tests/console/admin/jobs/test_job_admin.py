@@ -1,4 +1,4 @@
-"""`job_admin`: the list of jobs."""
+"""The job list: its columns, its order, its queries and its permissions."""
 
 from collections.abc import Callable
 from datetime import timedelta

@@ -1,4 +1,4 @@
-"""`job_cells`: times and arguments, short."""
+"""The cells of the job list, which show times and arguments in a short form."""
 
 import re
 from datetime import UTC, datetime, timedelta

@@ -1,4 +1,4 @@
-"""`list_order` and `window`: every list is read in the order of an index, and searched one window of jobs at a time."""
+"""Every job list is read in the order of an index, and searched one window of jobs at a time."""
 
 import re
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ from ....app.rows import STATUSES, make_job, plan_of
 from ..conftest import LIST
 
 ROWS = 100_000
-FILL = """
+INSERT_JOBS = """
 INSERT INTO skipqueue_job
     (queue_name, task, args, kwargs, status, priority, run_after, enqueued_at, locked_at, finished_at)
 SELECT
@@ -40,8 +40,8 @@ FROM
     ) AS life
 """
 
-# Makes all finished jobs fail. The jobs of one cause lie apart from each other in the table.
-FAIL = """
+# Makes all finished jobs fail. The jobs of one cause (exception and function) lie apart from each other in the table.
+FAIL_FINISHED_JOBS = """
 UPDATE skipqueue_job
 SET
     status = 'failed', task = 'a.jobs.one',
@@ -51,7 +51,7 @@ WHERE finished_at IS NOT NULL
 
 CAUSE = Cause("a.jobs.one", "KeyError", "a.jobs.step_3")
 
-# The status by which the list is filtered: the index that PostgreSQL reads.
+# The index that PostgreSQL reads for the list of each status.
 INDEXES = {
     None: "skipqueue_job_pkey",
     "scheduled": "skipqueue_job_admit",
@@ -66,7 +66,7 @@ INDEXES = {
 @pytest.fixture
 def _many_jobs(transactional_db: None) -> None:
     with connection.cursor() as cursor:
-        cursor.execute(FILL, [ROWS, ROWS])
+        cursor.execute(INSERT_JOBS, [ROWS, ROWS])
         cursor.execute("VACUUM ANALYZE skipqueue_job")
 
 
@@ -102,7 +102,7 @@ def test_the_count_of_a_cause_walks_its_index_however_few_jobs_are_expected(oper
 def check_counts_of_a_cause(operator: Client, address: str) -> None:
     """Make many jobs fail, and check that the page counts the jobs with `CAUSE` by the index of causes."""
     with connection.cursor() as cursor:
-        cursor.execute(FAIL, [])
+        cursor.execute(FAIL_FINISHED_JOBS, [])
         cursor.execute("VACUUM ANALYZE skipqueue_job")
     with CaptureQueriesContext(connection) as queries:
         assert operator.get(f"{LIST}{address}{cause_query(CAUSE)}").status_code == 200

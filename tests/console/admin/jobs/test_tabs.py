@@ -1,4 +1,4 @@
-"""`tabs`: one tab for all jobs and one for each state, with a count if an index can count it."""
+"""The tabs of the job list: one for all jobs and one for each state, with a count if an index can count the jobs."""
 
 from datetime import timedelta
 

@@ -19,7 +19,7 @@ from ..conftest import LIST, messages_of, page
 
 pytestmark = pytest.mark.django_db
 
-# Each verb: the permission that it needs.
+# The permission that each verb needs.
 PERMISSIONS = {
     "retry": "retry_job",
     "run_now": "retry_job",
@@ -30,7 +30,7 @@ PERMISSIONS = {
     "cancel": "discard_job",
     "run_again": "add_job",
 }
-# Each verb: the statuses of a job in which the verb is allowed.
+# The statuses of jobs to which each verb may be applied.
 ALLOWED = {
     "retry": {"failed", "discarded"},
     "run_now": {"scheduled"},
@@ -42,8 +42,8 @@ ALLOWED = {
     "run_again": {"completed", "failed", "discarded"},
 }
 
-# Each verb: the status of the job in a test. All other verbs take a failed job.
-BEFORE = {
+# The status of the job in the test of each verb. The other verbs are tested on a failed job.
+STATUS_BEFORE = {
     "run_now": "scheduled",
     "reschedule": "queued",
     "change_queue": "queued",
@@ -84,7 +84,7 @@ class TestButtons:
     def test_each_verb_needs_its_own_permission(self, log_in: Callable[..., Client], row: Row) -> None:
         for verb, permission in PERMISSIONS.items():
             with row(verb=verb, permission=permission):
-                job = make_job(BEFORE.get(verb, "failed"))
+                job = make_job(STATUS_BEFORE.get(verb, "failed"))
                 before = state(job)
                 client = log_in("view_job", "change_job", "delete_job", *(set(PERMISSIONS.values()) - {permission}))
                 assert page(verb, job.pk) not in client.get(page("change", job.pk)).text
@@ -95,7 +95,7 @@ class TestButtons:
     def test_a_verb_needs_the_permission_to_view_jobs_as_well(self, log_in: Callable[..., Client], row: Row) -> None:
         for verb, permission in PERMISSIONS.items():
             with row(verb=verb, permission=permission):
-                job = make_job(BEFORE.get(verb, "failed"))
+                job = make_job(STATUS_BEFORE.get(verb, "failed"))
                 before = state(job)
                 data = {"confirmed": "yes", "over": "90"}
                 assert log_in(permission).post(page(verb, job.pk), data).status_code == 403
@@ -127,7 +127,7 @@ class TestTheQuestion:
     def test_every_verb_but_retry_asks_a_question_first(self, operator: Client, row: Row) -> None:
         for verb in ("reschedule", "change_queue", "change_priority", "discard", "cancel", "run_again"):
             with row(verb):
-                job = make_job(BEFORE.get(verb, "completed"))
+                job = make_job(STATUS_BEFORE.get(verb, "completed"))
                 before = state(job)
                 response = operator.get(page(verb, job.pk))
                 assert f"job {job.pk}" in response.context["title"]
@@ -305,7 +305,7 @@ class TestRunAgain:
         }
 
     def test_a_copy_does_not_enter_the_batch_of_the_job(self, operator: Client) -> None:
-        """The batch may be finished, and its callbacks may have been enqueued."""
+        """The job's batch may be finished, and its callbacks may have been enqueued."""
         with Batch() as batch:
             job = jobs.noop.defer()
         assert job.batch_id == batch.id

@@ -1,4 +1,4 @@
-"""`window`: a filter without an index searches only a part of the list, a window of jobs at a time."""
+"""A filter without an index searches only a part of the job list at a time, which is called a window."""
 
 import re
 import shlex
@@ -155,7 +155,7 @@ class TestAPeriod:
     def test_an_index_finds_the_period_of_finished_and_running_jobs(
         self, operator: Client, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """So a search begins at the period, however deep in the list it is."""
+        """A search begins at the period, however far down the list the period is."""
         monkeypatch.setattr(window, "WINDOW_SIZE", 2)
         now = localtime()
         made: dict[str, list[Job]] = {}

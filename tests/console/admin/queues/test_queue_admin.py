@@ -60,16 +60,20 @@ class TestBlockedJobs:
         make_limited("k", waiting=3, queue_name="mail")
         make_job("blocked", queue_name="mail", held=True)
         make_job("blocked", queue_name="only blocked")
-        found = {queue.name: str(queue.blocked) for queue in queue_states()}
-        assert (found["mail"], found["only blocked"], found["default"]) == ("4", "1", "0")
+        blocked_by_queue = {queue.name: str(queue.blocked) for queue in queue_states()}
+        assert (blocked_by_queue["mail"], blocked_by_queue["only blocked"], blocked_by_queue["default"]) == (
+            "4",
+            "1",
+            "0",
+        )
         text = operator.get(QUEUES).text
         assert f'href="{LIST}?status=blocked&amp;queue=mail">4</a>' in text
 
     def test_blocked_jobs_are_counted_up_to_a_limit(self, operator: Client, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(queues_and_workers, "MOST_BLOCKED", 2)
         make_limited("k", waiting=3, queue_name="mail")
-        found = {queue.name: str(queue.blocked) for queue in queue_states()}
-        assert (found["mail"], found["default"]) == ("2+", "0+")
+        blocked_by_queue = {queue.name: str(queue.blocked) for queue in queue_states()}
+        assert (blocked_by_queue["mail"], blocked_by_queue["default"]) == ("2+", "0+")
 
     def test_without_blocked_jobs_the_list_has_no_column_for_them(self, operator: Client) -> None:
         make_job(queue_name="mail")
@@ -132,12 +136,12 @@ def post_limit(client: Client, **answers: Any) -> Any:
 
 @pytest.fixture
 def _limited_by_settings(settings: Any) -> None:
-    """The settings limit the queue."""
+    """Limit the queue `mail` in the settings."""
     settings.SKIPQUEUE = {"QUEUES": {"mail": {"concurrency": 20}, "later": {"concurrency": None}}}
 
 
 @pytest.mark.parametrize(
-    ("answers", "stored", "said"),
+    ("answers", "stored", "expected_message"),
     [
         ({"number": "1234"}, 1234, "Jobs of the queue “mail” that may run at once: 1,234."),
         ({"limit": "none", "number": "7"}, 0, "Jobs of the queue “mail” that may run at once: any number."),
@@ -145,12 +149,14 @@ def _limited_by_settings(settings: Any) -> None:
     ],
 )
 @pytest.mark.usefixtures("_limited_by_settings")
-def test_a_queue_is_limited(operator: Client, answers: dict[str, str], stored: int | None, said: str) -> None:
+def test_a_queue_is_limited(
+    operator: Client, answers: dict[str, str], stored: int | None, expected_message: str
+) -> None:
     Queue.limit("mail", 5)
     response = post_limit(operator, **answers)
-    assert messages_of(response) == [said]
+    assert messages_of(response) == [expected_message]
     assert Queue.objects.get().concurrency == stored
-    assert LogEntry.objects.get().get_change_message() == said
+    assert LogEntry.objects.get().get_change_message() == expected_message
 
 
 @pytest.mark.parametrize("answers", [{}, {"limit": "7"}, {"number": "0"}, {"number": "10001"}])
@@ -174,9 +180,9 @@ def test_the_form_begins_with_the_limit_in_effect(operator: Client) -> None:
     text = operator.get(QUEUES).text
     assert f"{QUEUES}limit/?queue=mail" in text
     address = f"{QUEUES}limit/?queue=mail"
-    asked = operator.get(address).text
-    assert '<option value="settings" selected>as in the settings: 20</option>' in asked
-    assert "No worker is alive" not in asked, "only questions about many jobs say it"
+    question = operator.get(address).text
+    assert '<option value="settings" selected>as in the settings: 20</option>' in question
+    assert "No worker is alive" not in question, "only questions about many jobs say it"
     Queue.limit("mail", 4)
     assert '<option value="own" selected>' in operator.get(address).text
     assert "in the settings: 20" in operator.get(QUEUES).text
@@ -254,16 +260,16 @@ class TestPage:
 
     def test_the_page_of_a_queue_shows_its_jobs_and_workers(self, operator: Client) -> None:
         make_job(queue_name="mail", run_after=timedelta(minutes=-3))
-        mine = make_worker(name="web/1", queues=["mail"], concurrency=8)
+        worker = make_worker(name="web/1", queues=["mail"], concurrency=8)
         make_worker(name="web/2", queues=["other"])
-        running = make_job("running", queue_name="mail", locked_by=mine.pk)
-        other = make_job("running", queue_name="other")
+        running = make_job("running", queue_name="mail", locked_by=worker.pk)
+        job_of_other_queue = make_job("running", queue_name="other")
         text = operator.get(queue_page("mail")).text
         for expected in ("<dt>Queued</dt>", f"{LIST}?status=queued&amp;queue=mail", "3 min", "web/1", "0/8 busy"):
             assert expected.replace("0/8", "1/8") in text, expected
         assert "web/2" not in text
         assert page("change", running.pk) in text
-        assert page("change", other.pk) not in text
+        assert page("change", job_of_other_queue.pk) not in text
         assert f"{QUEUES}pause/?queue=mail" in text
 
     def test_the_page_of_a_queue_has_its_charts(self, operator: Client) -> None:

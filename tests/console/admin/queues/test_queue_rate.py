@@ -25,12 +25,12 @@ def post_rate(client: Client, **answers: Any) -> Any:
 
 @pytest.fixture
 def _rate_in_settings(settings: Any) -> None:
-    """The settings give the queue a rate."""
+    """Give the queue `mail` a rate in the settings."""
     settings.SKIPQUEUE = {"QUEUES": {"mail": {"rate": "20/s"}, "later": {"rate": None}}}
 
 
 @pytest.mark.parametrize(
-    ("answers", "stored", "said"),
+    ("answers", "stored", "expected_message"),
     [
         ({"own": "100/m"}, 0.6, "Jobs of the queue “mail” that may start: 100/m."),
         ({"rate": "none", "own": "7/s"}, 0.0, "Jobs of the queue “mail” that may start: any number of jobs."),
@@ -38,12 +38,14 @@ def _rate_in_settings(settings: Any) -> None:
     ],
 )
 @pytest.mark.usefixtures("_rate_in_settings")
-def test_a_queue_gets_a_rate(operator: Client, answers: dict[str, str], stored: float | None, said: str) -> None:
+def test_a_queue_gets_a_rate(
+    operator: Client, answers: dict[str, str], stored: float | None, expected_message: str
+) -> None:
     Queue.rate("mail", "5/s")
     response = post_rate(operator, **answers)
-    assert messages_of(response) == [said]
+    assert messages_of(response) == [expected_message]
     assert Queue.objects.get().rate_interval == stored
-    assert LogEntry.objects.get().get_change_message() == said
+    assert LogEntry.objects.get().get_change_message() == expected_message
 
 
 @pytest.mark.parametrize("answers", [{}, {"rate": "7"}, {"own": "fast"}, {"own": "10001/s"}, {"own": "1" * 21}])

@@ -1,4 +1,4 @@
-"""`paginator`: no page skips more jobs than the cap."""
+"""`CappedPaginator`: no page of a list skips more jobs than the maximum that is counted."""
 
 import pytest
 

@@ -46,7 +46,7 @@ def execute(statement: str) -> None:
 
 @pytest.fixture
 def lock(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], Session]]:
-    """Locks tables in another session. All time limits of queries are 0.2 seconds."""
+    """Return a function that locks tables in another session. All time limits of queries are 0.2 seconds."""
     for module, name in (
         (time_limit, "QUERY_SECONDS"), (examination, "VERDICT_SECONDS"), (examination, "RULE_SECONDS"),
         (scrape, "PART_SECONDS"),
@@ -56,22 +56,22 @@ def lock(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], Session]]:
     session = Session()
     session.begin()
 
-    def make(tables: str) -> Session:
+    def lock_tables(tables: str) -> Session:
         session(execute, f"LOCK TABLE {tables}")
         return session
 
-    yield make
+    yield lock_tables
     session.rollback()
     session.close()
     execute("RESET statement_timeout")
 
 
-def call_within_limit(ask: Callable[[], Any]) -> Any:
-    """Call, and check that no statement without a time limit has waited for the lock."""
-    began = time.monotonic()
-    answer = ask()
-    assert time.monotonic() - began < WITHOUT_LIMIT
-    return answer
+def call_within_limit(request_page: Callable[[], Any]) -> Any:
+    """Call `request_page`, and check that no statement without a time limit has waited for the lock."""
+    started_at = time.monotonic()
+    response = request_page()
+    assert time.monotonic() - started_at < WITHOUT_LIMIT
+    return response
 
 
 @pytest.mark.slow
@@ -79,19 +79,21 @@ def test_every_page_answers_while_somebody_holds_a_lock(
     addresses: Mapping[str, str], operator: Client, lock: Callable[[str], Session]
 ) -> None:
     lock(f"{TABLES} IN ACCESS EXCLUSIVE MODE")
-    found = {}
+    status_codes = {}
     for name, address in {**addresses, "metrics": f"{JOBS}metrics/"}.items():
         notices.notices_cache.clear()
-        found[name] = call_within_limit(partial(operator.get, f"/admin/{address}")).status_code
-    for name, posted in QUESTIONS.items():
-        found[name] = call_within_limit(partial(operator.post, LIST, posted)).status_code
-    assert found == {name: 200 if name in PAGES_WITHOUT_LOCKED_TABLES else 503 for name in found}
+        status_codes[name] = call_within_limit(partial(operator.get, f"/admin/{address}")).status_code
+    for name, fields in QUESTIONS.items():
+        status_codes[name] = call_within_limit(partial(operator.post, LIST, fields)).status_code
+    assert status_codes == {name: 200 if name in PAGES_WITHOUT_LOCKED_TABLES else 503 for name in status_codes}
 
 
 def test_every_model_admin_of_the_package_limits_its_queries() -> None:
-    ours = [each for each in admin.site._registry.values() if each.opts.app_label == "django_skipqueue"]
-    assert ours
-    assert all(isinstance(each, OwnViews) for each in ours)
+    our_admins = [
+        model_admin for model_admin in admin.site._registry.values() if model_admin.opts.app_label == "django_skipqueue"
+    ]
+    assert our_admins
+    assert all(isinstance(model_admin, OwnViews) for model_admin in our_admins)
 
 
 @pytest.mark.parametrize("page", [f"{LIST}?status=queued&q=x", QUEUES])
@@ -180,18 +182,18 @@ def test_a_verb_that_exceeds_the_time_limit_changes_nothing(
 
 
 def test_an_action_has_no_time_limit_for_a_statement(operator: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each of its batches is committed by itself, and none is cancelled by the limit of a page."""
-    seen = []
+    """Each batch of an action is committed separately, and the time limit of pages must not cancel a batch."""
+    timeouts_and_transactions = []
 
     def apply(*args: Any) -> ChangeTally:
         with connection.cursor() as cursor:
             cursor.execute("SHOW statement_timeout")
-            seen.append((cursor.fetchone(), connection.in_atomic_block))
-        return real(*args)
+            timeouts_and_transactions.append((cursor.fetchone(), connection.in_atomic_block))
+        return original_apply(*args)
 
-    real = many_jobs.apply
+    original_apply = many_jobs.apply
     monkeypatch.setattr(many_jobs, "apply", apply)
     job = make_job("failed")
     operator.post(LIST, {"action": "retry_selected", "_selected_action": [job.pk], "confirmed": "yes"})
-    assert seen == [(("0",), False)]
+    assert timeouts_and_transactions == [(("0",), False)]
     assert Job.objects.get(pk=job.pk).status == "queued"

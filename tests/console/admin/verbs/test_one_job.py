@@ -1,4 +1,4 @@
-"""`apply_to_one`: a verb that finds the job changed meanwhile says why nothing was done."""
+"""`apply_to_one`: if the job has changed meanwhile, a message says why the verb did nothing."""
 
 from collections.abc import Callable
 from dataclasses import replace

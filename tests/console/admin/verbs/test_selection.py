@@ -1,4 +1,4 @@
-"""`many_jobs`: the jobs that an action is for, in batches."""
+"""`Selection`, which yields the ids of the jobs that an action changes, in batches."""
 
 import pytest
 

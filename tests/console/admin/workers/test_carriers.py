@@ -1,4 +1,4 @@
-"""The rows of carriers and relays in the list of workers."""
+"""Carriers, which are systems such as Celery that run jobs, and their relays in the list of workers."""
 
 import re
 from datetime import timedelta
@@ -51,13 +51,15 @@ def test_the_row_of_a_carrier_counts_its_jobs_and_shows_the_state_of_its_broker(
     assert "pid 0" not in row
 
 
-@pytest.mark.parametrize(("relays", "said"), [(0, "no relay is alive"), (1, "broker not reachable")])
-def test_the_row_of_a_carrier_without_a_relay_or_a_broker_says_so(operator: Client, relays: int, said: str) -> None:
+@pytest.mark.parametrize(("relays", "expected_text"), [(0, "no relay is alive"), (1, "broker not reachable")])
+def test_the_row_of_a_carrier_without_a_relay_or_a_broker_says_so(
+    operator: Client, relays: int, expected_text: str
+) -> None:
     make_carrier(reached_at=-HOUR)
     for _ in range(relays):
         make_relay()
     row = row_of(operator, "celery")
-    assert said in row
+    assert expected_text in row
     assert "nothing" in row
 
 

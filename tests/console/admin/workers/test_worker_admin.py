@@ -1,4 +1,4 @@
-"""`worker_admin`: the list of workers, whether each is alive, the jobs that it runs, and its page."""
+"""The list of workers and the page of a worker: whether a worker is alive, and which jobs it runs."""
 
 import re
 from collections.abc import Callable
@@ -122,7 +122,7 @@ def test_the_number_of_queries_does_not_grow_with_the_workers(operator: Client) 
     assert numbers[0] == numbers[1] <= 17
 
 
-def test_nothing_in_it_is_markup(operator: Client) -> None:
+def test_the_list_of_workers_escapes_html(operator: Client) -> None:
     hostile = "<script>alert(1)</script>"
     worker = make_worker(name=hostile, hostname=hostile, queues=[hostile])
     make_job("running", locked_by=str(worker.pk), task=hostile)
@@ -195,7 +195,7 @@ def test_workers_can_be_neither_added_nor_changed_nor_deleted(operator: Client) 
     assert worker.name == "w"
 
 
-def test_it_is_for_those_who_may_look(log_in: Callable[..., Client]) -> None:
+def test_users_who_may_not_view_workers_may_not_see_the_list(log_in: Callable[..., Client]) -> None:
     assert log_in("view_job").get(WORKERS).status_code == 403
 
 
@@ -227,31 +227,35 @@ class TestPage:
 
     def test_the_page_of_a_worker_lists_the_last_jobs_of_all_processes_with_its_name(self, operator: Client) -> None:
         worker = make_worker(name="web/1")
-        before = "web/1:0123456789ab"
-        mine = [
+        earlier_process_id = "web/1:0123456789ab"
+        jobs_of_name = [
             make_job("completed", locked_by=worker.pk, started_at=timedelta(minutes=-1)),
-            make_job("failed", locked_by=before, started_at=timedelta(hours=-2), finished_at=timedelta(hours=-1)),
-            make_job("scheduled", attempts=1, locked_by=before, started_at=timedelta(hours=-3)),
+            make_job(
+                "failed", locked_by=earlier_process_id, started_at=timedelta(hours=-2), finished_at=timedelta(hours=-1)
+            ),
+            make_job("scheduled", attempts=1, locked_by=earlier_process_id, started_at=timedelta(hours=-3)),
         ]
-        others = [make_job("completed", locked_by=name) for name in ("web/10:0123456789ab", "web/2:0123456789ab", "")]
+        other_jobs = [
+            make_job("completed", locked_by=name) for name in ("web/10:0123456789ab", "web/2:0123456789ab", "")
+        ]
         text = operator.get(worker_page(worker.pk)).text.partition("Last jobs")[2]
-        assert [text.index(page("change", job.pk)) for job in mine] == sorted(
-            text.index(page("change", job.pk)) for job in mine
+        assert [text.index(page("change", job.pk)) for job in jobs_of_name] == sorted(
+            text.index(page("change", job.pk)) for job in jobs_of_name
         )
-        assert not any(page("change", job.pk) in text for job in others)
+        assert not any(page("change", job.pk) in text for job in other_jobs)
         processes = text.partition("Processes with this name")[2]
-        assert processes.index(worker.pk) < processes.index(before)
+        assert processes.index(worker.pk) < processes.index(earlier_process_id)
         assert 'data-status="retrying"' in text
 
     def test_the_page_of_a_dead_worker_counts_the_jobs_lost_by_its_death(self, operator: Client) -> None:
         dead, alive = "web/1:0123456789ab", make_worker(name="web/1")
-        died = {"exception": "django_skipqueue.exceptions.WorkerDied", "worker_id": dead}
+        death = {"exception": "django_skipqueue.exceptions.WorkerDied", "worker_id": dead}
         for _ in range(2):
             now = timedelta(0)
             make_job(
-                "completed", locked_by=alive.pk, started_at=now, errors=[died, {"exception": "builtins.KeyError"}, 7]
+                "completed", locked_by=alive.pk, started_at=now, errors=[death, {"exception": "builtins.KeyError"}, 7]
             )
-        assert [(each.id, each.jobs, each.lost) for each in processes_of(Store.default(), alive.pk)] == [
+        assert [(process.id, process.jobs, process.lost) for process in processes_of(Store.default(), alive.pk)] == [
             (alive.pk, 2, 0),
             (dead, 0, 2),
         ]
@@ -277,7 +281,7 @@ class TestPage:
     def test_an_unknown_worker_has_no_page(self, operator: Client, worker_id: str) -> None:
         assert messages_of(operator.get(worker_page(worker_id), follow=True)) == ["This worker has ended."]
 
-    def test_nothing_in_it_is_markup(self, operator: Client) -> None:
+    def test_the_page_of_a_worker_escapes_html(self, operator: Client) -> None:
         hostile = "<script>alert(1)</script>"
         worker = make_worker(name=hostile, hostname=hostile, queues=[hostile], id=f"{hostile}:0123456789ab")
         make_job("completed", locked_by=worker.pk, task=hostile, queue_name=hostile)
@@ -289,5 +293,7 @@ class TestPage:
         worker = make_worker()
         assert "worker/restart/" not in log_in("view_worker").get(worker_page(worker.pk)).text
 
-    def test_it_is_for_those_who_may_look(self, log_in: Callable[..., Client]) -> None:
+    def test_users_who_may_not_view_workers_may_not_see_the_page_of_a_worker(
+        self, log_in: Callable[..., Client]
+    ) -> None:
         assert log_in("view_job").get(worker_page(make_worker().pk)).status_code == 403

@@ -1,4 +1,4 @@
-"""The Celery app of a project. Its settings come from the environment: they differ from test to test."""
+"""The Celery app of a project. Its settings differ from test to test, so they come from the environment."""
 
 import json
 import os

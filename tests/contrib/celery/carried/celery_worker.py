@@ -1,4 +1,4 @@
-"""Starts a real `celery worker`, and plays the relay in the process of the test."""
+"""Starts a real `celery worker`, and acts as its relay in the test's process."""
 
 import json
 import select
@@ -21,7 +21,7 @@ SKIPQUEUE: dict[str, Any] = {
     "CARRIERS": {"celery": {"APP": f"{APP}.app", "QUEUES": {"carried": "pdf"}}},
     "CAPTURE_LOGS": "INFO",
 }
-READY = " ready."
+READY_LINE = " ready."
 
 
 def start_worker(
@@ -34,7 +34,7 @@ def start_worker(
 ) -> ManagePy:
     """Start `celery -A … worker -Q pdf` with these settings of Celery, and wait until it consumes.
 
-    more_jobs: more source for the module `extra.jobs`. skipqueue: the setting of that name.
+    more_jobs: source code to add to the module `extra.jobs`. skipqueue: the setting `SKIPQUEUE`.
     """
     process = manage(
         "-A",
@@ -44,10 +44,10 @@ def start_worker(
         *arguments,
         module="celery",
         skipqueue=skipqueue,
-        jobs=JOBS + more_jobs,
+        jobs=SOURCE_OF_JOBS + more_jobs,
         environment={"TESTS_BROKER_URL": url, "TESTS_CELERY": json.dumps(celery), "C_FORCE_ROOT": "1"},
     )
-    process.wait_for(READY)
+    process.wait_for(READY_LINE)
     return process
 
 
@@ -58,45 +58,45 @@ class RelayDouble:
         settings = CarrierSettings(name="celery", app="", queues={"carried": "pdf"}, max_message_size=LARGEST_MESSAGE)
         self.carrier = CeleryCarrier(settings, Celery(broker=url), home="default")
         self.carrier.connect()
-        self._left = Taken()
+        self._without_outcome = Taken()
 
     def publish(self, *jobs: ClaimedJob) -> None:
         self.carrier.publish(jobs)
 
     def outcomes(self, count: int) -> dict[int, Attempt]:
-        """Acknowledge the next outcomes, and return them by job."""
-        found: dict[int, Attempt] = {}
+        """Acknowledge the next outcomes, and return their attempts by the id of the job."""
+        attempts: dict[int, Attempt] = {}
 
-        def take() -> bool:
+        def take_outcomes() -> bool:
             select.select([self.carrier.fileno()], [], [], 0.2)
             taken = self.carrier.take()
-            self._left.jobs += taken.jobs
-            found.update({each.attempt.job.id: each.attempt for each in taken.outcomes})
+            self._without_outcome.jobs += taken.jobs
+            attempts.update({each.attempt.job.id: each.attempt for each in taken.outcomes})
             self.carrier.acknowledge([each.delivery for each in taken.outcomes])
-            return len(found) >= count
+            return len(attempts) >= count
 
-        wait_until(take, f"{count} outcomes; there are {found}, and came back {self._left.jobs}")
-        return found
+        wait_until(take_outcomes, f"{count} outcomes; there are {attempts}, and came back {self._without_outcome.jobs}")
+        return attempts
 
     def next_returned(self) -> Any:
         """Return the next job that comes back without an outcome."""
 
-        def take() -> Any:
+        def take_jobs() -> Any:
             select.select([self.carrier.fileno()], [], [], 0.2)
-            self._left.jobs += self.carrier.take().jobs
-            return self._left.jobs
+            self._without_outcome.jobs += self.carrier.take().jobs
+            return self._without_outcome.jobs
 
-        return wait_until(take, "a job comes back").pop()
+        return wait_until(take_jobs, "a job comes back").pop()
 
 
 def make_claimed_job(number: int, task: str, *args: Any, **fields: Any) -> ClaimedJob:
-    """A job without a row: enough for a task that does not write its outcome itself."""
+    """Return a job that has no row, which is enough for a task that does not write its own outcome."""
     path = task if task.startswith("extra.") else f"tests.app.{task}"
-    made = ClaimedJob(number, 1, path, "carried", json.dumps(args), "{}", 1, 3, 0, 1.0, 2.0, "{}")
-    return made._replace(**fields)
+    job = ClaimedJob(number, 1, path, "carried", json.dumps(args), "{}", 1, 3, 0, 1.0, 2.0, "{}")
+    return job._replace(**fields)
 
 
-JOBS = """
+SOURCE_OF_JOBS = """
 import logging
 import os
 import signal

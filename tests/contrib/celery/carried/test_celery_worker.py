@@ -26,7 +26,7 @@ from ....harness.processes import ManagePy, is_alive
 from ..relay.consumer import FakeCeleryWorker
 from .celery_worker import RelayDouble, make_claimed_job, start_worker
 
-pytestmark = pytest.mark.slow  # each starts a worker of Celery
+pytestmark = pytest.mark.slow  # each test starts a worker of Celery
 
 POOLS = {"prefork": ("--pool", "prefork", "-c", "2"), "threads": ("--pool", "threads", "-c", "4")}
 
@@ -35,9 +35,9 @@ Start = Callable[..., ManagePy]
 
 @pytest.fixture
 def relay(broker_url: str) -> Iterator[RelayDouble]:
-    made = RelayDouble(broker_url)
-    with closing(made.carrier):
-        yield made
+    relay_double = RelayDouble(broker_url)
+    with closing(relay_double.carrier):
+        yield relay_double
 
 
 @pytest.fixture
@@ -136,9 +136,9 @@ def claim_stored_job() -> ClaimedJob:
 def test_a_job_that_is_delivered_again_runs_only_if_its_lease_is_valid(
     start: Start, relay: RelayDouble, broker_url: str
 ) -> None:
-    over, valid = claim_stored_job(), claim_stored_job()
-    Store("default").settle([Settlement(*over.ref, COMPLETED)])
-    relay.publish(*[job._replace(task="tests.app.jobs.record", args=f'["{job.id}"]') for job in (over, valid)])
+    settled, valid = claim_stored_job(), claim_stored_job()
+    Store("default").settle([Settlement(*settled.ref, COMPLETED)])
+    relay.publish(*[job._replace(task="tests.app.jobs.record", args=f'["{job.id}"]') for job in (settled, valid)])
     with Connection(broker_url) as connection:  # type: ignore[no-untyped-call]
         channel: Any = connection.default_channel
         messages = [wait_until(lambda: channel.basic_get("pdf"), "the job") for _ in range(2)]
@@ -165,8 +165,8 @@ def test_a_stuck_job_in_celery_fails_and_its_process_is_replaced(start: Start, r
 
 
 def result_of(relay: RelayDouble, number: int) -> list[Any]:
-    found: list[Any] = json.loads(str(relay.outcomes(1)[number].outcome.result))
-    return found
+    result: list[Any] = json.loads(str(relay.outcomes(1)[number].outcome.result))
+    return result
 
 
 def test_a_message_of_another_wire_format_is_returned(
@@ -200,7 +200,7 @@ def test_outcomes_wait_while_the_broker_is_down(
 def test_settings_of_celery_that_would_lose_or_interrupt_jobs_do_not_apply(
     start: Start, relay: RelayDouble, tmp_path: Path
 ) -> None:
-    """Without protection, these settings would lose a job, interrupt it, or have Celery store its result."""
+    """With these settings, an unprotected Celery would lose or interrupt a job, or store its result."""
     start(
         *POOLS["prefork"],
         task_always_eager=True,
@@ -260,7 +260,7 @@ def show(result=None, **_):
 def test_neither_logs_nor_signals_of_celery_contain_the_result(
     start: Start, relay: RelayDouble, broker_url: str, pool: tuple[str, ...]
 ) -> None:
-    """The result stays between the task and the relay."""
+    """Only the task and the relay see the result."""
     process = start(*pool, more_jobs=SHOWS_RESULTS)
     relay.publish(make_claimed_job(1, "jobs.echo", "hush-hush"))
     assert relay.outcomes(1)[1].outcome.result == '"hush-hush"'
@@ -288,7 +288,7 @@ def test_no_message_is_left_with_the_broker(start: Start, relay: RelayDouble, br
 def test_a_job_of_an_unknown_database_is_returned(
     start: Start, relay: RelayDouble, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Otherwise whoever can write to the broker could make each process start a thread for every invented name."""
+    """If it ran, anyone who can write to the broker could make each process start a thread per invented name."""
     start(*POOLS["threads"])
     original = wire.job_to_wire
     monkeypatch.setattr(wire, "job_to_wire", lambda job, _: original(job, "elsewhere@1"))

@@ -21,7 +21,7 @@ SKIPQUEUE: dict[str, Any] = {"CARRIERS": {"celery": CARRIER}}
 
 @pytest.fixture
 def url(rabbitmq: RabbitMQ, broker_url: str) -> str:
-    """The broker URL of a user without permissions."""
+    """Add a broker user without permissions, and return the broker's URL for that user."""
     rabbitmq.control("add_user", "least", "secret")
     return broker_url.replace("guest:guest", "least:secret")
 
@@ -30,10 +30,10 @@ def test_relays_and_celery_run_with_the_permissions_that_show_topology_prints(
     rabbitmq: RabbitMQ, url: str, manage: Callable[..., ManagePy], tmp_path: Path
 ) -> None:
     environment = {"TESTS_BROKER_URL": url}
-    shown = manage("runrelay", "--show-topology", skipqueue=SKIPQUEUE, environment=environment)
-    assert shown.wait() == 0, shown.log
+    process = manage("runrelay", "--show-topology", skipqueue=SKIPQUEUE, environment=environment)
+    assert process.wait() == 0, process.log
     definitions = tmp_path / "topology.json"
-    definitions.write_text(shown.log[shown.log.index("{") :])
+    definitions.write_text(process.log[process.log.index("{") :])
     assert json.loads(definitions.read_text())["permissions"][0]["configure"] == "^$"
     rabbitmq.control("import_definitions", str(definitions))
 

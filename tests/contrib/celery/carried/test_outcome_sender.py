@@ -21,9 +21,9 @@ from .celery_worker import RelayDouble, make_claimed_job
 
 @pytest.fixture
 def sender(broker_url: str) -> Iterator[OutcomeSender]:
-    made = OutcomeSender(Celery(broker=broker_url), who="w")
-    yield made
-    made.link.close()
+    outcome_sender = OutcomeSender(Celery(broker=broker_url), who="w")
+    yield outcome_sender
+    outcome_sender.link.close()
 
 
 def send_all(sender: OutcomeSender, count: int) -> list[threading.Thread]:
@@ -39,7 +39,10 @@ LONG = "x" * 100_000
 
 
 def send_long_outcomes(sender: OutcomeSender, url: str, **fields: Any) -> tuple[Attempt, Attempt]:
-    """Send a long, a short, and a long written outcome. Returns both long outcomes as they arrive."""
+    """Send a long, a short, and another long outcome, and return both long ones as they arrive.
+
+    The task itself has already written the last outcome to the job's row.
+    """
     relay = RelayDouble(url)
     long = Outcome("completed", result=f'"{LONG}"', notes=f'{{"log": "{LONG}"}}')
     attempts = [
@@ -57,7 +60,7 @@ def send_long_outcomes(sender: OutcomeSender, url: str, **fields: Any) -> tuple[
 
 
 def check_outcomes_replaced(failed: Attempt, written: Attempt) -> None:
-    """Check that the sender has replaced the too long outcomes of a plain attempt and of one that is written."""
+    """Check that the sender has replaced both outcomes, which were too long. A task itself has written the second."""
     error = str(failed.outcome.last_error)
     assert failed.outcome.status == "failed"
     assert error.startswith("MessageTooLarge: The job has run (completed), but its outcome needs a message of 2")
@@ -78,7 +81,7 @@ def test_an_outcome_that_is_too_large_is_replaced_by_a_failure(
 def test_an_outcome_that_the_broker_refuses_is_replaced_by_a_failure(
     sender: OutcomeSender, broker_url: str, small_message_limit: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Only the broker has the limit: no setting of this process names it."""
+    """Only the broker knows the limit. No setting of this process contains it."""
     check_outcomes_replaced(*send_long_outcomes(sender, broker_url))
     assert caplog.text.count("outcomes wait") == 1
     assert f"larger than configured max size {small_message_limit}" in caplog.text
@@ -95,10 +98,10 @@ def test_a_broken_connection_is_opened_again_without_a_log_line(
 ) -> None:
     """A process of Celery does not look at its connection between two outcomes."""
     relay = RelayDouble(broker_url)
-    for break_it in (lambda sock: sock.shutdown(socket.SHUT_RDWR), lambda sock: sock.close(), lambda _: None):
+    for break_connection in (lambda sock: sock.shutdown(socket.SHUT_RDWR), lambda sock: sock.close(), lambda _: None):
         join_all(send_all(sender, 1))
         assert set(relay.outcomes(1)) == {0}
-        break_it(sender.link.connection.sock)
+        break_connection(sender.link.connection.sock)
     assert "outcomes wait" not in caplog.text
     relay.carrier.close()
 
@@ -125,7 +128,7 @@ def test_an_outcome_waits_for_a_blocked_broker(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The sender waits as long as it takes: the broker has said that it lacks memory."""
+    """The sender waits without a time limit, because the broker has said that it lacks memory."""
     monkeypatch.setattr("django_skipqueue.contrib.celery.outcome_sender.LATE_CONFIRM_CHECK_SECONDS", 0.05)
     relay = RelayDouble(broker_url)
     rabbitmq.control("set_vm_memory_high_watermark", "0")

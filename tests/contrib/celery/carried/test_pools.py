@@ -1,4 +1,4 @@
-"""Celery's pools in which jobs cannot run: those with greenlets."""
+"""Jobs cannot run in pools of Celery that use greenlets."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -15,13 +15,13 @@ class Greenlets:
 
 
 def make_celery_worker(pool: Any, *queues: str) -> Any:
-    """A stand-in for Celery's worker before it makes its pool."""
+    """Return a stand-in for Celery's worker before it makes its pool."""
     app = SimpleNamespace(amqp=SimpleNamespace(queues=SimpleNamespace(consume_from=dict.fromkeys(queues))))
     return SimpleNamespace(pool_cls=pool, app=app, time_limit=1, soft_time_limit=None)
 
 
 @pytest.fixture(autouse=True)
-def _leave_the_task_as_it_is(monkeypatch: pytest.MonkeyPatch, settings: Any) -> None:
+def _forget_the_worker(monkeypatch: pytest.MonkeyPatch, settings: Any) -> None:
     for name in ("worker_of_celery", "main_process"):
         monkeypatch.setattr(f"django_skipqueue.contrib.celery.task.{name}", None)
     settings.SKIPQUEUE = CARRIERS

@@ -1,4 +1,4 @@
-"""Plays a worker of Celery: takes messages, sends outcomes, and dies at the instant that a test chooses."""
+"""A fake worker of Celery: it takes messages, sends outcomes, and dies at the instant that a test chooses."""
 
 import json
 from collections.abc import Sequence

@@ -1,11 +1,10 @@
-"""A carrier (a message broker with its workers) in memory: a test tells it to confirm, refuse, deliver or break."""
+"""A carrier (a message broker with its workers) in memory. A test makes it confirm, refuse, deliver or break."""
 
 import socket
 import threading
 from collections.abc import Collection, Sequence
 
 from django_skipqueue.contrib.celery import wire
-from django_skipqueue.contrib.celery import wire as reading
 from django_skipqueue.contrib.celery.carrier import (
     BegunJob,
     CarrierUnreachable,
@@ -21,17 +20,17 @@ Delivered = ReturnedOutcome | ReturnedJob | BegunJob
 
 
 class FakeCarrier:
-    """Its jobs and messages survive `lose_connection`, as on a broker's disk. All relays of a test share it."""
+    """All relays of a test share one. Its jobs and messages survive `lose_connection`, as on a broker's disk."""
 
     name = "celery"
     home = ""
 
     def __init__(self) -> None:
         self.confirms_at_once = True
-        """Whether a published job is confirmed; else `confirm` does it."""
+        """Whether a job is confirmed as soon as it is published. If not, the test calls `confirm`."""
         self.refuses = False
         self.longest_arguments = 1_000_000
-        """The number of characters of the longest arguments that it accepts."""
+        """The largest number of characters that the arguments of a job may have."""
         self.is_blocked = False
         self.is_down = False
         self.jobs: dict[LeaseRef, ClaimedJob] = {}
@@ -60,12 +59,12 @@ class FakeCarrier:
     def publish(self, jobs: Sequence[ClaimedJob]) -> Sequence[TooLarge]:
         with self.lock:
             self._require_connection()
-            sent = [job for job in jobs if len(job.args) <= self.longest_arguments]
-            self.published += [job.ref for job in sent]
+            accepted = [job for job in jobs if len(job.args) <= self.longest_arguments]
+            self.published += [job.ref for job in accepted]
             if self.refuses:
-                self._taken.refused += [job.ref for job in sent]
+                self._taken.refused += [job.ref for job in accepted]
             else:
-                self.unconfirmed += sent
+                self.unconfirmed += accepted
             if self.confirms_at_once:
                 self.confirm()
             self._wake_relay()
@@ -106,11 +105,12 @@ class FakeCarrier:
     # What a test calls
 
     def confirm(self, count: int | None = None) -> None:
-        """Confirm the first published jobs, or all of them."""
+        """Confirm the first `count` unconfirmed jobs, or all of them."""
         with self.lock:
-            taken, self.unconfirmed = self.unconfirmed[:count], self.unconfirmed[len(self.unconfirmed[:count]) :]
-            self.jobs.update((job.ref, job) for job in taken)
-            self._taken.confirmed += [job.ref for job in taken]
+            confirmed = self.unconfirmed[:count]
+            self.unconfirmed = self.unconfirmed[len(confirmed) :]
+            self.jobs.update((job.ref, job) for job in confirmed)
+            self._taken.confirmed += [job.ref for job in confirmed]
             self._wake_relay()
 
     def finish(self, *jobs: ClaimedJob, outcome: Outcome = COMPLETED, is_written: bool = False) -> None:
@@ -132,9 +132,9 @@ class FakeCarrier:
     def deliver(self, body: bytes, *, id: object = None) -> None:
         """Deliver a message with any body, as if it came from the queue of outcomes."""
         with self.lock:
-            read = Taken()
-            reading.add_outcomes(read, 0, body, id, now=0.0)
-            everything: list[Delivered] = [*read.outcomes, *read.jobs, *read.begun]
+            taken = Taken()
+            wire.add_outcomes(taken, 0, body, id, now=0.0)
+            everything: list[Delivered] = [*taken.outcomes, *taken.jobs, *taken.begun]
             for delivered in everything:
                 self._deliver(delivered._replace(delivery=self._next_number()))
             self._wake_relay()
@@ -142,11 +142,11 @@ class FakeCarrier:
     def deliver_back(self, body: bytes, *, id: object = None, headers: object = None) -> None:
         """Deliver a message with any body, as if it came from the queue of returned jobs."""
         with self.lock:
-            self._deliver(reading.returned_job(self._next_number(), body, id, headers))
+            self._deliver(wire.returned_job(self._next_number(), body, id, headers))
             self._wake_relay()
 
     def begin_again(self, job: ClaimedJob) -> None:
-        """Deliver a note that a process begins this job, after another process that had it is gone."""
+        """Deliver a note that a process begins this job, after another process died that had received it."""
         self.deliver(wire.join_outcomes([wire.encode_begun(job.ref, "default")]))
 
     def lose_connection(self) -> None:

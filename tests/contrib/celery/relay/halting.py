@@ -1,4 +1,4 @@
-"""Stops the first relay process of a test at an exact step, until the test kills it."""
+"""Halts the first relay process of a test at an exact step. The process then waits until the test kills it."""
 
 import os
 import time
@@ -17,20 +17,20 @@ STEPS: dict[str, tuple[type, str, bool]] = {
     "confirmed": (HandOver, "run", False),
     "settled": (CeleryCarrier, "acknowledge", False),
 }
-"""By the name of a step: the class and the method at which a relay halts, and whether it halts after the method."""
+"""For each step: the class and the method at which a relay halts, and whether it halts after or before the method."""
 
 
 def source_of_halting_module(step: str, marker: Path) -> str:
-    """Return the source of a `jobs` module that stops the first process at the step."""
+    """Return the source of a `jobs` module that halts the first process at the step."""
     return f"from tests.contrib.celery.relay.halting import halt\nhalt({step!r}, {str(marker)!r})\n"
 
 
 def halt(step: str, marker: str) -> None:
-    """Have this process, or a child of it, stop at the step, unless another process has."""
+    """Patch the step's method, so that the first process that reaches the step halts. Its children are patched, too."""
     owner, name, is_after = STEPS[step]
     original: Callable[..., Any] = getattr(owner, name)
 
-    def halting(self: Any, *arguments: Any) -> Any:
+    def halt_if_first(self: Any, *arguments: Any) -> Any:
         if is_after:
             original(self, *arguments)
         if is_first(marker):
@@ -38,7 +38,7 @@ def halt(step: str, marker: str) -> None:
                 time.sleep(60)
         return None if is_after else original(self, *arguments)
 
-    setattr(owner, name, halting)
+    setattr(owner, name, halt_if_first)
 
 
 def is_first(marker: str) -> bool:
@@ -53,5 +53,5 @@ def is_first(marker: str) -> bool:
 
 
 def pid_of_halted(marker: Path) -> int:
-    """Return the id of the process that has stopped at the step, once there is one."""
+    """Wait until a process has halted at the step, and return its process id."""
     return int(wait_until(lambda: marker.exists() and marker.read_text(), "a relay stops at its step"))

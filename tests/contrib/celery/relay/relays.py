@@ -1,4 +1,4 @@
-"""A relay's control loop in a thread of the test's process, with a carrier in memory."""
+"""Runs a relay's control loop in a thread of the test's process, with a carrier in memory."""
 
 import os
 import threading

@@ -1,4 +1,4 @@
-"""The carrier against a real RabbitMQ. A test plays the Celery worker, by a connection of its own."""
+"""The carrier against a real RabbitMQ. The test acts as the Celery worker, with a connection of its own."""
 
 import json
 import select
@@ -32,8 +32,8 @@ def make_job(number: int, *, lease: int = 1, args: str = "[]", queue_name: str =
     return ClaimedJob(number, lease, "tests.app.jobs.noop", queue_name, args, "{}", 1, 3, 0, 1.5, 2.5, "{}")
 
 
-def make_outcome(make_job: ClaimedJob, status: Any = "completed") -> Attempt:
-    return Attempt(make_job, Outcome(status, result='"done"'), 10.0, 10.25, "celery@here")
+def make_outcome(job: ClaimedJob, status: Any = "completed") -> Attempt:
+    return Attempt(job, Outcome(status, result='"done"'), 10.0, 10.25, "celery@here")
 
 
 MakeCarrier = Callable[..., CeleryCarrier]
@@ -45,38 +45,38 @@ def make_settings(**options: Any) -> CarrierSettings:
 
 @pytest.fixture
 def make_connected_carrier(broker_url: str) -> Iterator[MakeCarrier]:
-    made = []
+    carriers = []
 
-    def make(*, connect: bool = True, wait: float = 600, **options: Any) -> CeleryCarrier:
+    def make_carrier_of_test(*, connect: bool = True, wait: float = 600, **options: Any) -> CeleryCarrier:
         queues = options.pop("queues", {"pdf": "pdf"})
         app = Celery("tests", broker=options.pop("url", broker_url))
         carrier = CeleryCarrier(make_settings(queues=queues, wait=wait, **options), app, home="default")
-        made.append(carrier)
+        carriers.append(carrier)
         if connect:
             carrier.connect()
         return carrier
 
-    yield make
-    for carrier in made:
+    yield make_carrier_of_test
+    for carrier in carriers:
         carrier.close()
 
 
 @pytest.fixture
 def celery_worker(broker_url: str) -> Iterator[FakeCeleryWorker]:
-    with closing(FakeCeleryWorker(broker_url)) as made:
-        yield made
+    with closing(FakeCeleryWorker(broker_url)) as worker:
+        yield worker
 
 
-def take_until(carrier: CeleryCarrier, until: Callable[[Taken], Any]) -> Taken:
-    """Return all that comes until the condition is met. Wait on the carrier's file as a relay does."""
+def take_until(carrier: CeleryCarrier, is_enough: Callable[[Taken], Any]) -> Taken:
+    """Take from the carrier until the condition is met, and return all that came. Wait as a relay does."""
     taken = Taken()
     deadline = time.monotonic() + DEADLINE
-    while not until(taken):
+    while not is_enough(taken):
         assert time.monotonic() < deadline, taken
         select.select([carrier.fileno()], [], [], 1)
-        more = carrier.take()
+        taken_now = carrier.take()
         for name in ("confirmed", "refused", "outcomes", "jobs", "begun"):
-            getattr(taken, name).extend(getattr(more, name))
+            getattr(taken, name).extend(getattr(taken_now, name))
     return taken
 
 
@@ -142,10 +142,10 @@ def test_a_job_for_which_the_queue_has_no_room_is_refused(
     taken = Taken()
     for number in range(1, 1001):  # the broker notices late that its queue is full
         carrier.publish([make_job(number)])
-        more = take_until(carrier, lambda taken: taken.confirmed or taken.refused)
-        taken.confirmed += more.confirmed
-        taken.refused += more.refused
-        if more.refused:
+        answer = take_until(carrier, lambda taken: taken.confirmed or taken.refused)
+        taken.confirmed += answer.confirmed
+        taken.refused += answer.refused
+        if answer.refused:
             break
     assert taken.refused == [(number, 1)]
     assert len(taken.confirmed) == celery_worker.count_messages("pdf") >= 5
@@ -173,18 +173,18 @@ def test_outcomes_come_until_they_are_acknowledged(
     assert abs(time.monotonic() - first.ended) < DEADLINE
     carrier.acknowledge([taken.outcomes[number].delivery for number in (0, 1, 2, 7, 4)])
     carrier.close()
-    again = make_connected_carrier()
-    room_left = take_until(again, lambda taken: len(taken.outcomes) == 5).outcomes
-    assert sorted(each.attempt.job.id for each in room_left) == [4, 6, 7, 9, 10]
-    again.acknowledge([each.delivery for each in room_left])
-    again.close()
+    next_carrier = make_connected_carrier()
+    unacknowledged = take_until(next_carrier, lambda taken: len(taken.outcomes) == 5).outcomes
+    assert sorted(each.attempt.job.id for each in unacknowledged) == [4, 6, 7, 9, 10]
+    next_carrier.acknowledge([each.delivery for each in unacknowledged])
+    next_carrier.close()
     assert celery_worker.count_messages(topology.outcome_queue("default")) == 0
 
 
 def test_one_call_of_take_reads_everything_that_the_socket_has(
     make_connected_carrier: MakeCarrier, celery_worker: FakeCeleryWorker
 ) -> None:
-    """One call takes all that the socket has: its file need not become readable again for the rest."""
+    """Nothing is left to read after the call, so a relay may wait for the file to become readable again."""
     carrier = make_connected_carrier()
     for number in range(1, 501):
         celery_worker.send(make_outcome(make_job(number)))
@@ -208,8 +208,8 @@ def test_an_unreadable_outcome_names_its_job(
     assert strange.problem.startswith("of a stranger: The message is not JSON")
     carrier.acknowledge([strange.delivery])
     carrier.close()
-    again = make_connected_carrier()
-    assert [each.ref for each in take_until(again, lambda taken: taken.outcomes and taken.jobs).jobs] == [(3, 7)]
+    next_carrier = make_connected_carrier()
+    assert [each.ref for each in take_until(next_carrier, lambda taken: taken.outcomes and taken.jobs).jobs] == [(3, 7)]
 
 
 def test_a_message_is_acknowledged_after_all_its_outcomes(
@@ -221,14 +221,14 @@ def test_a_message_is_acknowledged_after_all_its_outcomes(
     taken = take_until(carrier, lambda taken: taken.outcomes)
     assert [returned.attempt.job.id for returned in taken.outcomes] == [1, 2]
     assert [returned.ref for returned in taken.jobs] == [(3, 1)]
-    parts = [*(returned.delivery for returned in taken.outcomes), *(returned.delivery for returned in taken.jobs)]
-    carrier.acknowledge(parts[:1])
-    carrier.acknowledge(parts[1:2])
+    deliveries = [*(returned.delivery for returned in taken.outcomes), *(returned.delivery for returned in taken.jobs)]
+    carrier.acknowledge(deliveries[:1])
+    carrier.acknowledge(deliveries[1:2])
     carrier.close()
-    again = make_connected_carrier()
-    assert len(take_until(again, lambda taken: taken.outcomes).outcomes) == 2
-    again.acknowledge(parts)
-    again.close()
+    next_carrier = make_connected_carrier()
+    assert len(take_until(next_carrier, lambda taken: taken.outcomes).outcomes) == 2
+    next_carrier.acknowledge(deliveries)
+    next_carrier.close()
     celery_worker.send(make_outcome(make_job(4)))
     assert [
         each.attempt.job.id for each in take_until(make_connected_carrier(), lambda taken: taken.outcomes).outcomes
@@ -342,7 +342,7 @@ def test_a_job_that_is_too_large_is_not_sent(
 def test_a_job_exactly_as_large_as_the_limit_is_sent(
     make_connected_carrier: MakeCarrier, small_message_limit: int
 ) -> None:
-    """The broker counts as the carrier does."""
+    """The broker measures a message in the same way as the carrier."""
     carrier = make_connected_carrier(max_message_size=small_message_limit)
     [too_large] = carrier.publish([make_job(1, args="x" * small_message_limit)])
     room_left = small_message_limit - (too_large.size - small_message_limit)
@@ -523,7 +523,7 @@ def test_a_blocked_broker_delivers_and_takes_acknowledgements(
     try:
         carrier.publish([make_job(99)])
         outcomes = take_until(carrier, lambda taken: taken.outcomes and carrier.is_blocked).outcomes
-        carrier.revoke([(1, 1)])  # an order is published as well
+        carrier.revoke([(1, 1)])  # this publishes a message, too
         while len(outcomes) < 10:
             carrier.acknowledge([outcomes[-1].delivery])
             outcomes += take_until(carrier, lambda taken: taken.outcomes).outcomes
@@ -540,8 +540,8 @@ def test_confirmed_jobs_outlive_a_killed_broker(
     carrier = make_connected_carrier()
     carrier.publish([make_job(number) for number in range(1, 51)])
     take_until(carrier, lambda taken: len(taken.confirmed) == 50)
-    with closing(FakeCeleryWorker(broker_url)) as before:
-        before.send(make_outcome(before_job := make_job(99)))
+    with closing(FakeCeleryWorker(broker_url)) as first_worker:
+        first_worker.send(make_outcome(finished_job := make_job(99)))
         wait_until(lambda: carrier.take().outcomes, "the outcome came")
     time.sleep(1)  # RabbitMQ 3.10 may lose a quorum queue that is younger than a second
     rabbitmq.kill()
@@ -549,13 +549,13 @@ def test_confirmed_jobs_outlive_a_killed_broker(
         take_until(carrier, lambda _: False)
     carrier.close()
     rabbitmq.start()
-    wait_until(lambda: connects(carrier), "the broker is back")
-    assert take_until(carrier, lambda taken: taken.outcomes).outcomes[0].attempt.job == before_job
-    with closing(FakeCeleryWorker(broker_url)) as after:
-        assert wait_until(lambda: after.count_messages("pdf")) == 50
+    wait_until(lambda: try_to_connect(carrier), "the broker is back")
+    assert take_until(carrier, lambda taken: taken.outcomes).outcomes[0].attempt.job == finished_job
+    with closing(FakeCeleryWorker(broker_url)) as next_worker:
+        assert wait_until(lambda: next_worker.count_messages("pdf")) == 50
 
 
-def connects(carrier: CeleryCarrier) -> bool:
+def try_to_connect(carrier: CeleryCarrier) -> bool:
     try:
         carrier.connect()
     except (CarrierUnreachable, CarrierMisconfigured):
@@ -567,7 +567,7 @@ def connects(carrier: CeleryCarrier) -> bool:
 def test_publishing_to_a_blocked_broker_does_not_block_the_relay(
     rabbitmq: RabbitMQ, make_connected_carrier: MakeCarrier
 ) -> None:
-    """The broker reads nothing more, and the jobs are more than the buffers of the sockets take."""
+    """The broker has stopped reading, and the jobs are larger than the buffers of the sockets."""
     carrier = make_connected_carrier()
     rabbitmq.control("set_vm_memory_high_watermark", "0")
     try:

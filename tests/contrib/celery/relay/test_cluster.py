@@ -1,4 +1,4 @@
-"""Three nodes of RabbitMQ as a cluster, on one machine: any of them may die."""
+"""Three nodes of RabbitMQ form a cluster on one machine, and one of them dies."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator

@@ -1,7 +1,7 @@
-"""Who dies when, what the row says at that moment, and what becomes of the job: a test for each row of the table.
+"""One test for each row of the table of failures: who dies when, and what becomes of the job.
 
-The relays are `manage.py runrelay`, the broker is RabbitMQ. Celery's workers are real where they die by themselves;
-elsewhere a consumer of the test plays one, which dies at the exact instant.
+Each test also checks who holds the job at that moment. The relays are `manage.py runrelay` and the broker is RabbitMQ.
+Where a Celery worker dies by itself, it is a real one. Elsewhere it is a fake one, which dies at the exact instant.
 """
 
 import os
@@ -40,16 +40,16 @@ from .consumer import FakeCeleryWorker, read_job
 
 pytestmark = [
     pytest.mark.django_db(transaction=True),
-    pytest.mark.slow,  # each kills a part of RabbitMQ, a relay or Celery
+    pytest.mark.slow,  # each test kills a part of RabbitMQ, a relay or Celery
 ]
 
 CARRIER = carrier_id("celery")
-SINCE = datetime(2026, 1, 1, tzinfo=UTC)
-HOME = home_of("default", SINCE)
+CARRIER_STARTED_AT = datetime(2026, 1, 1, tzinfo=UTC)
+HOME = home_of("default", CARRIER_STARTED_AT)
 OUTCOMES, BACK = topology.outcome_queue(HOME), topology.back_queue(HOME)
 LONG_AGO = timedelta(days=1)
 WORKER_TIMEOUT = "600"
-"""Seconds: whatever happens within a test, no supervisor takes a relay of another for dead, unless the test says so."""
+"""In seconds. It is so long that no supervisor considers another's relay dead, unless a test sets a shorter one."""
 
 StartProcess = Callable[..., ManagePy]
 defer_carried = partial(noop.using(queue_name="carried").defer)
@@ -57,14 +57,14 @@ defer_carried = partial(noop.using(queue_name="carried").defer)
 
 @pytest.fixture(autouse=True)
 def row_of_carrier(transactional_db: None) -> None:
-    """The row of the carrier, as the first relay has left it: its time is in the names of the queues."""
+    """Make the carrier's row, as its first relay does. The names of the queues contain the row's time."""
     make_carrier(queues=["carried"])
-    Worker.objects.filter(pk=CARRIER).update(started_at=SINCE)
+    Worker.objects.filter(pk=CARRIER).update(started_at=CARRIER_STARTED_AT)
 
 
 @pytest.fixture(scope="module")
 def vhost(rabbitmq_node: RabbitMQ) -> str:
-    """The virtual host of all tests here: to make one takes seconds."""
+    """Add a virtual host, and return its name. All tests of the module share it, because adding one takes seconds."""
     name = f"table-{secrets.token_hex(4)}"
     rabbitmq_node.add_vhost(name)
     return name
@@ -72,7 +72,7 @@ def vhost(rabbitmq_node: RabbitMQ) -> str:
 
 @pytest.fixture
 def empty_vhost_url(rabbitmq: RabbitMQ, vhost: str) -> str:
-    """The URL of the virtual host, without a queue in it."""
+    """Delete the queues of the virtual host, and return its URL."""
     with closing(FakeCeleryWorker(rabbitmq.url(vhost))) as celery_worker:
         for queue in ("pdf", OUTCOMES, BACK, topology.FOREIGN):
             celery_worker.channel.queue_delete(queue)
@@ -81,13 +81,13 @@ def empty_vhost_url(rabbitmq: RabbitMQ, vhost: str) -> str:
 
 @pytest.fixture
 def halt_marker(tmp_path: Path) -> Path:
-    """A file into which the process that halts at its step writes its process id."""
+    """Return the path of the file into which a process that halts at its step writes its process id."""
     return tmp_path / "halted"
 
 
 @pytest.fixture
 def start_relay(manage: StartProcess, empty_vhost_url: str, halt_marker: Path) -> StartProcess:
-    """Starts `manage.py runrelay`. Its first relay stops at the step `halt`."""
+    """Return a function that starts `manage.py runrelay`. Its first relay halts at the step `halt`, if one is given."""
 
     def start_relay(
         *arguments: str, halt: str = "", broker: str = empty_vhost_url, wait: float = 600, **options: Any
@@ -106,19 +106,19 @@ def start_relay(manage: StartProcess, empty_vhost_url: str, halt_marker: Path) -
 
 @pytest.fixture
 def celery_worker(empty_vhost_url: str) -> Iterator[FakeCeleryWorker]:
-    """A fake worker of Celery. The first relay creates the queues."""
-    with closing(FakeCeleryWorker(empty_vhost_url)) as made:
-        yield made
+    """Yield a fake worker of Celery. It creates no queues; the first relay does."""
+    with closing(FakeCeleryWorker(empty_vhost_url)) as worker:
+        yield worker
 
 
 @contextmanager
 def proxy_to(port: int) -> Iterator[Proxy]:
-    with closing(Proxy(lambda: socket.create_connection(("127.0.0.1", port)))) as made:
-        yield made
+    with closing(Proxy(lambda: socket.create_connection(("127.0.0.1", port)))) as proxy:
+        yield proxy
 
 
 def url_through(proxy: Proxy, empty_vhost_url: str) -> str:
-    """The URL of the same virtual host by way of the proxy."""
+    """Return the URL of the same virtual host, with the port of the proxy."""
     return re.sub(r":\d+/", f":{proxy.port}/", empty_vhost_url)
 
 
@@ -144,7 +144,7 @@ def stop_process(process: ManagePy) -> None:
 
 
 def holder_by_job() -> dict[int, str]:
-    """For each running job, the worker that holds it (`locked_by`)."""
+    """Return for each running job the worker that holds it (`locked_by`)."""
     return dict(Job.objects.running().values_list("pk", "locked_by"))
 
 
@@ -153,7 +153,7 @@ def is_with_the_carrier(*jobs: Job) -> bool:
 
 
 def relay_id() -> str:
-    """The id of the only relay, as it stands in the rows that it holds."""
+    """Return the id of the only relay, which the rows that it holds contain."""
     return str(WorkerOfCelery.objects.get(relay_of="celery", pk__in=Worker.objects.values("pk")).pk)
 
 
@@ -208,7 +208,7 @@ def test_a_relay_dies_after_the_claim_and_before_the_publish(
 def test_a_relay_dies_after_the_publish_and_before_the_hand_over(
     step: str, start_relay: StartProcess, celery_worker: FakeCeleryWorker, halt_marker: Path
 ) -> None:
-    """After the publish and before the confirm; after the confirm and before the hand-over."""
+    """`published` is after the publish and before the confirm; `confirmed` is before the hand-over."""
     job = defer_carried()
     process = start_relay(halt=step)
     pid = halting.pid_of_halted(halt_marker)
@@ -307,7 +307,7 @@ def has_changed_hands(job: Job, lease: int) -> bool:
 
 
 def die_with_the_next_job(empty_vhost_url: str, *, begins: bool = True) -> tuple[int, int]:
-    """Let a process of Celery die with the next job: while it runs the job, or before it begins the job."""
+    """Let a process of Celery take the next job and die: while it runs the job, or before it begins the job."""
     with closing(FakeCeleryWorker(empty_vhost_url)) as dying:
         message = dying.get()
         if begins and message.delivery_info["redelivered"]:
@@ -368,16 +368,16 @@ def test_a_process_of_a_real_celery_worker_dies_in_the_task(
 def test_a_process_of_celery_dies_after_the_outcome_and_before_the_acknowledgement(
     start_relay: StartProcess, celery_worker: FakeCeleryWorker, empty_vhost_url: str
 ) -> None:
-    """The relay has written the outcome. Here the job runs again all the same."""
+    """The job runs again although the relay has written the outcome. The relay drops the second outcome."""
     job = defer_carried()
     process = start_relay()
     wait_until(lambda: is_with_the_carrier(job))
     with closing(FakeCeleryWorker(empty_vhost_url)) as dying:
         dying.finish(dying.get(), 1, acknowledge=False)
         wait_for_statuses(completed=1)
-    again = celery_worker.get()
-    assert lease_ref_of(again) == (job.pk, 1)
-    celery_worker.finish(again, 2)
+    redelivered = celery_worker.get()
+    assert lease_ref_of(redelivered) == (job.pk, 1)
+    celery_worker.finish(redelivered, 2)
     process.wait_for("outcome dropped")
     assert final_state(job) == ("completed", 1, 1, 2)
     assert all_messages_are_acknowledged(process, celery_worker)
@@ -402,9 +402,9 @@ def kill_once(self, *arguments):
 def check_job_runs_twice(
     start_relay: StartProcess, manage: StartProcess, celery_worker: FakeCeleryWorker, empty_vhost_url: str
 ) -> Callable[..., None]:
-    """Returns a check that a job runs twice if this source kills a process of Celery, and that its outcomes arrive."""
+    """Return a function that kills a process of Celery with this source, and checks that the job then runs twice."""
 
-    def check(source: str, *, outcomes: int, is_main: bool) -> None:
+    def check_after_kill(source: str, *, outcomes: int, is_main: bool) -> None:
         job = record.using(queue_name="carried").defer("it ran")
         process = start_relay()
         wait_until(lambda: is_with_the_carrier(job))
@@ -413,7 +413,7 @@ def check_job_runs_twice(
         if is_main:
             worker.wait()
             start_worker(manage, empty_vhost_url, "--pool", "prefork", "-c", "1", more_jobs=source)
-        messages = outcomes + 1  # the second run has said that it begins
+        messages = outcomes + 1  # the second run has also sent a note that it begins
         wait_until(lambda: celery_worker.count_messages(OUTCOMES) == messages, "the outcomes are in the queue")
         assert is_with_the_carrier(job)
         assert list(Ledger.objects.values_list("entry", flat=True)) == ["it ran"] * 2
@@ -423,7 +423,7 @@ def check_job_runs_twice(
         assert (final_state(job)[0], *final_state(job)[2:]) == ("completed", 1, 2)
         assert all_messages_are_acknowledged(process, celery_worker)
 
-    return check
+    return check_after_kill
 
 
 def test_a_process_of_celery_dies_after_the_task_and_before_the_outcome(
@@ -580,9 +580,9 @@ def test_an_operator_cancels_and_retries_a_job_that_the_carrier_has(
     assert Store.default().retry([running.pk]).keys() == {running.pk}
     celery_worker.finish(messages[running.pk], 1)
     process.wait_for("lease lost")
-    again = celery_worker.get()
-    assert lease_ref_of(again) == (running.pk, 4)
-    celery_worker.finish(again, 2)
+    new_message = celery_worker.get()
+    assert lease_ref_of(new_message) == (running.pk, 4)
+    celery_worker.finish(new_message, 2)
     wait_for_statuses(completed=1, discarded=1)
     assert final_state(running) == ("completed", 2, 1, 5)
     celery_worker.channel.basic_ack(messages[waiting.pk].delivery_tag)  # Celery skips revoked jobs

@@ -10,7 +10,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from django_skipqueue.contrib.celery import wire
-from django_skipqueue.contrib.celery import wire as reading
 from django_skipqueue.contrib.celery.carrier import Taken, carrier_id
 from django_skipqueue.models import Job
 from django_skipqueue.values.outcomes import COMPLETED, Outcome, error_entry
@@ -30,7 +29,7 @@ FEW_EXAMPLES = settings(deadline=None, max_examples=60, suppress_health_check=[H
 
 
 def carried_job() -> ClaimedJob:
-    """A job that is with the carrier, as the carrier has it."""
+    """Make a job that the carrier holds, and return the job as the carrier has it."""
     id, lease = lease_of(make_job("running", queue_name="carried", locked_by=CARRIER))
     return ClaimedJob(id, lease, "tests.app.jobs.noop", "carried", "[]", "{}", 1, 3, 0, 1.0, 2.0, "{}")
 
@@ -48,38 +47,38 @@ def message_with(payload: object, id: str = "") -> bytes:
 
 
 class Forger:
-    """Delivers forged messages to a relay, and an honest outcome after them, which the relay must still write."""
+    """Delivers forged messages to a relay, and then a genuine outcome, which the relay must write all the same."""
 
     def __init__(self, carrier: FakeCarrier, relay: RelayThread) -> None:  # noqa: F811
         self.carrier, self.relay = carrier, relay
 
     def deliver_and_check(self, *bodies: bytes, id: object = None) -> None:
-        honest = carried_job()
+        genuine = carried_job()
         for body in bodies:
             self.carrier.deliver(body, id=id)
             self.carrier.deliver_back(body, id=id)
-        self.carrier.finish(honest)
+        self.carrier.finish(genuine)
         wait_until(lambda: not self.relay.is_alive or not self.carrier.unacknowledged, "all is acknowledged")
         assert self.relay.is_alive
-        assert Job.objects.get(pk=honest.id).status == "completed"
+        assert Job.objects.get(pk=genuine.id).status == "completed"
 
 
 @pytest.fixture
 def forger(carrier: FakeCarrier, start_relay: StartRelay) -> Iterator[Forger]:  # noqa: F811
-    made = Forger(carrier, start_relay())
-    wait_until(lambda: made.relay.relay.connection.is_open)
-    yield made
-    assert made.relay.is_alive
+    forger_of_test = Forger(carrier, start_relay())
+    wait_until(lambda: forger_of_test.relay.relay.connection.is_open)
+    yield forger_of_test
+    assert forger_of_test.relay.is_alive
 
 
-def with_value_at(attempt: list[Any], path: tuple[int | str, ...], value: object) -> list[Any]:
+def with_value_at(payload: list[Any], path: tuple[int | str, ...], value: object) -> list[Any]:
     """Set the value at this path (indexes and keys) of a nested payload, and return the payload."""
     *parents, last = path
-    inner: Any = attempt
-    for step in parents:
-        inner = inner[step]
-    inner[last] = value
-    return attempt
+    parent: Any = payload
+    for key in parents:
+        parent = parent[key]
+    parent[last] = value
+    return payload
 
 
 JOB_ID, LEASE, TASK, RUN_AFTER, LOCKED_AT, METADATA = ((2, field) for field in (0, 1, 2, 9, 10, 11))
@@ -170,8 +169,8 @@ CHANGES = st.lists(
 @settings(max_examples=300)
 def test_messages_with_any_content_are_read_without_an_exception(body: bytes, id: object, headers: object) -> None:
     taken = Taken()
-    assert reading.add_outcomes(taken, 1, body, id, now=0.0) == len(taken.outcomes) + len(taken.jobs)
-    assert isinstance(reading.returned_job(1, body, id, {"x-death": headers}).reason, str)
+    assert wire.add_outcomes(taken, 1, body, id, now=0.0) == len(taken.outcomes) + len(taken.jobs)
+    assert isinstance(wire.returned_job(1, body, id, {"x-death": headers}).reason, str)
 
 
 @given(bodies=st.lists(BODIES, max_size=5), id=IDS)
@@ -183,12 +182,12 @@ def test_arbitrary_messages_do_no_harm(forger: Forger, bodies: list[bytes], id: 
 @given(changes=st.lists(CHANGES, min_size=1, max_size=5))
 @FEW_EXAMPLES
 def test_messages_that_are_almost_right_do_no_harm(forger: Forger, changes: list[Any]) -> None:
-    """The messages name jobs that the carrier has, under their leases, so that readable ones reach the settle."""
+    """The messages name jobs that the carrier holds, and their leases, so a relay tries to write the readable ones."""
     bodies = []
     for change in changes:
         job = carried_job()
         payload = wire.attempt_to_wire(make_outcome(job, FAILED))
-        for path, value in sorted(change, key=lambda each: -len(each[0])):  # a part before the whole
+        for path, value in sorted(change, key=lambda each: -len(each[0])):  # a part before the value that contains it
             payload = with_value_at(payload, path, value)
         bodies.append(message_with(payload, wire.message_id("default", job.ref)))
     forger.deliver_and_check(*bodies)

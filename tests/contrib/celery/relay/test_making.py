@@ -1,4 +1,4 @@
-"""A carrier is made from its settings. The tests of the system checks have the errors."""
+"""A carrier is made from its settings. The tests of the system checks cover the errors."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""An attacker with access to the broker changes only jobs that the carrier or a relay of it holds."""
+"""An attacker with access to the broker can change only jobs that the carrier or one of its relays holds."""
 
 import json
 from typing import Any
@@ -31,7 +31,7 @@ FORGED = (
 
 @pytest.fixture
 def jobs_of_others(start_relay: StartRelay) -> tuple[RelayThread, list[Job]]:  # noqa: F811
-    """A relay, and jobs that its carrier does not hold, each with its lease."""
+    """Start a relay and make jobs that its carrier does not hold. Return the relay and the jobs."""
     relay = start_relay()
     wait_until(lambda: relay.relay.connection.is_open)
     worker = make_worker(name="w")
@@ -79,7 +79,7 @@ def test_a_forged_outcome_is_logged_as_such_and_raises_no_alarm(
     caplog.set_level("INFO", logger="django_skipqueue.worker")
     carrier.finish(as_claimed_job(job, job.lease))
     wait_until(lambda: "outcome dropped" in caplog.text)
-    [line] = [each for each in caplog.records if each.__dict__.get("event") == "outcome_dropped"]
+    [line] = [record for record in caplog.records if record.__dict__.get("event") == "outcome_dropped"]
     assert line.levelname == "INFO"
     assert line.getMessage().endswith('not_written=completed reason="the carrier does not have the job"')
     assert "lease lost" not in caplog.text

@@ -1,18 +1,17 @@
-"""How a relay reads messages of the broker about jobs that come back without an outcome."""
+"""How a relay reads the messages of jobs that the broker returns without an outcome."""
 
 import json
 
 import pytest
 
 from django_skipqueue.contrib.celery import wire
-from django_skipqueue.contrib.celery import wire as reading
 
 from .test_wire import JOB
 
 
 def reason_of_return(headers: object) -> str:
     body = json.dumps([[wire.job_to_wire(JOB, "default")], {}, {}]).encode()
-    returned = reading.returned_job(1, body, wire.message_id("default", JOB.ref), headers)
+    returned = wire.returned_job(1, body, wire.message_id("default", JOB.ref), headers)
     assert (returned.ref, returned.job, returned.problem) == (JOB.ref, JOB, "")
     return returned.reason
 
@@ -29,6 +28,6 @@ def test_an_unknown_reason_of_a_return_counts_as_a_rejection(deaths: object) -> 
 
 
 def test_a_job_that_cannot_be_read_has_the_lease_in_the_id_of_its_message() -> None:
-    returned = reading.returned_job(1, b"?", "skipqueue-default-8-2", {"x-death": [{"reason": "expired"}]})
+    returned = wire.returned_job(1, b"?", "skipqueue-default-8-2", {"x-death": [{"reason": "expired"}]})
     assert (returned.ref, returned.reason, returned.job) == ((8, 2), "expired", None)
     assert returned.problem.startswith("skipqueue-default-8-2: The message is not JSON")

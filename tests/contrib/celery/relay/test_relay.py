@@ -1,4 +1,4 @@
-"""A relay between PostgreSQL and a carrier in memory: who holds a job at each instant, and what the relay writes."""
+"""A relay with a carrier in memory: who holds a job at each instant, and what the relay writes to PostgreSQL."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -68,7 +68,7 @@ def start_relay(carrier: FakeCarrier) -> Iterator[StartRelay]:
 
 
 def holder_by_job() -> dict[int, str]:
-    """Return the holder of each running job, by its row."""
+    """Return the holder of each running job, by the id of the job."""
     return dict(Job.objects.running().values_list("pk", "locked_by"))
 
 
@@ -87,8 +87,8 @@ def test_a_job_goes_to_the_carrier_and_its_outcome_comes_back(carrier: FakeCarri
     job = carried_noop.defer()
     start_relay()
     wait_until(lambda: holder_by_job() == {job.pk: CARRIER})
-    (held,) = carrier.jobs.values()
-    assert (held.id, held.task, held.attempt) == (job.pk, job.task, 1)
+    (carried_job,) = carrier.jobs.values()
+    assert (carried_job.id, carried_job.task, carried_job.attempt) == (job.pk, job.task, 1)
     carrier.finish(outcome=Outcome("completed", result="42"))
     wait_until(lambda: carrier.acknowledged == [1])
     job.refresh_from_db()
@@ -100,8 +100,8 @@ def test_the_carrier_has_a_row_of_its_own(start_relay: StartRelay) -> None:
     wait_until(lambda: WorkerOfCelery.objects.count() == 2)
     row = Worker.objects.get(pk=CARRIER)
     assert (row.name, row.queues, row.concurrency, row.is_external) == ("celery", ["carried"], 50, True)
-    of_relay = Worker.objects.get(pk=RELAY)
-    assert (of_relay.is_external, of_relay.concurrency) == (False, 0)
+    row_of_relay = Worker.objects.get(pk=RELAY)
+    assert (row_of_relay.is_external, row_of_relay.concurrency) == (False, 0)
     assert WorkerOfCelery.objects.get(pk=RELAY).relay_of == "celery"
     relay.stop()
     assert list(Worker.objects.values_list("pk", flat=True)) == [CARRIER]
@@ -134,7 +134,7 @@ def test_the_row_of_the_carrier_counts_the_jobs_that_it_has_refused(
 def test_relays_of_other_databases_do_not_take_outcomes_of_this_database(
     carrier: FakeCarrier, start_relay: StartRelay
 ) -> None:
-    """Two projects may share a broker. The mark of a database is the time of the carrier's row, which stays."""
+    """Two projects may share a broker. The time in the carrier's row, which no relay deletes, tells them apart."""
     first = start_relay()
     wait_until(lambda: first.relay.connection.is_open)
     first.stop()
@@ -168,8 +168,8 @@ def test_an_outcome_that_comes_before_the_confirm_is_written(carrier: FakeCarrie
     job = carried_noop.defer()
     relay = start_relay()
     wait_until(lambda: bool(carrier.published))
-    (held,) = carrier.unconfirmed
-    carrier.finish(held)
+    (carried_job,) = carrier.unconfirmed
+    carrier.finish(carried_job)
     wait_until(lambda: carrier.acknowledged == [1])
     carrier.confirm()
     wait_until(lambda: not relay.relay.jobs.unconfirmed and not relay.relay.jobs.confirmed)
@@ -222,7 +222,7 @@ def test_jobs_that_another_relay_handed_over_count_for_the_window(
 
 
 def test_four_relays_share_the_window(carrier: FakeCarrier, start_relay: StartRelay) -> None:
-    """Each relay has a quarter of the window, while jobs wait and nobody runs them."""
+    """While jobs wait and no worker runs them, each relay uses a quarter of the window."""
     relays = [start_relay(id=f"r:00000000000{number}", shutdown_timeout=0.1).relay for number in range(4)]
     wait_until(lambda: WorkerOfCelery.objects.filter(relay_of="celery").count() == 4)
     for relay in relays:
@@ -231,7 +231,7 @@ def test_four_relays_share_the_window(carrier: FakeCarrier, start_relay: StartRe
     wait_until(lambda: len(carrier.jobs) >= 50)
     for relay in relays:
         wait_for_a_run(relay.window)
-    # A relay that is late still uses the share of its last count, when others have counted again: a quarter of 50 each.
+    # Up to three late relays may still use the share of their last count, which is at most a quarter of 50 each.
     assert len(carrier.published) <= 50 + 3 * 13, "without the shared window the relays would publish 200 jobs"
 
 
@@ -298,8 +298,8 @@ def test_jobs_that_the_broker_drops_are_released(
     job = carried_noop.defer()
     relay = start_relay().relay
     wait_until(lambda: CARRIER in holder_by_job().values())
-    (held,) = carrier.jobs.values()
-    carrier.give_back(held, reason)
+    (carried_job,) = carrier.jobs.values()
+    carrier.give_back(carried_job, reason)
     wait_until(lambda: carrier.acknowledged == [1])
     assert f"carried jobs returned worker=r carrier=celery count=1 reason={reason}" in caplog.text
     assert ("carrier refused" in caplog.text) is (reason == "maxlen"), (
@@ -327,11 +327,11 @@ def test_an_expired_job_is_released_and_runs_later(carrier: FakeCarrier, start_r
     job = carried_noop.defer()
     start_relay()
     wait_until(lambda: len(carrier.jobs) == 1)
-    (held,) = carrier.jobs.values()
-    carrier.give_back(held, "expired")
+    (carried_job,) = carrier.jobs.values()
+    carrier.give_back(carried_job, "expired")
     wait_until(lambda: len(carrier.published) == 2)
     wait_until(lambda: carrier.acknowledged == [1])
-    assert carrier.published[1] == (job.pk, held.lease + 2)
+    assert carrier.published[1] == (job.pk, carried_job.lease + 2)
     job.refresh_from_db()
     assert job.attempts == 1
 
@@ -340,8 +340,8 @@ def test_a_message_that_cannot_be_read_is_released_by_its_id(carrier: FakeCarrie
     carried_noop.defer()
     start_relay()
     wait_until(lambda: len(carrier.jobs) == 1)
-    (held,) = carrier.jobs.values()
-    carrier.give_back(held, "rejected", is_readable=False)
+    (carried_job,) = carrier.jobs.values()
+    carrier.give_back(carried_job, "rejected", is_readable=False)
     wait_until(lambda: len(carrier.published) == 2)
 
 
@@ -352,19 +352,19 @@ def test_a_job_whose_workers_die_is_recovered_and_fails_at_the_third_time(
     start_relay()
     for time in (1, 2):
         wait_until(lambda: len(carrier.jobs) == 1)
-        (held,) = carrier.jobs.values()
-        assert held.attempt == time
-        carrier.begin_again(held)
-        carrier.give_back(held, "delivery_limit", is_readable=time == 1)
+        (carried_job,) = carrier.jobs.values()
+        assert carried_job.attempt == time
+        carrier.begin_again(carried_job)
+        carrier.give_back(carried_job, "delivery_limit", is_readable=time == 1)
         wait_until(partial(has_acknowledged, carrier, 2 * time))
         job.refresh_from_db()
         assert job.last_error == "WorkerDied: each worker of the carrier that got the job has died"
     assert (job.status, job.deaths) == ("scheduled", [CARRIER, CARRIER]), "the next attempt starts within 30 s"
     Job.objects.filter(pk=job.pk).run_now()
     wait_until(lambda: len(carrier.jobs) == 1)
-    (held,) = carrier.jobs.values()
-    carrier.begin_again(held)
-    carrier.give_back(held, "delivery_limit")
+    (carried_job,) = carrier.jobs.values()
+    carrier.begin_again(carried_job)
+    carrier.give_back(carried_job, "delivery_limit")
     wait_until(lambda: Job.objects.failed().count() == 1)
     job.refresh_from_db()
     assert "three workers in a row died" in job.last_error
@@ -379,8 +379,8 @@ def test_a_job_that_nobody_has_begun_is_released_however_often_its_workers_end(
     start_relay()
     for time in range(1, 11):
         wait_until(lambda: len(carrier.jobs) == 1)
-        (held,) = carrier.jobs.values()
-        carrier.give_back(held, "delivery_limit")
+        (carried_job,) = carrier.jobs.values()
+        carrier.give_back(carried_job, "delivery_limit")
         wait_until(partial(has_acknowledged, carrier, time))
     wait_until(lambda: len(carrier.jobs) == 1)
     job.refresh_from_db()
@@ -391,17 +391,17 @@ def test_a_job_that_nobody_has_begun_is_released_however_often_its_workers_end(
 def test_a_job_that_has_begun_twice_is_charged_though_another_relay_takes_it_back(
     carrier: FakeCarrier, start_relay: StartRelay
 ) -> None:
-    """The row says that the job has begun, and no relay has to remember it."""
+    """The job's row says that the job has begun, so no relay needs to remember it."""
     job = carried_noop.defer()
     first = start_relay()
     wait_until(lambda: set(holder_by_job().values()) == {CARRIER})
-    (held,) = carrier.jobs.values()
+    (carried_job,) = carrier.jobs.values()
     for number in (1, 2):
-        carrier.begin_again(held)
+        carrier.begin_again(carried_job)
         wait_until(partial(has_acknowledged, carrier, number))
     first.stop()
     start_relay(id="r:000000000000")
-    carrier.give_back(held, "delivery_limit")
+    carrier.give_back(carried_job, "delivery_limit")
     wait_until(partial(has_acknowledged, carrier, 3))
     job.refresh_from_db()
     assert (len(job.errors), job.deaths) == (1, [CARRIER])
@@ -427,17 +427,17 @@ def test_a_stale_message_of_dead_workers_takes_no_job_from_another(
 def test_a_job_that_is_locked_when_it_comes_back_is_taken_back_later(
     carrier: FakeCarrier, start_relay: StartRelay
 ) -> None:
-    jobs_ = [carried_noop.defer(), carried_noop.defer()]
+    two_jobs = [carried_noop.defer(), carried_noop.defer()]
     start_relay()
     wait_until(lambda: len(carrier.jobs) == 2 and set(holder_by_job().values()) == {CARRIER})
     with connect() as other, other.transaction():
         other.execute("SELECT FROM skipqueue_job FOR UPDATE")
-        for held, reason in zip(tuple(carrier.jobs.values()), ("delivery_limit", "expired"), strict=True):
-            carrier.give_back(held, reason)
+        for carried_job, reason in zip(tuple(carrier.jobs.values()), ("delivery_limit", "expired"), strict=True):
+            carrier.give_back(carried_job, reason)
         wait_until(lambda: len(carrier.unacknowledged) == 2)
         assert carrier.acknowledged == []
     wait_until(lambda: len(carrier.acknowledged) == 2)
-    wait_until(lambda: sorted(holder_by_job()) == sorted(job.pk for job in jobs_))
+    wait_until(lambda: sorted(holder_by_job()) == sorted(job.pk for job in two_jobs))
 
 
 @pytest.mark.parametrize("reason", ["expired", "delivery_limit", "rejected"])
@@ -447,10 +447,10 @@ def test_two_dead_letters_of_one_job_are_both_acknowledged(
     carried_noop.defer()
     start_relay()
     wait_until(lambda: CARRIER in holder_by_job().values())
-    (held,) = carrier.jobs.values()
+    (carried_job,) = carrier.jobs.values()
     with carrier.lock:  # the relay reads both messages in one `take`
         for _ in range(2):
-            carrier.give_back(held, reason)
+            carrier.give_back(carried_job, reason)
     wait_until(lambda: sorted(carrier.acknowledged) == [1, 2])
     assert not carrier.unacknowledged
 
@@ -459,8 +459,8 @@ def test_a_refused_job_waits_and_costs_no_attempt(carrier: FakeCarrier, start_re
     job = carried_noop.defer()
     start_relay()
     wait_until(lambda: len(carrier.jobs) == 1)
-    (held,) = carrier.jobs.values()
-    carrier.give_back(held, "rejected")
+    (carried_job,) = carrier.jobs.values()
+    carrier.give_back(carried_job, "rejected")
     wait_until(lambda: carrier.acknowledged == [1])
     job.refresh_from_db()
     assert (job.status, job.attempts) == ("scheduled", 0)
@@ -468,14 +468,14 @@ def test_a_refused_job_waits_and_costs_no_attempt(carrier: FakeCarrier, start_re
 
 
 def test_the_second_of_two_outcomes_is_dropped(carrier: FakeCarrier, start_relay: StartRelay) -> None:
-    """The carrier has delivered the job twice: its first worker died after it had sent the outcome."""
+    """The carrier delivered the job twice, because its first worker died after it had sent the outcome."""
     job = carried_noop.defer()
     start_relay()
     wait_until(lambda: len(carrier.jobs) == 1)
-    (held,) = carrier.jobs.values()
-    carrier.finish(held, outcome=Outcome("completed", result="1"))
+    (carried_job,) = carrier.jobs.values()
+    carrier.finish(carried_job, outcome=Outcome("completed", result="1"))
     wait_until(lambda: carrier.acknowledged == [1])
-    carrier.finish(held, outcome=Outcome("completed", result="2"))
+    carrier.finish(carried_job, outcome=Outcome("completed", result="2"))
     wait_until(lambda: carrier.acknowledged == [1, 2])
     job.refresh_from_db()
     assert job.result == 1
@@ -506,8 +506,8 @@ def test_an_outcome_that_cannot_be_read_at_all_fails_its_job(carrier: FakeCarrie
     job = carried_noop.defer()
     start_relay()
     wait_until(lambda: holder_by_job() == {job.pk: CARRIER})
-    (held,) = carrier.jobs.values()
-    carrier.give_back(held, "unreadable", is_readable=False)
+    (carried_job,) = carrier.jobs.values()
+    carrier.give_back(carried_job, "unreadable", is_readable=False)
     wait_until(lambda: carrier.acknowledged == [1])
     job.refresh_from_db()
     assert (job.status, job.last_error.split(":")[0]) == ("failed", "UnreadableOutcome")
@@ -519,9 +519,9 @@ def test_an_outcome_that_the_task_itself_has_written_is_only_counted(
     job = carried_noop.defer()
     relay = start_relay()
     wait_until(lambda: holder_by_job() == {job.pk: CARRIER})
-    (held,) = carrier.jobs.values()
-    Store.default().settle([Settlement(*held.ref, COMPLETED)])
-    carrier.finish(held, is_written=True)
+    (carried_job,) = carrier.jobs.values()
+    Store.default().settle([Settlement(*carried_job.ref, COMPLETED)])
+    carrier.finish(carried_job, is_written=True)
     wait_until(lambda: carrier.acknowledged == [1])
     assert relay.relay.jobs_done == 1
 
@@ -613,7 +613,7 @@ def test_a_relay_that_stops_hands_over_all_confirmed_jobs(
     wait_until(lambda: relay.relay.stopping)
     carrier.confirm()
     stopping.join()
-    assert list(holder_by_job().values()) == [CARRIER] * 5, "the carrier has them, and would run a released one as well"
+    assert list(holder_by_job().values()) == [CARRIER] * 5, "the carrier has them and would run them though released"
 
 
 def test_a_job_whose_outcome_waits_is_not_released_when_the_connection_breaks(
@@ -624,14 +624,14 @@ def test_a_job_whose_outcome_waits_is_not_released_when_the_connection_breaks(
     job = carried_noop.defer()
     relay = start_relay().relay
     wait_until(lambda: bool(carrier.published))
-    (held,) = carrier.unconfirmed
+    (carried_job,) = carrier.unconfirmed
     with transaction.atomic():
         Job.objects.select_for_update().get(pk=job.pk)
-        carrier.finish(held)
+        carrier.finish(carried_job)
         wait_until(lambda: relay.exchanges.pending.next_check != NEVER, "the outcome is set aside")
         carrier.lose_connection()
         wait_until(lambda: not relay.jobs.unconfirmed)
-        assert held.ref not in relay.jobs.to_release
+        assert carried_job.ref not in relay.jobs.to_release
         assert relay.jobs.held_ids == [job.pk], "the relay still counts the job as its own"
     wait_until(lambda: not carrier.unacknowledged)
     job.refresh_from_db()
@@ -646,13 +646,13 @@ def test_an_outcome_is_written_for_a_job_that_was_about_to_be_released(
     job = carried_noop.defer()
     relay = start_relay().relay
     wait_until(lambda: bool(carrier.published))
-    (held,) = carrier.unconfirmed
+    (carried_job,) = carrier.unconfirmed
     with transaction.atomic():
         Job.objects.select_for_update().get(pk=job.pk)
         carrier.lose_connection()
-        wait_until(lambda: held.ref in relay.jobs.to_release)
-        carrier.finish(held)
-        wait_until(lambda: held.ref not in relay.jobs.to_release)
+        wait_until(lambda: carried_job.ref in relay.jobs.to_release)
+        carrier.finish(carried_job)
+        wait_until(lambda: carried_job.ref not in relay.jobs.to_release)
     wait_until(lambda: not carrier.unacknowledged)
     job.refresh_from_db()
     assert (job.status, job.attempts, len(carrier.published)) == ("completed", 1, 1)

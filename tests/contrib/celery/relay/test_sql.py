@@ -1,4 +1,4 @@
-"""The statements of a relay: they name the carrier in the rows of its jobs, and count these rows."""
+"""The SQL statements of a relay. They write the carrier into the rows of its jobs, and count these rows."""
 
 from collections.abc import Iterable
 from datetime import timedelta
@@ -42,8 +42,8 @@ def note_begun(leases: Iterable[LeaseRef]) -> None:
 
 
 def send_heartbeat(*, relay_id: str | None = None, is_reached: bool = False, refused: int = 0) -> None:
-    seen = {"carrier": "celery", "carrier_id": CELERY, "relay_id": relay_id}
-    store.execute(relay_sql.HEARTBEAT, {**seen, "is_reached": is_reached, "refused": refused})
+    values = {"carrier": "celery", "carrier_id": CELERY, "relay_id": relay_id}
+    store.execute(relay_sql.HEARTBEAT, {**values, "is_reached": is_reached, "refused": refused})
 
 
 def number_carried() -> int:
@@ -111,13 +111,14 @@ RETRY = Outcome("scheduled", delay=60.0, last_error="no", error={"message": "no"
 SNOOZE = Outcome("scheduled", delay=60.0, refund=1)
 
 
-def held_by_carrier() -> list[Job]:
-    """Make a job that the carrier has, and a job that a relay has not handed over."""
+def make_jobs_of_carrier() -> list[Job]:
+    """Make a job that the carrier holds, and a job that its relay has not yet handed over."""
     relay = make_relay(name="relay")
     return [make_job("running", locked_by=holder) for holder in (CELERY, relay.pk)]
 
 
-def held_by_others() -> list[Job]:
+def make_jobs_of_others() -> list[Job]:
+    """Make running jobs that workers or relays of other carriers hold, a queued job, and a completed job."""
     worker, stranger = make_worker(name="w"), make_relay(name="x", relay_of="another")
     running = [make_job("running", locked_by=holder) for holder in (worker.pk, stranger.pk, RELAY)]
     return [*running, make_job("queued", lease=0), make_job("completed", lease=3, locked_by=worker.pk)]
@@ -125,7 +126,7 @@ def held_by_others() -> list[Job]:
 
 @pytest.mark.parametrize("outcome", [COMPLETED, RETRY, SNOOZE])
 def test_an_outcome_from_a_broker_settles_only_jobs_that_the_carrier_holds(outcome: Outcome) -> None:
-    carriers_jobs, others = held_by_carrier(), held_by_others()
+    carriers_jobs, others = make_jobs_of_carrier(), make_jobs_of_others()
     before = [state(job) for job in others]
     settlements = [Settlement(*lease_of(job), outcome) for job in (*carriers_jobs, *others)]
     assert carried_store.settle(settlements) == {job.pk for job in carriers_jobs}
@@ -133,7 +134,7 @@ def test_an_outcome_from_a_broker_settles_only_jobs_that_the_carrier_holds(outco
 
 
 def test_a_returned_job_is_released_only_if_the_carrier_holds_it() -> None:
-    carriers_jobs, others = held_by_carrier(), held_by_others()
+    carriers_jobs, others = make_jobs_of_carrier(), make_jobs_of_others()
     before = [state(job) for job in others]
     assert carried_store.release(map(lease_of, [*carriers_jobs, *others])) == {job.pk for job in carriers_jobs}
     assert [state(job) for job in others] == before
@@ -152,7 +153,7 @@ def leases_of(*jobs: Job) -> list[LeaseRef]:
 
 
 def test_a_returned_job_is_recovered_only_if_the_carrier_holds_it() -> None:
-    carriers_jobs, others = held_by_carrier(), held_by_others()
+    carriers_jobs, others = make_jobs_of_carrier(), make_jobs_of_others()
     note_begun(leases_of(*carriers_jobs, *others))
     Job.objects.filter(pk__in=[job.pk for job in others]).update(started_at=Now())
     before = [state(job) for job in others]
@@ -162,7 +163,7 @@ def test_a_returned_job_is_recovered_only_if_the_carrier_holds_it() -> None:
 
 
 def test_a_note_from_a_broker_changes_only_jobs_of_the_carrier() -> None:
-    carriers_jobs, others = held_by_carrier(), held_by_others()
+    carriers_jobs, others = make_jobs_of_carrier(), make_jobs_of_others()
     noted = [
         Noted(*lease_of(job), 0.0, '{"progress": {"lease": 1, "value": 0.5}}') for job in (*carriers_jobs, *others)
     ]

@@ -1,4 +1,4 @@
-"""The window: how many jobs a relay may claim, and how often it counts."""
+"""The window: how many jobs a relay may claim, and how often it counts the carrier's jobs."""
 
 import time
 from types import SimpleNamespace
@@ -18,7 +18,7 @@ def job_of_size(number: int, size: int) -> ClaimedJob:
 
 
 def window_after_two_counts(size: int = 10_000, *, held: tuple[int, int] = (0, 0), relays: int = 1) -> CarrierWindow:
-    """Return the window after two counts that have found these jobs with the carrier and with its relays."""
+    """Return the window after two counts, which found that the carrier and its relays hold these numbers of jobs."""
     relay_window = new_window(size, held, relays)
     for _ in range(2):
         relay_window.run(0.0)
@@ -32,7 +32,7 @@ def new_window(size: int, held: tuple[int, int] = (0, 0), relays: int = 1) -> Ca
 
 @pytest.mark.parametrize(("size", "room"), [(100, 12), (1, 1), (100_000, window.CARRIER_BATCH)])
 def test_before_its_second_count_a_relay_claims_an_eighth_of_the_window(size: int, room: int) -> None:
-    """Other relays may start at the same time, and have no row yet."""
+    """Other relays may start at the same time, and may have no row yet."""
     relay_window = new_window(size)
     assert relay_window.room(0, 0.0) == 0
     relay_window.run(0.0)
@@ -82,14 +82,14 @@ def no_attempt(_: object) -> None:
 
 
 def test_the_size_of_unconfirmed_jobs_is_bounded() -> None:
-    """A relay holds the messages in memory until the carrier has taken them."""
+    """A relay keeps the messages in memory until the carrier has confirmed them."""
     relay_window = window_after_two_counts()
     assert relay_window.room(0, 0.0) == window.CARRIER_BATCH
     large = [job_of_size(number, 1_000_000) for number in range(20)]
     for number in range(4):
-        part = large[4 * number : 4 * number + 4]
-        relay_window.claimed(part)
-        relay_window.jobs.published(part)
+        batch = large[4 * number : 4 * number + 4]
+        relay_window.claimed(batch)
+        relay_window.jobs.published(batch)
         assert relay_window.room(0, 0.0) == 12 - 4 * number
     assert relay_window.jobs.unconfirmed_size == window.MOST_UNCONFIRMED_SIZE
     relay_window.jobs.take(Taken(confirmed=[(0, 1), (1, 1)], refused=[(2, 1)]), lambda _: None)
@@ -112,7 +112,7 @@ def test_a_job_that_is_larger_than_the_bound_is_claimed_alone() -> None:
 
 
 class SlowStore:
-    """Needs 0.05 s for a count, as a table with 100,000 rows would."""
+    """A store that needs 0.05 s for a count, as if the table had 100,000 rows."""
 
     holder: dict[str, str] = {}
 
@@ -125,6 +125,6 @@ class SlowStore:
 def test_a_slow_count_is_not_repeated_all_the_time(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(window, "WINDOW_COUNT_INTERVAL", 0.1)
     store: Any = SlowStore()
-    slow, began = CarrierWindow(store, CarriedJobs(), size=size, worker_timeout=60.0), time.monotonic()
-    slow.run(0.0)
-    assert slow.due_at - began >= 0.05 * window.COUNT_SHARE
+    relay_window, began = CarrierWindow(store, CarriedJobs(), size=size, worker_timeout=60.0), time.monotonic()
+    relay_window.run(0.0)
+    assert relay_window.due_at - began >= 0.05 * window.COUNT_SHARE

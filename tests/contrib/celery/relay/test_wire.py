@@ -1,4 +1,4 @@
-"""Jobs and outcomes survive the way to a carrier and back."""
+"""Jobs and outcomes arrive unchanged on their way to a carrier and back."""
 
 import math
 from typing import Any
@@ -129,9 +129,9 @@ def test_the_id_of_a_message_has_the_job_and_its_lease(job_id: int, lease: int, 
 
 def test_ids_of_foreign_messages_have_no_lease(subtests: pytest.Subtests) -> None:
     digits = f"skipqueue-default-{'9' * 5_000}-1"
-    for stranger in (None, 4, "", "skipqueue-default-1", "celery-default-1-1", "skipqueue-x-1-y", digits):
-        with subtests.test(stranger=stranger):
-            assert wire.lease_ref_of(stranger) is None
+    for foreign_id in (None, 4, "", "skipqueue-default-1", "celery-default-1-1", "skipqueue-x-1-y", digits):
+        with subtests.test(foreign_id=foreign_id):
+            assert wire.lease_ref_of(foreign_id) is None
 
 
 JOB = ClaimedJob(1, 2, "shop.send", "default", "[]", "{}", 1, 3, 0, 0.0, 0.0, "{}")

@@ -12,6 +12,7 @@ from django.test import Client
 from django_skipqueue.conf import settings as queue_settings
 from django_skipqueue.console.admin.jobs.job_admin import JobAdmin
 from django_skipqueue.console.admin.notices import notices_cache
+from django_skipqueue.console.at_once import read_at_once
 from django_skipqueue.models import Job
 from django_skipqueue.parts.databases import dashboard as databases
 from django_skipqueue.queue.session import backend_pid
@@ -176,17 +177,25 @@ def test_the_dashboard_waits_for_databases_that_do_not_answer_at_the_same_time(
 ) -> None:
     settings.SKIPQUEUE = {"DATABASES": ("default", "slow_1", "slow_2")}
     monkeypatch.setattr(databases, "DATABASE_CONNECT_SECONDS", seconds)
+    took = []
+
+    def timed_read(*arguments: Any, **options: Any) -> Any:
+        began = time.monotonic()
+        numbers = read_at_once(*arguments, **options)
+        took.append(time.monotonic() - began)
+        return numbers
+
+    monkeypatch.setattr(databases, "read_at_once", timed_read)  # on a busy machine, the rest of the page may be slow
     make_job()
     proxy = Proxy()
     proxy.stall()
     with reached_at("slow_1", proxy.settings), reached_at("slow_2", proxy.settings):
-        began = time.monotonic()
         table = database_table(operator)
-        took = time.monotonic() - began
         proxy.close()
     assert table["slow_1"] == table["slow_2"] == ["cannot be reached"]
     assert (table["default"][0], table["all"][0]) == ("1", "1")
-    assert took < 2.9, "one after the other, the two slow databases would take three seconds"
+    assert len(took) == 1
+    assert took[0] < 2.9, "one after the other, the two slow databases would take three seconds"
 
 
 def test_the_dashboard_leaves_no_connection_to_another_database_open(operator: Client) -> None:

@@ -98,14 +98,14 @@ class Command(BaseCommand):
     def _reclaim(self, name: str, databases: Iterable[str], *, is_confirmed: bool) -> None:
         """Release the carrier's jobs in each database that can be used."""
         stores, problems = _usable(databases)
-        known = set(carriers()).union(*map(carriers_in, stores))
-        if stores and name not in known:
-            advice = did_you_mean(name, sorted(known)) if known else " No relay has ever served a carrier."
+        known_names = set(carriers()).union(*map(carriers_in, stores))
+        if stores and name not in known_names:
+            advice = did_you_mean(name, sorted(known_names)) if known_names else " No relay has ever served a carrier."
             raise CommandError(f"There is no carrier {name!r}.{advice}")
         reclaims = [Reclaim.begin(store, name) for store in stores]
-        held = sum(reclaim.count() for reclaim in reclaims)
-        if held and not is_confirmed:
-            console, jobs = Console(self), f"{counted(held, 'job')} of the carrier {name}"
+        held_count = sum(reclaim.count() for reclaim in reclaims)
+        if held_count and not is_confirmed:
+            console, jobs = Console(self), f"{counted(held_count, 'job')} of the carrier {name}"
             if not console.is_interactive:
                 raise CommandError(
                     f"Cannot ask whether to release {jobs}. Use --yes to release them without asking.",
@@ -116,10 +116,10 @@ class Command(BaseCommand):
         for reclaim in reclaims:
             alias, released = reclaim.store.alias, sum(reclaim.run())
             self.stdout.write(f"{alias}: {counted(released, 'job')} of {printable(name)} released.")
-            if left := reclaim.count():
+            if left_count := reclaim.count():
                 problems.append(
-                    f"{alias}: {counted(left, 'job')} could not be released, because other transactions have locked "
-                    "their rows. Run the command again."
+                    f"{alias}: {counted(left_count, 'job')} could not be released, because other transactions have "
+                    "locked their rows. Run the command again."
                 )
         if problems:
             raise CommandError(" ".join(problems))
@@ -127,23 +127,25 @@ class Command(BaseCommand):
 
 def chosen(name: str | None) -> CarrierSettings:
     """Return the carrier with this name, or the only carrier. Raises `CommandError` if there is no such carrier."""
-    known = carriers()
-    if not known:
+    carriers_by_name = carriers()
+    if not carriers_by_name:
         raise CommandError(
             "SKIPQUEUE['CARRIERS'] contains no carrier, so there is nothing to relay. For an example, see the "
             "documentation's page about settings (docs/reference/settings.md)."
         )
     if name is None:
-        if len(known) > 1:
-            raise CommandError(f"There are several carriers: use --carrier {' or --carrier '.join(sorted(known))}.")
-        [carrier] = known.values()
+        if len(carriers_by_name) > 1:
+            raise CommandError(
+                f"There are several carriers: use --carrier {' or --carrier '.join(sorted(carriers_by_name))}."
+            )
+        [carrier] = carriers_by_name.values()
         return carrier
-    if name not in known:
+    if name not in carriers_by_name:
         raise CommandError(
             f"--carrier (SKIPQUEUE_CARRIER): SKIPQUEUE['CARRIERS'] has no carrier {str(name)!r}."
-            f"{did_you_mean(name, list(known))}"
+            f"{did_you_mean(name, list(carriers_by_name))}"
         )
-    return known[name]
+    return carriers_by_name[name]
 
 
 def _usable(databases: Iterable[str]) -> tuple[list[Store], list[str]]:
