@@ -19,7 +19,8 @@ from django.test import Client, override_settings
 from django.urls import reverse
 
 from django_skipqueue.console.search import cause_query
-from django_skipqueue.models import FailureRollUp, Job, JobBatch, Queue, Schedule, Worker
+from django_skipqueue.console.verbs.table import verbs_by_action
+from django_skipqueue.models import FailureRollUp, Job, JobBatch, JobSignal, JobStep, Queue, Schedule, Worker
 from django_skipqueue.models.copies import BULK_TASK
 
 from ...app.failing import BAD_VALUE
@@ -56,10 +57,12 @@ PEOPLE: dict[str, list[str]] = {
         "add_schedule",
         "delete_schedule",
         "run_schedule",
+        "signal_job",
     ],
+    "signaller": ["view_job", "signal_job"],
     "boss": ["*"],
 }
-JOB_VIEWERS = {"viewer", "retrier", "discarder", "acknowledger", "copier", "deleter", "changer", "boss"}
+JOB_VIEWERS = {"viewer", "retrier", "discarder", "acknowledger", "copier", "deleter", "changer", "signaller", "boss"}
 SCHEDULE_VIEWERS = {"viewer", "scheduler", "planner", "boss"}
 STAFF = set(PEOPLE) - {"anonymous"}
 
@@ -93,6 +96,9 @@ VIEWS: dict[tuple[str, str | None], View] = {
     ("job", "search"): View(NOBODY, JOB_VIEWERS, is_post=True),
     ("job", "edit"): View({"copier", "boss"}, {"copier", "boss"}),
     ("job", "run_again"): View({"copier", "boss"}, {"copier", "boss"}),
+    ("job", "signal"): View({"signaller", "boss"}, {"signaller", "boss"}),
+    ("job", "retry_from"): View({"retrier", "boss"}, {"retrier", "boss"}),
+    ("job", "run_again_from"): View({"copier", "boss"}, {"copier", "boss"}),
     ("job", "dashboard"): View(JOB_VIEWERS, NOBODY),
     ("job", "failures"): View(JOB_VIEWERS, NOBODY),
     ("job", "cause"): View(JOB_VIEWERS, NOBODY),
@@ -148,6 +154,9 @@ ACTIONS = {
     "cancel_selected": {"discarder", "boss"},
     "delete_selected": {"deleter", "boss"},
     "run_again_selected": {"copier", "boss"},
+    "signal_selected": {"signaller", "boss"},
+    "retry_from_selected": {"retrier", "boss"},
+    "run_again_from_selected": {"copier", "boss"},
 }
 PLAN = {"name": "x", "task": "tests.app.jobs.noop", "interval": "00:05:00", "timezone": "UTC"}
 CHOICES = {"catch_up": "latest", "overlap": "allow", "cron": "", "args": "[]", "kwargs": "{}", "jitter": "0"}
@@ -156,6 +165,7 @@ ANSWERS = (
     | CHOICES
     | {"over": "5", "delay": "5", "run_after": "2100-01-01T00:00", "queue_name": "mail", "priority": "7"}
     | {"limit": "none", "rate": "none"}
+    | {"signal_name": "go", "payload": "1", "step": "book"}
 )
 BULK = {"action": "retry_selected", "query": "", "site": "admin", "user_id": 0, "user": "x", "number": 3}
 EVIL = "next=//evil.example/&redirect_to=https://evil.example/&_changelist_filters=//evil.example&_popup=1&_to_field=id"
@@ -184,6 +194,10 @@ class Rows:
         self.batch = JobBatch.objects.create(name="b")
         for part in modules_of_parts("admin_pages"):
             part.make_rows()
+        for job in Job.objects.all():
+            step = JobStep(job_id=job.pk, name="book", kind="step", number=1, attempt=1)
+            step.started_at = step.recorded_at = job.enqueued_at
+            step.save(force_insert=True)
         self.before = read_everything()
 
     def address(self, model: str, name: str | None) -> str:
@@ -191,7 +205,7 @@ class Rows:
         jobs = {
             "run_now": self.scheduled, "reschedule": self.queued, "change_queue": self.queued,
             "change_priority": self.queued, "discard": self.queued, "cancel": self.running, "run_again": self.done,
-            "progress": self.bulk, "edit": self.done,
+            "progress": self.bulk, "edit": self.done, "signal": self.queued, "run_again_from": self.done,
         }  # fmt: skip
         job = jobs.get(name or "", self.failed)
         pk = {
@@ -217,7 +231,7 @@ class Rows:
 
 def read_everything() -> list[Any]:
     """Return all rows that the admin can change."""
-    models: tuple[Any, ...] = (FailureRollUp, Job, JobBatch, Queue, Schedule, Worker, LogEntry)
+    models: tuple[Any, ...] = (FailureRollUp, Job, JobBatch, JobSignal, JobStep, Queue, Schedule, Worker, LogEntry)
     tables = [f"SELECT to_jsonb(one)::text FROM {model._meta.db_table} AS one" for model in models]
     with connection.cursor() as cursor:
         cursor.execute(f"{' UNION ALL '.join(tables)} ORDER BY 1")
@@ -256,8 +270,7 @@ def test_the_table_has_every_view_of_the_admin() -> None:
 
 
 def test_the_table_has_every_action_of_the_admin() -> None:
-    actions = admin.site.get_model_admin(Job).actions or ()
-    assert {getattr(action, "__name__", action) for action in actions} == set(ACTIONS)
+    assert set(verbs_by_action()) == set(ACTIONS)
     assert not admin.site.get_model_admin(Worker).actions
 
 
@@ -348,7 +361,7 @@ NO_IDS = ["", "x", "-1", "0", "1.0", "1e3", "²", "٣", " 7", str(10**30), str(2
 NO_IDS_IN_ADDRESSES = ["0", str(2**63 - 1), str(2**63), str(10**30), "9" * 4_400, "x", "-1", "%3Cb%3E", "1%00"]
 PAGES_OF_A_JOB = [
     "change", "history", "delete", "retry", "run-now", "reschedule", "change-queue", "change-priority", "discard",
-    "cancel", "run-again",
+    "cancel", "run-again", "signal", "retry-from", "run-again-from",
 ]  # fmt: skip
 
 
