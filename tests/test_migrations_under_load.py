@@ -207,6 +207,8 @@ def longest_wait(load: Load) -> Iterator[list[float]]:
 @pytest.mark.parametrize("migration", BEFORE)
 def test_a_migration_under_load_there_and_back(migration: str, tmp_path: Path) -> None:
     earlier, commit = BEFORE[migration]
+    if subprocess.run(["git", "cat-file", "-e", commit], cwd=ROOT, capture_output=True, check=False).returncode:
+        pytest.skip("This clone lacks the commit before the migration.")
     name = f"{connections['default'].settings_dict['NAME']}_under_load"
     with database(name):
         load = Load(tmp_path, name, commit)
