@@ -314,12 +314,9 @@ def lines_with(pattern: str, nodes: Iterable[ast.AST]) -> Findings:
 
 
 def statement_caller(module: Module) -> Findings:
-    """The comment above `NAME` or `_NAME` does not say who sends the statement and what it returns.
-
-    The comment begins with "Sent by", or has the short form "callers → rows".
-    """
+    """The comment above `NAME` or `_NAME` does not begin with who sends the statement: "Sent by", "Part of"."""
     named = list(statements(module)) if not FRAGMENTS.fullmatch(module.path) else []
-    explained = {name for name, line, _ in named if re.match(r"# (Sent by|[^→:]*[→:])", above(module, line))}
+    explained = {name for name, line, _ in named if re.match("# (Sent|Part of) ", above(module, line))}
     for name, line, value in named:
         is_whole = is_statement(value, ()) or isinstance(value, ast.Call | ast.JoinedStr)
         if is_whole and name[0] != "_" and not {name, f"_{name}"} & explained:

@@ -26,7 +26,7 @@ CASES = {
     "statement_status": Case("parts/a.py", "x = 1\ny = 'status = %(s)s'", "y = \"status = 'failed' AND x = %(x)s\""),
     "statement_session": Case("parts/a.py", "x = 1\ny = 'pg_advisory_lock(1)'", "y = 'pg_advisory_xact_lock(1)'"),
     "statement_caller": Case(
-        "queue/a.py", "# f → rows\nA = 'SELECT'\n\nB = joined(A)", "# f: x\nA = 'SELECT'\n\n_B = 'SELECT'"
+        "queue/a.py", "# Sent by f.\nA = 'SELECT'\n\nB = joined(A)", "# Sent by f.\nA = 'SELECT'\n\n_B = 'SELECT'"
     ),
     "statement_import": Case(
         "console/a.py", "from ..queue import claim as b\nb.CLAIM", "from ..queue import claim\nclaim.X"

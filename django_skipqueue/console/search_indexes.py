@@ -25,7 +25,7 @@ from .arguments import may_be_searched, positional_names
 
 INDEX_PREFIX = "skipqueue_search_"
 
-# skipqueue index → nothing. Builds an index while jobs run. `place` is NULL if the argument is never positional.
+# Sent by skipqueue index. Builds an index while jobs run. `place` is NULL if the argument is never positional.
 CREATE_SEARCH_INDEX = """
 CREATE INDEX CONCURRENTLY {index} ON skipqueue_job (
     jsonb_hash_extended(COALESCE(kwargs -> {argument}, args -> {place}), 0)
@@ -33,8 +33,8 @@ CREATE INDEX CONCURRENTLY {index} ON skipqueue_job (
 WHERE task = {task}
 """
 
-# search → the ids of jobs of a task with this value, or with another value that has the same hash. Names and values are
-# literals, so that PostgreSQL sees that the index is for this task. Index: the argument's search index.
+# Sent by search. Returns the ids of jobs of a task with this value, or with another value that has the same hash. Names
+# and values are literals, so that PostgreSQL sees that the index is for this task. Index: the argument's search index.
 FIND_BY_INDEX = """
 SELECT id
 FROM skipqueue_job
@@ -45,8 +45,8 @@ WHERE
 LIMIT {limit}
 """
 
-# search, skipqueue index, system check → the search indexes of the job table: schema, name, whether PostgreSQL uses it,
-# and whether a session is building it now. Reads the catalog.
+# Sent by search, skipqueue index, system check. Returns the search indexes of the job table: schema, name, whether
+# PostgreSQL uses it, and whether a session is building it now. Reads the catalog.
 SEARCH_INDEXES = """
 SELECT
     namespace.nspname,

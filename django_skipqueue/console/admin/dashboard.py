@@ -69,7 +69,7 @@ RANGES = (
 )
 
 
-# dashboard → the current time on the database's clock, in seconds since the epoch.
+# Sent by the dashboard. Returns the current time on the database's clock, in seconds since the epoch.
 NOW = "SELECT date_part('epoch', statement_timestamp())"
 
 

@@ -23,8 +23,8 @@ from ..search_indexes import existing, problems, wanted
 from .subcommand import Exit, Subcommand, chosen_database
 from .terminal import Console
 
-# reindex → the indexes of the package's tables and their partitions: schema, name, size in bytes, and whether the index
-# is left over from an interrupted rebuild.
+# Sent by reindex. Returns the indexes of the package's tables and their partitions: schema, name, size in bytes, and
+# whether the index is left over from an interrupted rebuild.
 INDEXES = """
 SELECT
     namespace.nspname,
@@ -43,17 +43,17 @@ LIMIT 10000
 """
 
 
-# reindex, index → nothing. Limits how long this session's statements wait for locks, but not how long they run.
+# Sent by reindex, index. Limits how long this session's statements wait for locks, but not how long they run.
 LIMIT_LOCK_WAITS = """
 SELECT set_config('lock_timeout', %(lock_timeout)s, false), set_config('statement_timeout', '0', false)
 """
 
 
-# reindex → nothing. Builds a new index beside the old index, which is used until the new index is ready.
+# Sent by reindex. Builds a new index beside the old index, which is used until the new index is ready.
 REINDEX = "REINDEX INDEX CONCURRENTLY {schema}.{index}"
 
 
-# reindex → nothing. Drops an index that an interrupted rebuild has left. index: drops an index that is invalid or no
+# Sent by reindex. Drops an index that an interrupted rebuild has left. index: drops an index that is invalid or no
 # longer in the setting.
 DROP_INDEX = "DROP INDEX CONCURRENTLY IF EXISTS {schema}.{index}"
 

@@ -127,8 +127,8 @@ def prune_lag(store: Store) -> Iterator[Values]:
     yield {(): store.prune_lag()}
 
 
-# metrics → for each table, the number of live and dead rows, including its partitions, and the seconds since
-# the last vacuum, automatic or manual.
+# Sent by metrics. For each table, returns the number of live and dead rows, including its partitions, and the seconds
+# since the last vacuum, automatic or manual.
 DEAD_ROWS = """
 SELECT
     ours.name,
@@ -160,7 +160,8 @@ def vacuums(store: Store) -> Iterator[Values]:
     yield {(name,): age for name, _, _, age in rows if age is not None}
 
 
-# metrics → the bytes of each index, with its table. The sizes in partitions are added to the table's index.
+# Sent by metrics. Returns the bytes of each index, with its table. The sizes in partitions are added to the table's
+# index.
 INDEX_SIZES = """
 SELECT ours.name, whole.relname, sum(pg_relation_size(index.indexrelid))::bigint
 FROM

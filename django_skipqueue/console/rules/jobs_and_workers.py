@@ -33,7 +33,7 @@ from .rule import Finding, PageLink, Rule, Severity, Threshold, database_time, s
 WORKERS_PAGE = PageLink("worker_changelist")
 """The page to which findings about several workers link."""
 
-# no-worker → whether a scheduled job is due. Index: admit.
+# Sent by no-worker. Returns whether a scheduled job is due. Index: admit.
 IS_OVERDUE = """
 SELECT
 FROM skipqueue_job
@@ -42,9 +42,9 @@ ORDER BY run_after
 LIMIT 1
 """
 
-# unknown-task → the tasks of the first jobs of each of these queues, and of the scheduled jobs that are due first: for
-# each task the number of the jobs, since when the first job is due, and the time.
-# Index: claim, once for each queue, and admit.
+# Sent by unknown-task. Returns the tasks of the first jobs of each of these queues, and of the scheduled jobs that are
+# due first: for each task the number of the jobs, since when the first job is due, and the time. Index: claim, once for
+# each queue, and admit.
 WAITING_TASKS = """
 SELECT task, count(*), min(run_after), statement_timestamp()
 FROM (
@@ -72,8 +72,8 @@ ORDER BY task
 LIMIT 1000
 """
 
-# long-job → the jobs that have run for longer than `seconds`, the longest first. Jobs that an external system runs are
-# left out, because it is unknown how long they have run. Index: recover.
+# Sent by long-job. Returns the jobs that have run for longer than `seconds`, the longest first. Jobs that an external
+# system runs are left out, because it is unknown how long they have run. Index: recover.
 LONG_JOBS = """
 SELECT id, task, locked_by, date_part('epoch', statement_timestamp() - locked_at) AS age
 FROM skipqueue_job
@@ -85,8 +85,8 @@ ORDER BY locked_at
 LIMIT 100
 """
 
-# orphaned-job → running jobs that were claimed longer than `seconds` ago, and whose worker has written no heartbeat
-# within `seconds`. Jobs that an external system runs are left out. Index: recover.
+# Sent by orphaned-job. Returns running jobs that were claimed longer than `seconds` ago, and whose worker has written
+# no heartbeat within `seconds`. Jobs that an external system runs are left out. Index: recover.
 ORPHANED_JOBS = """
 SELECT id, task, locked_by, date_part('epoch', statement_timestamp() - locked_at) AS age
 FROM (
@@ -112,11 +112,11 @@ LIMIT 100
 
 _IS_KEYED = " OR ".join(f"{key} IS NOT NULL" for key in KEY_COLUMNS.values()) or "false"
 
-# long-wait → for each queue, the job that has been due longest, if it has been due for at least `seconds`: the queue,
-# the job's id, since when the job is due, and the time. A job with a key, such as a limit's, is left out, because it
-# may have waited for this limit. A job whose row is newer than the last heartbeat of a live worker is left out too: the
-# job was admitted, released or recovered just now, so no worker may have had the time to claim it. Reads at most 2,000
-# pairs of queue and priority. Index: claim, one probe for each pair.
+# Sent by long-wait. For each queue, returns the job that has been due longest, if it has been due for at least
+# `seconds`: the queue, the job's id, since when the job is due, and the time. A job with a key, such as a limit's, is
+# left out, because it may have waited for this limit. A job whose row is newer than the last heartbeat of a live worker
+# is left out too: the job was admitted, released or recovered just now, so no worker may have had the time to claim it.
+# Reads at most 2,000 pairs of queue and priority. Index: claim, one probe for each pair.
 OLDEST_WAITING = joined(
     """
 WITH RECURSIVE head AS (
@@ -358,7 +358,8 @@ def _first_names(workers: Sequence[Worker]) -> list[str]:
 NAMED_WORKERS = 5
 """Workers of one version that the finding names."""
 
-# unendable-session → the roles of supervisors, each with a role of worker processes whose sessions it may not end.
+# Sent by unendable-session. Returns the roles of supervisors, each with a role of worker processes whose sessions it
+# may not end.
 UNENDABLE_SESSIONS = """
 SELECT DISTINCT supervisor.rolname, worker.rolname
 FROM
@@ -500,8 +501,8 @@ def queues_without_worker(store: Store) -> Iterator[Finding]:
         )
 
 
-# no-free-slot, long-wait → the jobs that workers have held for longer than `seconds`, with their leases and the time
-# now, the first claimed first. Index: recover.
+# Sent by no-free-slot, long-wait. Returns the jobs that workers have held for longer than `seconds`, with their leases
+# and the time now, the first claimed first. Index: recover.
 SLOT_HOLDERS = """
 SELECT id, lease, task, locked_by, locked_at, statement_timestamp()
 FROM skipqueue_job
@@ -671,7 +672,8 @@ def _are_full(workers: Sequence[WorkerHealth], jobs: Sequence[HeldJob]) -> bool:
     )
 
 
-# long-wait → how many statements of workers and supervisors on the queue's tables have taken more than a second by now.
+# Sent by long-wait. Returns how many statements of workers and supervisors on the queue's tables have taken more than a
+# second by now.
 SLOW_STATEMENTS = """
 SELECT count(*)
 FROM pg_stat_activity

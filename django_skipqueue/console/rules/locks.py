@@ -81,11 +81,11 @@ WHERE
 LIMIT 5000
 """
 
-# locked-rows → jobs whose rows are locked by a transaction that began more than `seconds` ago, each with the session of
-# this transaction. Reads the first jobs of each of these queues, the scheduled jobs that are due, and the jobs that
-# have run longest. Only jobs that have been due, or have run, for `seconds` are returned, because an old transaction
-# may have locked a row only just now. Also returned are locks that do not prevent a claim. Index: claim, once for each
-# queue; admit; recover.
+# Sent by locked-rows. Returns jobs whose rows are locked by a transaction that began more than `seconds` ago, each with
+# the session of this transaction. Reads the first jobs of each of these queues, the scheduled jobs that are due, and
+# the jobs that have run longest. Only jobs that have been due, or have run, for `seconds` are returned, because an old
+# transaction may have locked a row only just now. Also returned are locks that do not prevent a claim. Index: claim,
+# once for each queue; admit; recover.
 LOCKED_JOBS = joined(
     _LOCKED,
     rows="""
@@ -118,7 +118,7 @@ LOCKED_JOBS = joined(
     )""",
 )
 
-# job-page, verbs → this job, if a transaction has locked its row. Index: the primary key.
+# Sent by job-page, verbs. Returns this job, if a transaction has locked its row. Index: the primary key.
 LOCKED_JOB = joined(
     _LOCKED,
     rows="""
@@ -127,8 +127,8 @@ LOCKED_JOB = joined(
     WHERE id = %(id)s""",
 )
 
-# locked-rows, job-page, verbs → those of these jobs that a worker could claim or settle. The statement locks their rows
-# until the end of the transaction, as a claim would. Index: the primary key.
+# Sent by locked-rows, job-page, verbs. Returns those of these jobs that a worker could claim or settle. The statement
+# locks their rows until the end of the transaction, as a claim would. Index: the primary key.
 FREE_JOBS = """
 SELECT id FROM skipqueue_job WHERE id = ANY (%(ids)s::bigint[]) FOR NO KEY UPDATE SKIP LOCKED LIMIT 5000
 """

@@ -156,7 +156,7 @@ def shell_command(command: str, alias: str) -> str:
     return shlex.join(["python", "manage.py", "dbshell", *database, "--", *options])
 
 
-# clock-skew → the database's time.
+# Sent by clock-skew. Returns the database's time.
 CLOCK = "SELECT clock_timestamp()"
 
 

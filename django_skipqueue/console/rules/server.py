@@ -43,7 +43,7 @@ def migrations(store: Store) -> Iterator[Finding]:
         )
 
 
-# notify-queue → the share of PostgreSQL's queue of notifications that is full, from 0 to 1.
+# Sent by notify-queue. Returns the share of PostgreSQL's queue of notifications that is full, from 0 to 1.
 NOTIFY_QUEUE = "SELECT pg_notification_queue_usage()"
 
 
@@ -64,8 +64,9 @@ def notify_queue(store: Store) -> Iterator[Finding]:
         )
 
 
-# connection-budget, connections-used → for each limit on the connections that this role can open to this database: the
-# number, the name of the limit, and how many connections are in use. A role needs no rights to read these numbers.
+# Sent by connection-budget, connections-used. For each limit on the connections that this role can open to this
+# database, returns the number, the name of the limit, and how many connections are in use. A role needs no rights to
+# read these numbers.
 CONNECTIONS = """
 SELECT capacity.number, capacity.name, capacity.used
 FROM (
@@ -163,7 +164,8 @@ def autovacuum(store: Store) -> Iterator[Finding]:
         )
 
 
-# idle-transaction → the sessions of this database that have been idle in a transaction for the longest time.
+# Sent by idle-transaction. Returns the sessions of this database that have been idle in a transaction for the longest
+# time.
 IDLE_TRANSACTIONS = """
 SELECT
     pid,
@@ -211,8 +213,8 @@ def idle_transactions(store: Store) -> Iterator[Finding]:
         )
 
 
-# hidden-sessions → whether this role may see what the sessions of other roles do, the name of this role, and how many
-# sessions of other roles are connected to this database.
+# Sent by hidden-sessions. Returns whether this role may see what the sessions of other roles do, the name of this role,
+# and how many sessions of other roles are connected to this database.
 HIDDEN_SESSIONS = """
 SELECT
     pg_has_role(current_user, 'pg_read_all_stats', 'USAGE'),
@@ -268,7 +270,7 @@ def synchronous_commit(store: Store) -> Iterator[Finding]:
         )
 
 
-# autovacuum, idle-transaction, track-activities, synchronous-commit → the settings of this session.
+# Sent by autovacuum, idle-transaction, track-activities, synchronous-commit. Returns the settings of this session.
 SETTINGS = """
 SELECT name, setting FROM pg_settings WHERE name = ANY (%(names)s::text[]) LIMIT 20
 """
@@ -285,7 +287,8 @@ MANY_TRANSACTIONS = 1_000_000
 """A replication slot in use, or a standby, may lag behind by this many transactions."""
 
 
-# old-session → the sessions of this database with the oldest transactions that hold a snapshot or a transaction id.
+# Sent by old-session. Returns the sessions of this database with the oldest transactions that hold a snapshot or a
+# transaction id.
 OLD_SESSIONS = """
 SELECT
     pid,
@@ -341,7 +344,7 @@ def old_sessions(store: Store) -> Iterator[Finding]:
         )
 
 
-# old-slot → the replication slots that hold back this database's dead rows.
+# Sent by old-slot. Returns the replication slots that hold back this database's dead rows.
 OLD_SLOTS = """
 SELECT slot_name, slot_type, active, age(xmin) AS transactions
 FROM pg_replication_slots
@@ -383,8 +386,8 @@ def old_slots(store: Store) -> Iterator[Finding]:
             )
 
 
-# prepared-transaction → the oldest transactions of this database that are prepared and neither committed nor rolled
-# back.
+# Sent by prepared-transaction. Returns the oldest transactions of this database that are prepared and neither committed
+# nor rolled back.
 PREPARED_TRANSACTIONS = """
 SELECT gid, owner, date_part('epoch', clock_timestamp() - prepared) AS age
 FROM pg_prepared_xacts
@@ -409,7 +412,7 @@ def prepared_transactions(store: Store) -> Iterator[Finding]:
         )
 
 
-# old-standby → the standbys whose queries hold back dead rows (hot_standby_feedback).
+# Sent by old-standby. Returns the standbys whose queries hold back dead rows (hot_standby_feedback).
 OLD_STANDBYS = """
 SELECT application_name, COALESCE(client_addr::text, ''), age(backend_xmin) AS transactions
 FROM pg_stat_replication
@@ -438,8 +441,8 @@ LONG_LOCK_WAIT, VERY_LONG_LOCK_WAIT = 2.0, 30.0
 """Seconds for which a session may wait for a lock before it is a warning, and before it is critical."""
 
 
-# lock-waits, metrics → the sessions that use our tables and have waited for a lock for the longest time, each with the
-# sessions that block it. The process id 0 stands for a prepared transaction.
+# Sent by lock-waits, metrics. Returns the sessions that use our tables and have waited for a lock for the longest time,
+# each with the sessions that block it. The process id 0 stands for a prepared transaction.
 LOCK_WAITS = """
 SELECT
     waiting.pid,

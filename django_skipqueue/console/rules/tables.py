@@ -55,8 +55,8 @@ ALTER TABLE skipqueue_worker SET (
 """The statements of the migration that set storage parameters, for the operator to paste."""
 
 
-# dead-rows → each table and partition, the numbers of its live and dead rows, and the seconds since the last vacuum and
-# analyze, automatic or manual.
+# Sent by dead-rows. Returns each table and partition, the numbers of its live and dead rows, and the seconds since the
+# last vacuum and analyze, automatic or manual.
 VACUUMS = """
 SELECT
     stat.relname,
@@ -97,7 +97,7 @@ def dead_rows(store: Store) -> Iterator[Finding]:
             )
 
 
-# never-analyzed → the tables and partitions above `bytes` that have no statistics for the planner.
+# Sent by never-analyzed. Returns the tables and partitions above `bytes` that have no statistics for the planner.
 NEVER_ANALYZED = """
 SELECT class.relname, pg_relation_size(class.oid)
 FROM
@@ -125,7 +125,7 @@ def never_analyzed(store: Store) -> Iterator[Finding]:
         )
 
 
-# table-sizes → each table, with the bytes of all its files and partitions, and the bytes of its indexes.
+# Sent by table-sizes. Returns each table, with the bytes of all its files and partitions, and the bytes of its indexes.
 TABLE_SIZES = """
 SELECT
     ours.name,
@@ -150,7 +150,7 @@ def table_sizes(store: Store) -> Iterator[Finding]:
     yield Finding.of(Severity.OK, gettext("Sizes of the tables"), "; ".join(sizes))
 
 
-# index-bloat → the valid indexes above `bytes`, with the number of their entries at the last vacuum.
+# Sent by index-bloat. Returns the valid indexes above `bytes`, with the number of their entries at the last vacuum.
 LARGE_INDEXES = """
 SELECT class.relname, pg_relation_size(class.oid), class.reltuples::bigint
 FROM
@@ -180,7 +180,7 @@ def bloated_indexes(store: Store) -> Iterator[Finding]:
             )
 
 
-# invalid-index → the invalid indexes, except indexes that are being built.
+# Sent by invalid-index. Returns the invalid indexes, except indexes that are being built.
 INVALID_INDEXES = """
 SELECT class.relname, pg_relation_size(class.oid)
 FROM
@@ -212,8 +212,8 @@ def invalid_indexes(store: Store) -> Iterator[Finding]:
         )
 
 
-# transaction-ids → each table and partition, the ages of its oldest transaction id and of its oldest multixact id, and
-# the ages at which autovacuum freezes. Tables with the oldest ids come first.
+# Sent by transaction-ids. Returns each table and partition, the ages of its oldest transaction id and of its oldest
+# multixact id, and the ages at which autovacuum freezes. Tables with the oldest ids come first.
 TRANSACTION_IDS = """
 SELECT
     class.relname,
@@ -256,7 +256,7 @@ def transaction_ids(store: Store) -> Iterator[Finding]:
             )
 
 
-# storage-parameters → each table and partition with its storage parameters.
+# Sent by storage-parameters. Returns each table and partition with its storage parameters.
 STORAGE_PARAMETERS = """
 SELECT class.relname, COALESCE(class.reloptions, '{}')
 FROM
@@ -302,8 +302,9 @@ def _ago(seconds: float | None) -> str:
     return gettext("never") if seconds is None else gettext("%(span)s ago") % {"span": span(seconds)}
 
 
-# database-load, metrics → the rows written, the pages read, and the pages found in memory since the statistics were
-# reset: of the queue's tables with their partitions, indexes and TOAST tables, and of the whole database.
+# Sent by database-load, metrics. Returns the rows written, the pages read, and the pages found in memory since the
+# statistics were reset: of the queue's tables with their partitions, indexes and TOAST tables, and of the whole
+# database.
 TABLE_LOAD = """
 SELECT
     COALESCE(sum(stat.n_tup_ins + stat.n_tup_upd + stat.n_tup_del), 0)::bigint AS written,
@@ -328,8 +329,8 @@ WHERE whole.datname = current_database()
 LIMIT 1
 """
 
-# database-load, metrics → the schema of the extension `pg_stat_statements`, quoted; no row where it is not installed,
-# or where the server has not loaded it.
+# Sent by database-load, metrics. Returns the schema of the extension `pg_stat_statements`, quoted; no row where it is
+# not installed, or where the server has not loaded it.
 STATEMENTS_SCHEMA = """
 SELECT quote_ident(space.nspname)
 FROM pg_extension AS extension JOIN pg_namespace AS space ON space.oid = extension.extnamespace
@@ -337,9 +338,9 @@ WHERE extension.extname = 'pg_stat_statements' AND current_setting('pg_stat_stat
 LIMIT 1
 """
 
-# database-load, metrics → the seconds that PostgreSQL has executed statements since it began to count: statements that
-# name the queue's tables, and all statements of this database; and whether the text of any statement is hidden from
-# this role. `schema` is the schema of the extension.
+# Sent by database-load, metrics. Returns the seconds that PostgreSQL has executed statements since it began to count:
+# statements that name the queue's tables, and all statements of this database; and whether the text of any statement is
+# hidden from this role. `schema` is the schema of the extension.
 STATEMENT_TIMES = """
 SELECT
     COALESCE(sum(total_exec_time) FILTER (WHERE query LIKE '%%skipqueue\\_%%'), 0) / 1000,

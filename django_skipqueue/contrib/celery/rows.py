@@ -38,16 +38,17 @@ OF_CARRIER = (
     "(SELECT relay.worker_id FROM skipqueue_celery_worker AS relay WHERE relay.relay_of = %(carrier)s))"
 )
 
-# relay, settle → the results of the core's statements. A relay's store sends these statements instead, because the
-# broker does not keep leases secret. Index: the primary key.
+# Sent by the relay, settle. Returns the results of the core's statements. A relay's store sends these statements
+# instead, because the broker does not keep leases secret. Index: the primary key.
 GUARDS = guards(OF_CARRIER)
 
 SETTLE_CARRIED, SETTLE_CARRIED_SNOOZES, APPEND_CANCELLED_ERRORS_CARRIED, RELEASE_CARRIED, NOTE_CARRIED_ATTEMPTS = (
     GUARDS.values()
 )
 
-# relay → the ids. Records that these jobs begin again after another process that had them has died: `started_at`
-# becomes later than `locked_at`, which RECOVER_RETURNED checks. Index: the primary key, in the order of the arrays.
+# Sent by the relay. Returns the ids. Records that these jobs begin again after another process that had them has died:
+# `started_at` becomes later than `locked_at`, which RECOVER_RETURNED checks. Index: the primary key, in the order of
+# the arrays.
 NOTE_BEGUN = joined(
     """
 UPDATE skipqueue_job AS job
@@ -59,8 +60,8 @@ RETURNING job.id
     only=OF_CARRIER,
 )
 
-# relay → the columns of RECOVER, for the jobs with these leases that NOTE_BEGUN has recorded as begun. The carrier gave
-# the jobs back because its workers died. Each return counts as a death. Index: recover.
+# Sent by the relay. Returns the columns of RECOVER, for the jobs with these leases that NOTE_BEGUN has recorded as
+# begun. The carrier gave the jobs back because its workers died. Each return counts as a death. Index: recover.
 RECOVER_RETURNED = recovering(
     chosen=joined(
         """
@@ -71,7 +72,7 @@ RECOVER_RETURNED = recovering(
     died="COALESCE(job.deaths, '[]') || to_jsonb(job.locked_by)",
 )
 
-# relay, `runrelay --show-topology` → nothing. Writes the row of a carrier, and of a relay unless `relay_id` is NULL.
+# Sent by the relay, `runrelay --show-topology`. Writes the row of a carrier, and of a relay unless `relay_id` is NULL.
 # Deletes the rows of workers that no longer exist. Index: the primary keys.
 HEARTBEAT = """
 WITH gone AS (
@@ -94,9 +95,10 @@ ON CONFLICT (worker_id) DO UPDATE SET
 WHERE written.relay_of = ''
 """
 
-# relay → id and lease of jobs that the carrier has confirmed; from now on their rows name the carrier. The lease does
-# not change. If an outcome arrived earlier, the job has another lease and is not updated. `locked_by` is in no index,
-# so the new row version stays on its page if there is room. Index: the primary key, in the order of the arrays.
+# Sent by the relay. Returns id and lease of jobs that the carrier has confirmed; from now on their rows name the
+# carrier. The lease does not change. If an outcome arrived earlier, the job has another lease and is not updated.
+# `locked_by` is in no index, so the new row version stays on its page if there is room. Index: the primary key, in the
+# order of the arrays.
 HAND_OVER = """
 UPDATE skipqueue_job AS job
 SET locked_by = %(carrier_id)s
@@ -105,8 +107,8 @@ WHERE job.id = held.id AND job.lease = held.lease
 RETURNING job.id, held.lease
 """
 
-# relay whose window is full, doctor → the tasks and time limits of the carrier's jobs, with the number of jobs, and the
-# seconds since the latest of them was claimed. Index: recover.
+# Sent by the relay whose window is full, the doctor. Returns the tasks and time limits of the carrier's jobs, with the
+# number of jobs, and the seconds since the latest of them was claimed. Index: recover.
 CARRIED_BY_TASK = """
 SELECT task, timeout, count(*), date_part('epoch', statement_timestamp() - max(locked_at))
 FROM skipqueue_job
@@ -114,18 +116,18 @@ WHERE status = 'running' AND locked_by = %(carrier_id)s
 GROUP BY task, timeout
 """
 
-# reclaim → how many of the carrier's jobs were claimed until this time. Index: recover.
+# Sent by reclaim. Returns how many of the carrier's jobs were claimed until this time. Index: recover.
 CARRIED_BEFORE = """
 SELECT count(*)
 FROM skipqueue_job
 WHERE status = 'running' AND locked_by = %(carrier_id)s AND locked_at <= %(claimed_until)s
 """
 
-# reclaim → the database's time. Reads no table.
+# Sent by reclaim. Returns the database's time. Reads no table.
 CLOCK_NOW = "SELECT statement_timestamp()"
 
-# relay → id and lease of the carrier's jobs that somebody has recently cancelled or discarded. The cancellation raised
-# the lease by one, so one is subtracted. Index: prune.
+# Sent by the relay. Returns id and lease of the carrier's jobs that somebody has recently cancelled or discarded. The
+# cancellation raised the lease by one, so one is subtracted. Index: prune.
 CANCELLED_JOBS = """
 SELECT id, lease - 1
 FROM skipqueue_job
@@ -137,8 +139,8 @@ ORDER BY finished_at DESC
 LIMIT %(limit)s
 """
 
-# relay → when a relay first wrote the carrier's row; `home_of` makes a unique mark from this time. Index: the primary
-# key.
+# Sent by the relay. Returns when a relay first wrote the carrier's row; `home_of` makes a unique mark from this time.
+# Index: the primary key.
 CARRIER_SINCE = "SELECT started_at FROM skipqueue_worker WHERE id = %(carrier_id)s"
 
 

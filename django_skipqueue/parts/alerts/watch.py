@@ -38,7 +38,7 @@ CONFIRM_PATIENCE_SECONDS = 60.0
 Alert = AlertRaised | AlertOver
 
 
-# check → nothing. Stores the problems that the rules found. Does not change an incident that is over but whose end has
+# Sent by check. Stores the problems that the rules found. Does not change an incident that is over but whose end has
 # not yet been announced. Index: the primary key.
 NOTE_FOUND = """
 INSERT INTO skipqueue_incident AS incident (rule, subject, severity, title, since)
@@ -54,7 +54,7 @@ SET since = LEAST(incident.since, EXCLUDED.since),
 WHERE incident.over_at IS NULL
 """
 
-# check → nothing. An incident that the rules no longer find becomes calm, and is over after `calm` seconds. Does not
+# Sent by check. An incident that the rules no longer find becomes calm, and is over after `calm` seconds. Does not
 # change incidents of rules in `unknown`, which could not be applied. The table has few rows.
 NOTE_CALM = """
 UPDATE skipqueue_incident AS incident
@@ -73,18 +73,18 @@ WHERE
     )
 """
 
-# check → nothing. Deletes incidents that became calm before they were raised. The table has few rows.
+# Sent by check. Deletes incidents that became calm before they were raised. The table has few rows.
 FORGET_CALM = "DELETE FROM skipqueue_incident WHERE rule > '' AND raised_at IS NULL AND calm_since IS NOT NULL"
 
-# check → nothing. Raises the incidents that checks have found for `lasts` seconds. The table has few rows.
+# Sent by check. Raises the incidents that checks have found for `lasts` seconds. The table has few rows.
 RAISE = """
 UPDATE skipqueue_incident
 SET raised_at = statement_timestamp()
 WHERE rule > '' AND raised_at IS NULL AND found_at <= statement_timestamp() - make_interval(secs => %(lasts)s)
 """
 
-# check → the incidents whose beginning or end the caller must announce. No other process gets them, unless the caller
-# has not confirmed them after `patience` seconds. The table has few rows.
+# Sent by check. Returns the incidents whose beginning or end the caller must announce. No other process gets them,
+# unless the caller has not confirmed them after `patience` seconds. The table has few rows.
 CLAIM_ALERTS = """
 UPDATE skipqueue_incident
 SET claimed_at = statement_timestamp()
@@ -142,14 +142,14 @@ def note_incidents(store: Store, verdict: "Verdict") -> list[Alert]:
     ]
 
 
-# confirm → nothing. Stores that the beginning was announced. Index: the primary key.
+# Sent by confirm. Stores that the beginning was announced. Index: the primary key.
 CONFIRM_BEGINNING = """
 UPDATE skipqueue_incident
 SET is_announced = true, claimed_at = NULL
 WHERE rule = %(rule)s AND subject = %(subject)s AND NOT is_announced
 """
 
-# confirm → nothing. Deletes an incident whose end was announced. Index: the primary key.
+# Sent by confirm. Deletes an incident whose end was announced. Index: the primary key.
 CONFIRM_END = """
 DELETE FROM skipqueue_incident
 WHERE rule = %(rule)s AND subject = %(subject)s AND is_announced AND over_at IS NOT NULL
@@ -168,8 +168,8 @@ CONFIRM_INTERVAL = 0.5
 """Seconds between two checks whether the announcements have been handled."""
 
 
-# supervisor → a row if no supervisor has checked for `interval` seconds, so that it is the caller's turn. Index: the
-# primary key.
+# Sent by the supervisor. Returns a row if no supervisor has checked for `interval` seconds, so that it is the caller's
+# turn. Index: the primary key.
 TAKE_TURN = """
 INSERT INTO skipqueue_incident AS incident (rule, subject, since)
 VALUES ('', '', statement_timestamp())
@@ -233,7 +233,7 @@ class WatchAlerts(Periodic):
             self._store.send(alert)
 
 
-# verdict → since when each problem has been known. The table has few rows.
+# Sent by the verdict. Returns since when each problem has been known. The table has few rows.
 KNOWN_SINCE = "SELECT rule, subject, since FROM skipqueue_incident WHERE rule > '' AND over_at IS NULL LIMIT 1000"
 
 

@@ -25,10 +25,10 @@ from .models import ArchivedJob
 
 _COLUMNS = ", ".join(field.attname for field in ArchivedJob._meta.local_concrete_fields if field.attname != "records")
 
-# supervisor, prunejobs, in the transaction of `EXPIRED` → the number of pruned jobs, by status. A single statement
-# moves the rows, so that a job is always in exactly one of the tables. A job that is also past the archive's retention
-# (NULL: for ever) is not moved, because its partition may already be dropped.
-# Index: the primary key.
+# Sent by the supervisor, prunejobs, in the transaction of `EXPIRED`. Returns the number of pruned jobs, by status. A
+# single statement moves the rows, so that a job is always in exactly one of the tables. A job that is also past the
+# archive's retention (NULL: for ever) is not moved, because its partition may already be dropped. Index: the primary
+# key.
 ARCHIVE = joined(
     """
 WITH pruned AS (
@@ -48,13 +48,14 @@ SELECT status, count(*) FROM pruned GROUP BY status
     after_prune=PIECES["after_prune"],
 )
 
-# supervisor, prunejobs, before they create partitions → nothing. Only one process at a time creates partitions. The
+# Sent by the supervisor, prunejobs, before they create partitions. Only one process at a time creates partitions. The
 # lock does not block readers or writers.
 LOCK_ARCHIVE = "LOCK TABLE skipqueue_archivedjob IN SHARE UPDATE EXCLUSIVE MODE"
 
-# supervisor, prunejobs → the two commands that make each missing partition, the oldest partition first. The archive
-# needs a partition for the current month, for the `ahead` months after it, and for each month with finished jobs, which
-# a few probes find. CREATE TABLE … PARTITION OF would lock readers out; ATTACH PARTITION does not. Index: prune.
+# Sent by the supervisor, prunejobs. Returns the two commands that make each missing partition, the oldest partition
+# first. The archive needs a partition for the current month, for the `ahead` months after it, and for each month with
+# finished jobs, which a few probes find. CREATE TABLE … PARTITION OF would lock readers out; ATTACH PARTITION does not.
+# Index: prune.
 MISSING_PARTITIONS = joined(
     """
 WITH RECURSIVE finished AS (
@@ -127,8 +128,8 @@ ORDER BY missing.first
     finished=FINISHED_LIST,
 )
 
-# supervisor, prunejobs → the command that drops the oldest partition, if all of its rows are past the archive's
-# retention. The catalog has one row per partition.
+# Sent by the supervisor, prunejobs. Returns the command that drops the oldest partition, if all of its rows are past
+# the archive's retention. The catalog has one row per partition.
 EXPIRED_PARTITION = """
 SELECT format('DROP TABLE IF EXISTS %%s', inhrelid::regclass)
 FROM

@@ -185,8 +185,8 @@ def unmet_needs(job: Job, *, limit: int) -> list[UnmetNeed]:
     return list(starmap(UnmetNeed, store.rows(UNMET_NEEDS, {"id": job.pk, "limit": limit}))) if job.held else []
 
 
-# batches → the number of open batches, counted up to 10,000, and the age of the oldest open batch in seconds. Index:
-# open of batches.
+# Sent by batches. Returns the number of open batches, counted up to 10,000, and the age of the oldest open batch in
+# seconds. Index: open of batches.
 COUNT_OPEN_BATCHES = """
 SELECT
     count(*),
@@ -214,8 +214,8 @@ def open_batches(store: Store) -> Iterator[Values]:
     yield {(): max(seconds, 0.0)}
 
 
-# the rule `stuck-dependant` → jobs that wait for a job that was deleted before it completed. Reads the first 5,000
-# dependencies. Indexes: unmet of dependencies, the primary key.
+# Sent by the rule `stuck-dependant`. Returns jobs that wait for a job that was deleted before it completed. Reads the
+# first 5,000 dependencies. Indexes: unmet of dependencies, the primary key.
 STUCK_DEPENDANTS = """
 SELECT job.id, job.task, waiting.needs_job_id
 FROM

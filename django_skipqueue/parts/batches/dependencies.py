@@ -26,10 +26,10 @@ from ...queue.store import Store
 from ...values.records import Dependant, GateResult, JobSpec
 from .events import DependantsDiscarded
 
-# enqueue, in the transaction of the INSERT → the ids in `needs` for which no job exists. Makes each of the jobs `ids`
-# wait for all of `needs`. The lock stops a prune from deleting the needed jobs before the commit, because a prune sees
-# only committed dependencies, in which it records how the job ended. Claims and settles do not wait for the lock.
-# Index: the primary key.
+# Sent by enqueue, in the transaction of the INSERT. Returns the ids in `needs` for which no job exists. Makes each of
+# the jobs `ids` wait for all of `needs`. The lock stops a prune from deleting the needed jobs before the commit,
+# because a prune sees only committed dependencies, in which it records how the job ended. Claims and settles do not
+# wait for the lock. Index: the primary key.
 INSERT_DEPENDENCIES = """
 WITH locked AS MATERIALIZED (
     SELECT job.id
@@ -51,9 +51,9 @@ SELECT id FROM locked
 ORDER BY id
 """
 
-# admit → the ids of the next predecessors after an id; for each, whether it may admit a dependant. It may if it has
-# completed, or if it has failed or was discarded and a dependant does not wait after a failure. A deleted job counts as
-# discarded. Indexes: unmet of dependencies, the primary key; one lookup per predecessor.
+# Sent by admit. Returns the ids of the next predecessors after an id; for each, whether it may admit a dependant. It
+# may if it has completed, or if it has failed or was discarded and a dependant does not wait after a failure. A deleted
+# job counts as discarded. Indexes: unmet of dependencies, the primary key; one lookup per predecessor.
 PREDECESSORS = """
 WITH RECURSIVE needed AS (
     (
@@ -108,8 +108,8 @@ WHERE needed.id IS NOT NULL
 LIMIT %(limit)s
 """
 
-# admit, and worker after a settle, in the transaction of ADMIT_DEPENDANTS → the ids of the dependants that these
-# predecessors may admit. Locks these dependants. Indexes: unmet of dependencies, the primary key.
+# Sent by admit, and the worker after a settle, in the transaction of ADMIT_DEPENDANTS. Returns the ids of the
+# dependants that these predecessors may admit. Locks these dependants. Indexes: unmet of dependencies, the primary key.
 LOCK_DEPENDANTS = """
 SELECT job.id
 FROM
@@ -133,10 +133,10 @@ LIMIT %(limit)s
 FOR NO KEY UPDATE OF job SKIP LOCKED
 """
 
-# admit, worker after a settle, enqueue → the dependants that no longer wait for a job: they were admitted, or discarded
-# because a predecessor did not complete. The statement runs after the statement that locks them: if two predecessors
-# end at the same moment, the later statement sees both ends. A dependant that an operator has discarded stays
-# discarded, and need not wait if it is retried. Reads each predecessor once. Indexes: the primary keys.
+# Sent by admit, the worker after a settle, enqueue. Returns the dependants that no longer wait for a job: they were
+# admitted, or discarded because a predecessor did not complete. The statement runs after the statement that locks them:
+# if two predecessors end at the same moment, the later statement sees both ends. A dependant that an operator has
+# discarded stays discarded, and need not wait if it is retried. Reads each predecessor once. Indexes: the primary keys.
 ADMIT_DEPENDANTS = joined(
     """
 WITH needed AS MATERIALIZED (
@@ -214,9 +214,9 @@ RETURNING
     **entering(column="job.{}", past="held"),
 )
 
-# admit, if these predecessors had no dependant to admit → the number of dependencies that it has cleared. Deletes the
-# dependencies of deleted jobs, and marks the dependencies of jobs that no longer wait as met. Indexes: unmet of
-# dependencies, the primary key.
+# Sent by admit, if these predecessors had no dependant to admit. Returns the number of dependencies that it has
+# cleared. Deletes the dependencies of deleted jobs, and marks the dependencies of jobs that no longer wait as met.
+# Indexes: unmet of dependencies, the primary key.
 FORGET_DEPENDANTS = """
 WITH left_over AS MATERIALIZED (
     SELECT
@@ -242,8 +242,8 @@ met AS (
 SELECT count(*) FROM left_over
 """
 
-# JobContext → all jobs that this job needs, in order, with task, status and result; NULL if the needed job was deleted
-# or pruned. Index: the primary keys.
+# Sent by JobContext. Returns all jobs that this job needs, in order, with task, status and result; NULL if the needed
+# job was deleted or pruned. Index: the primary keys.
 NEEDS = """
 SELECT
     needs.needs_job_id,
@@ -258,8 +258,8 @@ WHERE needs.job_id = %(id)s
 ORDER BY needs.position
 """
 
-# admin → some of the jobs that this job still waits for, failed and discarded jobs first. Each row also has the number
-# of all jobs that it still waits for. Index: the primary keys.
+# Sent by the admin. Returns some of the jobs that this job still waits for, failed and discarded jobs first. Each row
+# also has the number of all jobs that it still waits for. Index: the primary keys.
 UNMET_NEEDS = """
 SELECT
     unmet.needs_job_id,

@@ -27,16 +27,16 @@ from .dependencies import admit_dependants
 from .events import BatchesFinished, BatchNotFinished, CallbackSkipped
 from .values import CALLBACK_JOB, CALLBACK_SKIPPED, FinishedBatch, loaded
 
-# Batch → the id of the new batch. No process can finish the batch before this transaction commits, because no other
-# process sees it until then.
+# Sent by Batch. Returns the id of the new batch. No process can finish the batch before this transaction commits,
+# because no other process sees it until then.
 INSERT_BATCH = """
 INSERT INTO skipqueue_batch (name, parent_id, callbacks)
 VALUES (%(name)s, %(parent_id)s::bigint, %(callbacks)s::jsonb)
 RETURNING id
 """
 
-# Batch, in the transaction that adds jobs to it → its id; no row if it is finished. Until this transaction ends, no
-# process can finish the batch, but other processes may also add jobs. Index: the primary key.
+# Sent by Batch, in the transaction that adds jobs to it. Returns its id; no row if it is finished. Until this
+# transaction ends, no process can finish the batch, but other processes may also add jobs. Index: the primary key.
 JOIN_BATCH = """
 SELECT id
 FROM skipqueue_batch
@@ -44,7 +44,8 @@ WHERE id = %(id)s AND finished_at IS NULL
 FOR KEY SHARE
 """
 
-# supervisor, worker before a drain ends → the ids of the next open batches after an id. Index: open.
+# Sent by the supervisor, the worker before a drain ends. Returns the ids of the next open batches after an id. Index:
+# open.
 OPEN_BATCHES = """
 SELECT id
 FROM skipqueue_batch
@@ -96,12 +97,12 @@ AND (
     job_inside=joined(_UNFINISHED_JOB, batch="inside", unfinished=UNFINISHED_ROWS),
 )
 
-# finish_batches, before it enqueues callbacks → nothing. Limits how long an INSERT waits for another transaction that
+# Sent by finish_batches, before it enqueues callbacks. Limits how long an INSERT waits for another transaction that
 # holds the callback's unique key. Reads no table.
 LIMIT_LOCKS = "SELECT set_config('lock_timeout', %(timeout)s, true)"
 
-# finish_batches → which of these batches and their outer batches are open although all of their jobs are finished: the
-# ids. Locks nothing. Indexes: batch, inner, the primary key.
+# Sent by finish_batches. Returns which of these batches and their outer batches are open although all of their jobs are
+# finished: the ids. Locks nothing. Indexes: batch, inner, the primary key.
 DONE_BATCHES = joined(
     """
 SELECT batch.id
@@ -120,8 +121,8 @@ WHERE
     done=_IS_DONE,
 )
 
-# finish_batches, in the transaction of FINISH_BATCHES → the ids of the batches that are open and that no other
-# transaction has locked, to finish them or to add jobs. Index: the primary key.
+# Sent by finish_batches, in the transaction of FINISH_BATCHES. Returns the ids of the batches that are open and that no
+# other transaction has locked, to finish them or to add jobs. Index: the primary key.
 LOCK_BATCHES = """
 SELECT id
 FROM skipqueue_batch
@@ -130,8 +131,8 @@ ORDER BY id
 FOR UPDATE SKIP LOCKED
 """
 
-# finish_batches, after LOCK_BATCHES → the batches that were just finished, each with its callbacks. There are two
-# statements because a single one would not see changes that are committed while it waits for locks.
+# Sent by finish_batches, after LOCK_BATCHES. Returns the batches that were just finished, each with its callbacks.
+# There are two statements because a single one would not see changes that are committed while it waits for locks.
 # `is_failure`: a job of the batch, or a job or callback of an inner batch, did not complete, even if it has been
 # pruned. If an inner batch has no failures, its row contains the numbers of its jobs, including those of its own inner
 # batches. If it has failures, its jobs are counted again, without callbacks, because they may have been retried.
@@ -206,7 +207,7 @@ RETURNING
     done=_IS_DONE,
 )
 
-# finish_batches, in the transaction of FINISH_BATCHES → nothing. Stores the ids of the jobs that were enqueued for the
+# Sent by finish_batches, in the transaction of FINISH_BATCHES. Stores the ids of the jobs that were enqueued for the
 # callbacks. `callbacks` stores for each callback its `job_id`, or that it was skipped. Index: the primary key.
 NOTE_CALLBACKS = """
 UPDATE skipqueue_batch
@@ -215,10 +216,10 @@ SET callback_ids = %(callback_ids)s::bigint[],
 WHERE id = %(id)s
 """
 
-# Batch, admin → the number of each batch's jobs by status, including the jobs of inner batches. A finished batch has
-# these numbers in its row. If the batch is open, the jobs of finished inner batches with failures are counted again,
-# because they may have been retried. `most`: the maximum number of jobs that are counted in one batch and one status.
-# Indexes: batch, inner, pruned_of, the primary key.
+# Sent by Batch, the admin. Returns the number of each batch's jobs by status, including the jobs of inner batches. A
+# finished batch has these numbers in its row. If the batch is open, the jobs of finished inner batches with failures
+# are counted again, because they may have been retried. `most`: the maximum number of jobs that are counted in one
+# batch and one status. Indexes: batch, inner, pruned_of, the primary key.
 PROGRESS = joined(
     """
 WITH RECURSIVE tree AS (
@@ -274,10 +275,10 @@ GROUP BY tree.root, part.status
     finished=FINISHED_ROWS,
 )
 
-# supervisor → the number of deleted batches. Deletes finished batches past their retention that have no unfinished job
-# and no callback that can be retried. An inner batch is deleted only if its outer batch is finished and outermost. So
-# outer batches are deleted first, and an open batch keeps all of its inner batches. Batches with failures have a
-# retention of their own. Indexes: prune, batch, the primary key.
+# Sent by the supervisor. Returns the number of deleted batches. Deletes finished batches past their retention that have
+# no unfinished job and no callback that can be retried. An inner batch is deleted only if its outer batch is finished
+# and outermost. So outer batches are deleted first, and an open batch keeps all of its inner batches. Batches with
+# failures have a retention of their own. Indexes: prune, batch, the primary key.
 PRUNE_BATCHES = joined(
     """
 WITH expired AS MATERIALIZED (

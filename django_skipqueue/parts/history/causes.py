@@ -105,16 +105,16 @@ _HAS_ENDED_SINCE = joined(
     queue_names="served.queue_names",
 )
 
-# pages, skipqueue failures → the causes of the last 7 days, among the `among` causes that failed last. Index: prune of
-# the failures.
+# Sent by pages, skipqueue failures. Returns the causes of the last 7 days, among the `among` causes that failed last.
+# Index: prune of the failures.
 FAILING = joined(
     _FAILING,
     which="last_at > statement_timestamp() - interval '7 days' ORDER BY last_at DESC LIMIT %(among)s",
     has_ended=_HAS_ENDED_SINCE,
 )
 
-# pages, skipqueue failures → the causes of one task in the last 7 days. Index: the primary key of the failures, or
-# prune if most causes belong to this task.
+# Sent by pages, skipqueue failures. Returns the causes of one task in the last 7 days. Index: the primary key of the
+# failures, or prune if most causes belong to this task.
 FAILING_OF_TASK = joined(
     _FAILING,
     which="""task = %(task)s AND last_at > statement_timestamp() - interval '7 days'
@@ -123,14 +123,14 @@ FAILING_OF_TASK = joined(
     has_ended=_HAS_ENDED_SINCE,
 )
 
-# pages → one cause; no row if it is unknown. Index: the primary key of the failures.
+# Sent by pages. Returns one cause; no row if it is unknown. Index: the primary key of the failures.
 FAILURES_OF = joined(
     _FAILING, which="task = %(task)s AND exception = %(exception)s AND place = %(place)s", has_ended=_HAS_ENDED_SINCE
 )
 
-# pages, skipqueue failures → the last errors of these jobs: id, exception class, function, message, and the job's
-# arguments, which tell the caller what to mask. Leaves out jobs with large arguments. Index: the primary key of the
-# jobs.
+# Sent by pages, skipqueue failures. Returns the last errors of these jobs: id, exception class, function, message, and
+# the job's arguments, which tell the caller what to mask. Leaves out jobs with large arguments. Index: the primary key
+# of the jobs.
 LAST_ERRORS = """
 SELECT
     id, errors -> -1 ->> 'exception', COALESCE(errors -> -1 ->> 'place', ''), errors -> -1 ->> 'message',
@@ -139,7 +139,7 @@ FROM skipqueue_job
 WHERE id = ANY (%(ids)s::bigint[]) AND pg_column_size(args) + pg_column_size(kwargs) < 16000
 """
 
-# acknowledge → a row if the cause is known. Index: the primary key of the failures.
+# Sent by acknowledge. Returns a row if the cause is known. Index: the primary key of the failures.
 ACKNOWLEDGE = """
 UPDATE skipqueue_failure_rollup AS cause
 SET acknowledged_at = statement_timestamp(),
@@ -158,7 +158,7 @@ WHERE cause.span = 0 AND cause.task = %(task)s AND cause.exception = %(exception
 RETURNING true
 """
 
-# unacknowledge → a row if the cause was acknowledged. Index: the primary key of the failures.
+# Sent by unacknowledge. Returns a row if the cause was acknowledged. Index: the primary key of the failures.
 UNACKNOWLEDGE = """
 UPDATE skipqueue_failure_rollup
 SET acknowledged_at = NULL, acknowledged_by = '', note = '', acknowledged_number = NULL, came_back_at = NULL

@@ -14,8 +14,8 @@ from ...queue.session import short_transaction
 if TYPE_CHECKING:
     from ...queue.store import Store
 
-# supervisor, for the deepest queues → runs the same search as a claim, and returns its plan with the number of pages
-# that the search read. Locks nothing. Index: claim.
+# Sent by the supervisor, for the deepest queues. Runs the same search as a claim, and returns its plan with the number
+# of pages that the search read. Locks nothing. Index: claim.
 EXPLAIN_CLAIM = """
 EXPLAIN (ANALYZE, BUFFERS, TIMING OFF, FORMAT JSON)
 SELECT ctid
@@ -25,13 +25,13 @@ ORDER BY (-priority), run_after, id
 LIMIT %(limit)s
 """
 
-# supervisor, before and after EXPLAIN_CLAIM → how many entries of the index claim this transaction has read, including
-# entries of dead rows.
+# Sent by the supervisor, before and after EXPLAIN_CLAIM. Returns how many entries of the index claim this transaction
+# has read, including entries of dead rows.
 ENTRIES_READ = "SELECT COALESCE(pg_stat_get_xact_tuples_returned(to_regclass('skipqueue_job_claim')), 0)"
 
-# doctor, metrics → for each queue that was measured in the last five minutes: its name, and the number of pages and
-# index entries that the search read. Index: the primary key of the roll-ups, one range for the names, and one range per
-# queue.
+# Sent by the doctor, metrics. For each queue that was measured in the last five minutes, returns its name, and the
+# number of pages and index entries that the search read. Index: the primary key of the roll-ups, one range for the
+# names, and one range per queue.
 CLAIM_COSTS = """
 SELECT known.queue_name, sample.claim_pages, sample.claim_rows
 FROM

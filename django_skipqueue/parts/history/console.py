@@ -20,7 +20,7 @@ from . import rules
 from .claim_costs import claim_costs
 from .subcommand import ListFailures
 
-# pages → the names of the queues in the history. Index: the primary key, or prune, of the roll-ups.
+# Sent by pages. Returns the names of the queues in the history. Index: the primary key, or prune, of the roll-ups.
 KNOWN_QUEUES = """
 SELECT queue_name
 FROM skipqueue_rollup
@@ -29,8 +29,8 @@ ORDER BY queue_name
 LIMIT %(limit)s
 """
 
-# metrics `jobs` → the counts of each pair of queue and task since the beginning, the busiest first. Index: the primary
-# key, or prune, of the roll-ups.
+# Sent by metrics `jobs`. Returns the counts of each pair of queue and task since the beginning, the busiest first.
+# Index: the primary key, or prune, of the roll-ups.
 ROLLED_UP = """
 SELECT
     queue_name, task, enqueued, recovered, lost, completed, retried, snoozed, failed, discarded,
@@ -41,8 +41,8 @@ ORDER BY GREATEST(enqueued, completed + retried + snoozed + failed + discarded) 
 LIMIT %(limit)s
 """
 
-# metrics `claims` → the histogram of the durations of all claims since the beginning, and their sum. Index: the primary
-# key or prune of the roll-ups.
+# Sent by metrics `claims`. Returns the histogram of the durations of all claims since the beginning, and their sum.
+# Index: the primary key or prune of the roll-ups.
 CLAIMS = """
 SELECT array_to_json(claim_times)::text, claim_seconds
 FROM skipqueue_rollup
@@ -128,9 +128,9 @@ def _add(values: dict[tuple[str, ...], Value], labels: tuple[str, ...], value: V
         values[labels] = before + value
 
 
-# pages → the current minute and the `minutes` before, for each queue, and for all queues together under an empty name:
-# the name, the number of jobs that ended, the length of this time in minutes, the histogram of waiting times, and the
-# longest waiting time. Index: prune of the roll-ups.
+# Sent by pages. Returns the current minute and the `minutes` before, for each queue, and for all queues together under
+# an empty name: the name, the number of jobs that ended, the length of this time in minutes, the histogram of waiting
+# times, and the longest waiting time. Index: prune of the roll-ups.
 RATES_NOW = """
 SELECT queue_name, ended, date_part('epoch', statement_timestamp() - first_minute) / 60, waited, waited_longest
 FROM (

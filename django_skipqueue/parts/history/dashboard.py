@@ -27,8 +27,8 @@ from ...values import counting
 from .deployments import deployments
 from .models import Span
 
-# charts → the rows of a task in some queues since a time: start, numbers and histograms. There is at most one row per
-# minute of a day, or per hour of a week for each of 20 queues. Index: the primary key of the roll-ups.
+# Sent by charts. Returns the rows of a task in some queues since a time: start, numbers and histograms. There is at
+# most one row per minute of a day, or per hour of a week for each of 20 queues. Index: the primary key of the roll-ups.
 TIMELINE = """
 SELECT
     date_part('epoch', starts_at), completed, retried, failed, discarded, waited, ran, waited_longest, ran_longest,
@@ -143,8 +143,8 @@ def _duration(seconds: float) -> str:
     return roughly(seconds) if seconds < 10 and seconds == round(seconds) else span(seconds)
 
 
-# charts → the names of the queues with most queued jobs since a time, the deepest first. The statement reads up to a
-# thousand queues. Index: the primary key of the roll-ups.
+# Sent by charts. Returns the names of the queues with most queued jobs since a time, the deepest first. The statement
+# reads up to a thousand queues. Index: the primary key of the roll-ups.
 DEEPEST_QUEUES = """
 WITH queue AS MATERIALIZED (
     SELECT queue_name AS name
@@ -171,8 +171,8 @@ ORDER BY deepest.depth DESC, queue.name
 LIMIT %(limit)s
 """
 
-# charts → the greatest depth of each of these queues, in each bucket of `width` seconds since a time: queue, start of
-# the bucket, depth. Index: the primary key of the roll-ups.
+# Sent by charts. Returns the greatest depth of each of these queues, in each bucket of `width` seconds since a time:
+# queue, start of the bucket, depth. Index: the primary key of the roll-ups.
 DEPTHS = """
 SELECT queue_name, floor(date_part('epoch', starts_at) / %(width)s) * %(width)s AS bucket, max(depth)
 FROM skipqueue_rollup
@@ -219,8 +219,8 @@ def _depths(situation: Situation) -> list[Series]:
     return [Series(label, css, depths, _last_value(depths, rounded)) for label, css, depths in lines]
 
 
-# cards → how many jobs of a queue, or of all queues, supervisors recovered from dead workers in the last 24 hours, and
-# in the last hour. Reads the rows of 1,440 minutes. Index: the primary key of the roll-ups.
+# Sent by cards. Returns how many jobs of a queue, or of all queues, supervisors recovered from dead workers in the last
+# 24 hours, and in the last hour. Reads the rows of 1,440 minutes. Index: the primary key of the roll-ups.
 RECOVERED_IN_A_DAY = """
 SELECT
     COALESCE(sum(recovered), 0)::bigint,
@@ -255,10 +255,10 @@ def recovered(situation: Situation) -> Card:
     )
 
 
-# slowest tasks → the tasks with the longest mean run time since a time: task, queue, attempts, failed attempts, mean
-# and longest run time in seconds, and the histogram of run times: an array of pairs, the number of a bucket (from 1)
-# and its count, without empty buckets. The statement reads the newest 50,000 rows. Indexes: prune of the roll-ups, and
-# their primary key.
+# Sent by slowest tasks. Returns the tasks with the longest mean run time since a time: task, queue, attempts, failed
+# attempts, mean and longest run time in seconds, and the histogram of run times: an array of pairs, the number of a
+# bucket (from 1) and its count, without empty buckets. The statement reads the newest 50,000 rows. Indexes: prune of
+# the roll-ups, and their primary key.
 SLOWEST_TASKS = """
 WITH recent AS MATERIALIZED (
     SELECT

@@ -5,11 +5,11 @@ from ...queue.store import Store
 from ...values.records import NEVER
 from ...worker.loop import Periodic
 
-# supervisor, at its start → nothing. The first supervisor of a deployment inserts its row. Index: the primary key.
+# Sent by the supervisor, at its start. The first supervisor of a deployment inserts its row. Index: the primary key.
 NOTE_DEPLOYMENT = "INSERT INTO skipqueue_deployment (name) VALUES (%(name)s) ON CONFLICT (name) DO NOTHING"
 
-# pages → the deployments since a time, the newest first: the name, and when its first supervisor started, in seconds
-# since the epoch. The table has one row for each deployment of the last 90 days.
+# Sent by pages. Returns the deployments since a time, the newest first: the name, and when its first supervisor
+# started, in seconds since the epoch. The table has one row for each deployment of the last 90 days.
 DEPLOYMENTS = """
 SELECT name, date_part('epoch', first_at)
 FROM skipqueue_deployment
@@ -18,7 +18,7 @@ ORDER BY first_at DESC
 LIMIT %(limit)s
 """
 
-# supervisor → nothing. Deletes deployments that started more than `age` seconds ago and that no worker has now. Both
+# Sent by the supervisor. Deletes deployments that started more than `age` seconds ago and that no worker has now. Both
 # tables are small.
 PRUNE_DEPLOYMENTS = """
 DELETE FROM skipqueue_deployment AS deployment

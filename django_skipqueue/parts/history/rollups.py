@@ -263,8 +263,8 @@ _ADDED_BUCKETS = """ARRAY (
         ORDER BY place
     )"""
 
-# worker, supervisor → nothing. Adds counts to the rows of the minute, the hour and all time. All writers lock the rows
-# in the order of the primary key. Index: the primary key of the roll-ups.
+# Sent by the worker, the supervisor. Adds counts to the rows of the minute, the hour and all time. All writers lock the
+# rows in the order of the primary key. Index: the primary key of the roll-ups.
 ROLL_UP = joined(
     """
 INSERT INTO skipqueue_rollup AS rollup (
@@ -322,8 +322,8 @@ HAS_ENDED = """EXISTS (
         AND ended.completed + ended.retried + ended.failed + ended.discarded > 0
 )"""
 
-# worker, supervisor → nothing. Adds failed attempts to the rows of the minute, the hour and all time. A row keeps the
-# line, job and deployment of the newest attempt. If the cause was acknowledged, its row records when the cause came
+# Sent by the worker, the supervisor. Adds failed attempts to the rows of the minute, the hour and all time. A row keeps
+# the line, job and deployment of the newest attempt. If the cause was acknowledged, its row records when the cause came
 # back: when it failed again after ten minutes in which its task ran without this failure. Index: the primary key of the
 # failures, and for an acknowledged cause the primary key of the roll-ups.
 ROLL_UP_FAILURES = joined(
@@ -365,8 +365,8 @@ SET number = rollup.number + EXCLUDED.number,
     ),
 )
 
-# supervisor → nothing. Starts the count of enqueued jobs, unless a supervisor has started it before. Index: the primary
-# key.
+# Sent by the supervisor. Starts the count of enqueued jobs, unless a supervisor has started it before. Index: the
+# primary key.
 START_COUNTING = """
 INSERT INTO skipqueue_rollup_progress (id, counted_to, ready_to, ready_xid, seen_to, ready_at, changed_at)
 SELECT 1, newest.id, newest.id, 0, newest.id, statement_timestamp(), '-infinity'
@@ -374,15 +374,15 @@ FROM (SELECT COALESCE(max(id), 0) AS id FROM skipqueue_job) AS newest
 ON CONFLICT (id) DO NOTHING
 """
 
-# supervisor → whether there are more jobs to count right now; no row if it is too early, or another supervisor is
-# counting. Adds jobs with ids after `counted_to` to the roll-ups, at most `limit` jobs: ids may have gaps of millions.
-# A job with a lower id may be committed later than a job with a higher id. So the statement counts in two steps.
-# `seen_to` was the highest id at an earlier step. It becomes `ready_to`, and the next transaction id is stored with it.
-# The statement counts up to `ready_to` only once all transactions before this transaction id have ended, because then
-# none of them can commit a lower id any more. A transaction gets its id just after it has got the job's id; the
-# interval between two steps leaves time for that. If a transaction takes longer than `patience` seconds from the INSERT
-# to the commit, the statement does not wait for it, and does not count its jobs.
-# Index: the primary key of the jobs, and the primary key of the roll-ups.
+# Sent by the supervisor. Returns whether there are more jobs to count right now; no row if it is too early, or another
+# supervisor is counting. Adds jobs with ids after `counted_to` to the roll-ups, at most `limit` jobs: ids may have gaps
+# of millions. A job with a lower id may be committed later than a job with a higher id. So the statement counts in two
+# steps. `seen_to` was the highest id at an earlier step. It becomes `ready_to`, and the next transaction id is stored
+# with it. The statement counts up to `ready_to` only once all transactions before this transaction id have ended,
+# because then none of them can commit a lower id any more. A transaction gets its id just after it has got the job's
+# id; the interval between two steps leaves time for that. If a transaction takes longer than `patience` seconds from
+# the INSERT to the commit, the statement does not wait for it, and does not count its jobs. Index: the primary key of
+# the jobs, and the primary key of the roll-ups.
 COUNT_ENQUEUED = """
 WITH progress AS MATERIALIZED (
     SELECT id, counted_to, ready_to, seen_to
@@ -458,7 +458,7 @@ WHERE progress.id = step.id
 RETURNING step.end_at < step.ready_to
 """
 
-# supervisor → whether the depths of this minute are still missing. Index: the primary key.
+# Sent by the supervisor. Returns whether the depths of this minute are still missing. Index: the primary key.
 DEPTHS_ARE_DUE = """
 SELECT NOT EXISTS (
     SELECT FROM skipqueue_rollup
@@ -471,7 +471,7 @@ SELECT NOT EXISTS (
 )
 """
 
-# supervisor → nothing. Writes the depths of the queues and the costs of claims. A row keeps the greatest value of its
+# Sent by the supervisor. Writes the depths of the queues and the costs of claims. A row keeps the greatest value of its
 # minute or hour. Index: the primary key.
 ROLL_UP_DEPTHS = """
 INSERT INTO skipqueue_rollup AS rollup (
@@ -494,8 +494,8 @@ SET depth = GREATEST(rollup.depth, EXCLUDED.depth),
     claim_rows = GREATEST(rollup.claim_rows, EXCLUDED.claim_rows)
 """
 
-# supervisor → the number of deleted rows of this span that started, and were last changed, more than `age` seconds ago.
-# Index: prune of the table.
+# Sent by the supervisor. Returns the number of deleted rows of this span that started, and were last changed, more than
+# `age` seconds ago. Index: prune of the table.
 _PRUNE = """
 WITH old AS MATERIALIZED (
     SELECT ctid AS place

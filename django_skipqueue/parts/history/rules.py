@@ -39,8 +39,9 @@ from .causes import NEW_CAUSE_AGE
 from .claim_costs import claim_costs
 from .rollups import OTHER_NAME, WORKER_DIED
 
-# failing-task, worker-deaths → the tasks in each queue with failed attempts or recovered jobs in the last ten minutes:
-# the numbers of attempts, of failed attempts and of recovered jobs, and the time. Index: prune of the roll-ups.
+# Sent by failing-task, worker-deaths. Returns the tasks in each queue with failed attempts or recovered jobs in the
+# last ten minutes: the numbers of attempts, of failed attempts and of recovered jobs, and the time. Index: prune of the
+# roll-ups.
 RECENT_TASKS = """
 SELECT
     task, queue_name, sum(completed + retried + failed + discarded)::bigint, sum(retried + failed)::bigint,
@@ -58,9 +59,10 @@ HAVING sum(retried + failed + recovered) > 0
 LIMIT 5000
 """
 
-# failing-task, worker-deaths → the causes of the failed attempts of these tasks in the last ten minutes, the commonest
-# cause first: the number of failed attempts in ten minutes and since the beginning, the time and the deployment of the
-# first failed attempt, and the last job. Index: prune of the failures, and for each cause prune or the primary key.
+# Sent by failing-task, worker-deaths. Returns the causes of the failed attempts of these tasks in the last ten minutes,
+# the commonest cause first: the number of failed attempts in ten minutes and since the beginning, the time and the
+# deployment of the first failed attempt, and the last job. Index: prune of the failures, and for each cause prune or
+# the primary key.
 RECENT_CAUSES = """
 SELECT
     recent.task, recent.exception, recent.place, recent.number, cause.number, cause.first_at, cause.last_job_id,
@@ -93,8 +95,9 @@ ORDER BY recent.number DESC
 LIMIT 1000
 """
 
-# failing-task → for each task, in the given queues: the median of the share of failed attempts in this hour of the last
-# seven days, without the days that had no attempts. Index: the primary key or prune of the roll-ups, once for each day.
+# Sent by failing-task. For each task in the given queues, returns the median of the share of failed attempts in this
+# hour of the last seven days, without the days that had no attempts. Index: the primary key or prune of the roll-ups,
+# once for each day.
 USUAL_SHARES = """
 SELECT task, percentile_cont(0.5) WITHIN GROUP (ORDER BY failed::float8 / attempts)
 FROM (
@@ -121,8 +124,8 @@ GROUP BY task
 LIMIT 1000
 """
 
-# failing-task → for each task the attempts and the failed attempts in the minutes that began after `since`, the first
-# failure of a new cause. Index: the primary key of the roll-ups.
+# Sent by failing-task. For each task, returns the attempts and the failed attempts in the minutes that began after
+# `since`, the first failure of a new cause. Index: the primary key of the roll-ups.
 SINCE_NEW = """
 SELECT asked.task, sum(minute.attempts)::bigint, sum(minute.failed)::bigint
 FROM
@@ -141,8 +144,8 @@ GROUP BY asked.task
 LIMIT 1000
 """
 
-# failing-task → for each task, in the given queues: the first minute of the last day since which at least `share` of
-# the attempts have failed in every minute. Index: the primary key of the roll-ups.
+# Sent by failing-task. For each task in the given queues, returns the first minute of the last day since which at least
+# `share` of the attempts have failed in every minute. Index: the primary key of the roll-ups.
 FAILING_SINCE = """
 WITH minute AS MATERIALIZED (
     SELECT
@@ -172,10 +175,10 @@ GROUP BY task
 LIMIT 1000
 """
 
-# worker-deaths, skipqueue failures → the current series of deaths, in which each death came within ten minutes of the
-# death before: the minute and the time of the first death, the number of workers that have died since, and the number
-# of running jobs that were lost. No row if no worker has died for ten minutes. Index: the primary key of the roll-ups,
-# and prune of the failures.
+# Sent by worker-deaths, skipqueue failures. Returns the current series of deaths, in which each death came within ten
+# minutes of the death before: the minute and the time of the first death, the number of workers that have died since,
+# and the number of running jobs that were lost. No row if no worker has died for ten minutes. Index: the primary key of
+# the roll-ups, and prune of the failures.
 DEATHS_SINCE = """
 WITH minute AS MATERIALIZED (
     SELECT starts_at, deaths, recovered, starts_at - lag(starts_at) OVER (ORDER BY starts_at) AS calm
@@ -215,9 +218,9 @@ HAVING max(minute.starts_at) > statement_timestamp() - interval '10 minutes'
 LIMIT 1
 """
 
-# worker-deaths, skipqueue failures → for each task, in the given queues, since a minute: how many workers died while
-# they ran its jobs, how many of its jobs were lost, and how many of its attempts completed. Index: the primary key of
-# the roll-ups.
+# Sent by worker-deaths, skipqueue failures. For each task in the given queues, returns since a minute how many workers
+# died while they ran its jobs, how many of its jobs were lost, and how many of its attempts completed. Index: the
+# primary key of the roll-ups.
 DEATHS_OF_TASKS = """
 SELECT asked.task, sum(minute.deaths)::bigint, sum(minute.recovered)::bigint, sum(minute.completed)::bigint
 FROM
@@ -236,10 +239,10 @@ GROUP BY asked.task
 LIMIT 1000
 """
 
-# growing-queue, retry-storm → each queue with samples of its depth or with attempts in the last ten minutes: its depth
-# and the seconds that its oldest job had waited, first eight minutes ago, then now; the attempts, their mean run time
-# in seconds, and the time. Without a sample of a supervisor from eight minutes ago there is no row. Index: prune of the
-# roll-ups.
+# Sent by growing-queue, retry-storm. Returns each queue with samples of its depth or with attempts in the last ten
+# minutes: its depth and the seconds that its oldest job had waited, first eight minutes ago, then now; the attempts,
+# their mean run time in seconds, and the time. Without a sample of a supervisor from eight minutes ago there is no row.
+# Index: prune of the roll-ups.
 RECENT_QUEUES = """
 WITH recent AS MATERIALIZED (
     SELECT
@@ -266,9 +269,9 @@ GROUP BY queue_name
 LIMIT 1000
 """
 
-# growing-queue, long-wait → for each queue the medians of the last seven days, without the days that had no jobs: the
-# greatest depth, and the longest wait in seconds, in this hour, the hour before it or the hour after it. Index: the
-# primary key or prune of the roll-ups, once for each hour.
+# Sent by growing-queue, long-wait. For each queue, returns the medians of the last seven days, without the days that
+# had no jobs: the greatest depth, and the longest wait in seconds, in this hour, the hour before it or the hour after
+# it. Index: the primary key or prune of the roll-ups, once for each hour.
 USUAL_QUEUES = """
 SELECT
     queue_name, percentile_disc(0.5) WITHIN GROUP (ORDER BY depth), percentile_disc(0.5) WITHIN GROUP (ORDER BY oldest)
@@ -298,8 +301,8 @@ GROUP BY queue_name
 LIMIT 1000
 """
 
-# no-free-slot, long-wait, held-permit → the histograms of the run times of these tasks, since the beginning. It reads
-# the roll-ups since the beginning. Index: the primary key of the roll-ups.
+# Sent by no-free-slot, long-wait, held-permit. Returns the histograms of the run times of these tasks, since the
+# beginning. It reads the roll-ups since the beginning. Index: the primary key of the roll-ups.
 USUAL_RUNS = """
 SELECT task, array_to_json(ran)::text
 FROM skipqueue_rollup
@@ -308,9 +311,9 @@ ORDER BY queue_name, task
 LIMIT 1000
 """
 
-# retry-storm → the number of retrying jobs among the first `limit` scheduled jobs that are due within `seconds`, by
-# queue and task, and the seconds in which these scheduled jobs are due: `seconds`, or less if there are more jobs.
-# Index: admit.
+# Sent by retry-storm. Returns the number of retrying jobs among the first `limit` scheduled jobs that are due within
+# `seconds`, by queue and task, and the seconds in which these scheduled jobs are due: `seconds`, or less if there are
+# more jobs. Index: admit.
 DUE_RETRIES = """
 WITH due AS MATERIALIZED (
     SELECT queue_name, task, attempts, run_after

@@ -16,8 +16,8 @@ from .dashboard import Timeline, deployment_marks
 from .failures import WEEK_HOURS, shown_causes
 from .models import Span
 
-# task page → the time by the database's clock, in seconds since the epoch, and the queues that have had jobs of the
-# task. Reads the rows since the beginning. Index: the primary key of the roll-ups.
+# Sent by the task page. Returns the time by the database's clock, in seconds since the epoch, and the queues that have
+# had jobs of the task. Reads the rows since the beginning. Index: the primary key of the roll-ups.
 QUEUES_OF_TASK = """
 SELECT
     date_part('epoch', statement_timestamp()),
@@ -26,9 +26,9 @@ SELECT
     )
 """
 
-# task page → the newest deployments: the name, the start, and for the time until the next deployment the number of
-# attempts, the number of failed attempts, and the sums of the seconds that attempts waited and ran. Reads the rows of
-# minutes, which supervisors keep for three days. Index: the primary key of the roll-ups.
+# Sent by the task page. Returns the newest deployments: the name, the start, and for the time until the next deployment
+# the number of attempts, the number of failed attempts, and the sums of the seconds that attempts waited and ran. Reads
+# the rows of minutes, which supervisors keep for three days. Index: the primary key of the roll-ups.
 BY_DEPLOYMENT = """
 SELECT
     deployment.name, date_part('epoch', deployment.first_at), counted.attempts, counted.failed, counted.waited,

@@ -135,8 +135,8 @@ chosen AS MATERIALIZED (
     ),
 )
 
-# enqueue, worker, supervisor, after LOCK_KEYS → for each queue, the number of admitted jobs, and the rate keys of the
-# jobs that now have a permit and wait for their rate limit. Index: as in `_CHOSEN`.
+# Sent by enqueue, the worker, the supervisor, after LOCK_KEYS. For each queue, returns the number of admitted jobs, and
+# the rate keys of the jobs that now have a permit and wait for their rate limit. Index: as in `_CHOSEN`.
 ADMIT_BY_KEY = joined(
     """
 {chosen},
@@ -156,9 +156,10 @@ GROUP BY queue_name
     given=indented(PERMIT_GIVEN, 4),
 )
 
-# worker that is about to claim, after LOCK_KEYS → for each queue, the number of chosen jobs without a rate limit, and
-# the rate keys of the chosen jobs that now wait for their rate limit. The statement locks all chosen jobs, but updates
-# only those with a rate limit. CLAIM_OR_ADMIT updates the rest in the same transaction. Index: as in `_CHOSEN`.
+# Sent by the worker that is about to claim, after LOCK_KEYS. For each queue, returns the number of chosen jobs without
+# a rate limit, and the rate keys of the chosen jobs that now wait for their rate limit. The statement locks all chosen
+# jobs, but updates only those with a rate limit. CLAIM_OR_ADMIT updates the rest in the same transaction. Index: as in
+# `_CHOSEN`.
 CHOOSE_BY_KEY = joined(
     """
 {chosen},
@@ -185,9 +186,10 @@ GROUP BY queue_name
     due=indented(DUE_WITH_PERMIT, 8),
 )
 
-# supervisor, and worker before a drain ends → at most `limit` keys with blocked jobs, in alphabetical order after
-# `after`; for each, whether one of its permits is free. Leaves out keys whose waiting jobs are all in paused queues.
-# Locks nothing. Index: limit_waiting and limit_held, once per key; for a queue's key, the primary key of queues.
+# Sent by the supervisor, and the worker before a drain ends. Returns at most `limit` keys with blocked jobs, in
+# alphabetical order after `after`; for each, whether one of its permits is free. Leaves out keys whose waiting jobs are
+# all in paused queues. Locks nothing. Index: limit_waiting and limit_held, once per key; for a queue's key, the primary
+# key of queues.
 BLOCKED_KEYS = joined(
     """
 WITH RECURSIVE {found},
@@ -233,13 +235,13 @@ ORDER BY found.key
 )
 
 
-# enqueue after the commit, supervisor; before LOCK_KEYS if there is no transaction yet → nothing. The commit of the
+# Sent by enqueue after the commit, the supervisor; before LOCK_KEYS if there is no transaction yet. The commit of the
 # admission then does not wait for the disk: if the server crashes and loses it, the job is blocked as before. Reads no
 # table.
 ADMIT_WITHOUT_WAITING = "SELECT set_config('synchronous_commit', 'off', true)"
 
-# enqueue of one job, after the commit → nothing. Takes the same lock as LOCK_KEYS, for the job's one key, unless
-# another transaction holds it. ADMIT_LONE follows. Reads no table.
+# Sent by enqueue of one job, after the commit. Takes the same lock as LOCK_KEYS, for the job's one key, unless another
+# transaction holds it. ADMIT_LONE follows. Reads no table.
 _LOCK_KEY = """
 SELECT set_config(
     'skipqueue.locked_key',
@@ -255,10 +257,11 @@ SELECT set_config(
 
 LOCK_KEY = joined(_LOCK_KEY, key="%(key)s")
 
-# enqueue of one job, after LOCK_KEY → if the job is admitted, its queue, and its rate key if it now waits for a rate
-# limit. The job is admitted if a permit is free and no other job of its key waits; ADMIT_BY_KEY admits all other jobs,
-# but takes PostgreSQL twice as long to plan. `IS TRUE` stops PostgreSQL from searching for the row among all jobs of
-# its key. Index: the primary key, limit_held and limit_waiting; for a queue's key, the primary key of queues.
+# Sent by enqueue of one job, after LOCK_KEY. Returns if the job is admitted, its queue, and its rate key if it now
+# waits for a rate limit. The job is admitted if a permit is free and no other job of its key waits; ADMIT_BY_KEY admits
+# all other jobs, but takes PostgreSQL twice as long to plan. `IS TRUE` stops PostgreSQL from searching for the row
+# among all jobs of its key. Index: the primary key, limit_held and limit_waiting; for a queue's key, the primary key of
+# queues.
 _ADMIT_LONE = """
 WITH chosen AS MATERIALIZED (
     SELECT ctid AS place
@@ -313,9 +316,9 @@ def admitting_lone(*, id: str, key: str, more: str = "") -> str:
 
 ADMIT_LONE = admitting_lone(id="%(id)s", key="%(key)s")
 
-# enqueue of a job that has a limit, but no unique key and no rate limit; outside of a transaction → the results of
-# ENQUEUE_AND_NOTIFY. One message inserts the job and commits, then admits the job in a second transaction and sends the
-# NOTIFY. The last result has a row if the job was admitted.
+# Sent by enqueue of a job that has a limit, but no unique key and no rate limit; outside of a transaction. Returns the
+# results of ENQUEUE_AND_NOTIFY. One message inserts the job and commits, then admits the job in a second transaction
+# and sends the NOTIFY. The last result has a row if the job was admitted.
 ENQUEUE_AND_ADMIT = joined(
     """
 BEGIN;

@@ -137,8 +137,8 @@ def free_permits(store: Store) -> Iterator[Finding]:
         )
 
 
-# held-permit → the jobs with a permit that workers have held for longer than `seconds`, and the time, the first claimed
-# first. Index: recover.
+# Sent by held-permit. Returns the jobs with a permit that workers have held for longer than `seconds`, and the time,
+# the first claimed first. Index: recover.
 LONG_HOLDERS = """
 SELECT limit_key, id, lease, task, locked_at, statement_timestamp()
 FROM skipqueue_job

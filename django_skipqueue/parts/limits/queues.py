@@ -42,11 +42,11 @@ def of_queue(queue_name: str, calls: Sequence[EncodedCall]) -> dict[str, Any]:
     return {name: value for name, value in limit_columns_of(queue_name).items() if value is not None}
 
 
-# supervisor, after the limit of a queue was changed → the number of jobs that wait for a permit again. A limit that was
-# lowered, or is new, counts at once for the jobs that were admitted before and have not been claimed. Jobs that wait
-# for a token of their rate are put back first, because they would start last. The statement reads as many jobs with a
-# permit as the limit allows, and at most `limit` more. Index: limit_held; the table of queues is read whole: it has a
-# row for each queue that was paused or limited.
+# Sent by the supervisor, after the limit of a queue was changed. Returns the number of jobs that wait for a permit
+# again. A limit that was lowered, or is new, counts at once for the jobs that were admitted before and have not been
+# claimed. Jobs that wait for a token of their rate are put back first, because they would start last. The statement
+# reads as many jobs with a permit as the limit allows, and at most `limit` more. Index: limit_held; the table of queues
+# is read whole: it has a row for each queue that was paused or limited.
 BLOCK_SURPLUS = joined(
     """
 WITH surplus AS MATERIALIZED (
@@ -102,7 +102,7 @@ class QueueLimited(Event):
         logs.write_about_queue("queue_limited", self.queue_name, concurrency=number, by=self.by)
 
 
-# Queue.limit → nothing. Sets the limit in the queue's row: NULL means the limit of the settings, 0 means unlimited.
+# Sent by Queue.limit. Sets the limit in the queue's row: NULL means the limit of the settings, 0 means unlimited.
 # Index: the primary key.
 LIMIT_QUEUE = """
 INSERT INTO skipqueue_queue AS queue (name, concurrency)

@@ -30,22 +30,22 @@ _LIMIT_PIECES = {
     "worst_first": "rank DESC, id DESC",
 }
 
-# supervisor → at most `limit` keys with waiting jobs, in alphabetical order after `after`, and three columns for each.
-# They compare the key's holders (the unclaimed jobs that hold a permit) with the key's next waiting job whose queue has
-# workers. `is_inverted`: whether the next job has a higher priority than a holder, or comes before a holder in their
-# sequence. `unserved`: the worst hundred holders in queues without workers. `held_up`: the worst hundred other holders.
-# Neither list contains jobs of a sequence. All three columns are NULL if there is no next job. Locks nothing.
-# Index: limit_waiting and limit_held, once for each key.
+# Sent by the supervisor. Returns at most `limit` keys with waiting jobs, in alphabetical order after `after`, and three
+# columns for each. They compare the key's holders (the unclaimed jobs that hold a permit) with the key's next waiting
+# job whose queue has workers. `is_inverted`: whether the next job has a higher priority than a holder, or comes before
+# a holder in their sequence. `unserved`: the worst hundred holders in queues without workers. `held_up`: the worst
+# hundred other holders. Neither list contains jobs of a sequence. All three columns are NULL if there is no next job.
+# Locks nothing. Index: limit_waiting and limit_held, once for each key.
 CONTESTED_PERMITS = contesting(_LIMIT_PIECES)
 
-# supervisor, after LOCK_KEYS → for each queue, the number of admitted jobs, and the rate keys of the jobs that now have
-# a permit and wait for their rate limit; in each row also the ids of all jobs that lost their permit. The statement
-# compares the worst job that holds a permit with the best waiting job, the second worst with the second best, and so
-# on. The waiting job gets the permit if its priority is higher, or if it comes first in their sequence. The jobs `ids`
-# lose their permits to waiting jobs of other queues, whatever their priority. At most 100 jobs of a key lose their
-# permit. Another transaction may have updated a row, so that its `ctid` finds nothing here. So a job counts as put back
-# only once this statement has written its row.
-# Index: limit_held and limit_waiting, once per key, and the primary key.
+# Sent by the supervisor, after LOCK_KEYS. For each queue, returns the number of admitted jobs, and the rate keys of the
+# jobs that now have a permit and wait for their rate limit; in each row also the ids of all jobs that lost their
+# permit. The statement compares the worst job that holds a permit with the best waiting job, the second worst with the
+# second best, and so on. The waiting job gets the permit if its priority is higher, or if it comes first in their
+# sequence. The jobs `ids` lose their permits to waiting jobs of other queues, whatever their priority. At most 100 jobs
+# of a key lose their permit. Another transaction may have updated a row, so that its `ctid` finds nothing here. So a
+# job counts as put back only once this statement has written its row. Index: limit_held and limit_waiting, once per
+# key, and the primary key.
 PASS_PERMITS_ON = swapping(_LIMIT_PIECES)
 
 PERMITS = Held("limit", CONTESTED_PERMITS, LOCK_KEYS, PASS_PERMITS_ON)

@@ -29,9 +29,9 @@ from .models import HOLDS_PERMIT, LIMIT_RANK
 from .queues import limit_columns_of
 from .sql import LIMITED, WAITS_FOR_PERMIT
 
-# pages, commands, metrics, doctor, alerts → the halted sequences for which other jobs wait, the longest halted first:
-# the key, the failed job, and the seconds since it failed. Reads the first `limit` failed jobs that halt a sequence, in
-# the order in which they failed. Index: halted, and limit_waiting once per failed job.
+# Sent by pages, commands, metrics, the doctor, alerts. Returns the halted sequences for which other jobs wait, the
+# longest halted first: the key, the failed job, and the seconds since it failed. Reads the first `limit` failed jobs
+# that halt a sequence, in the order in which they failed. Index: halted, and limit_waiting once per failed job.
 HALTED_KEYS = """
 SELECT failed.limit_key, failed.id, date_part('epoch', statement_timestamp() - failed.finished_at)
 FROM (
@@ -49,8 +49,8 @@ WHERE EXISTS (
 ORDER BY failed.finished_at, failed.id
 """
 
-# pages, commands, metrics → at most `limit` keys with waiting jobs, in alphabetical order after `after`. Index:
-# limit_waiting, once per key.
+# Sent by pages, commands, metrics. Returns at most `limit` keys with waiting jobs, in alphabetical order after `after`.
+# Index: limit_waiting, once per key.
 WAITING_KEYS = joined(
     """
 WITH RECURSIVE {found}
@@ -59,8 +59,8 @@ SELECT key FROM found
     found=walking(key="limit_key", waits=WAITS_FOR_PERMIT),
 )
 
-# dashboard → the keys of the first `limit` blocked jobs, at most `most`, in the order of each key's first job. Index:
-# blocked.
+# Sent by the dashboard. Returns the keys of the first `limit` blocked jobs, at most `most`, in the order of each key's
+# first job. Index: blocked.
 FIRST_BLOCKED_KEYS = """
 SELECT limit_key
 FROM (
@@ -76,7 +76,7 @@ ORDER BY min(id)
 LIMIT %(most)s
 """
 
-# pages, commands → one row for each of these keys that has waiting jobs:
+# Sent by pages, commands. Returns one row for each of these keys that has waiting jobs:
 # - the key;
 # - the next job: its id, task and arguments;
 # - the limit: its kind and its capacity; NULL means unlimited;

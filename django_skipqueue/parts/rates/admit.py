@@ -35,9 +35,9 @@ from ..keyed.sql import PAUSED, indented, locking, walking
 # The condition of a job that waits for a token of its key.
 WAITS_FOR_RATE = "gate = 'rate'"
 
-# supervisor; enqueue, after the commit → the keys that another transaction has locked. It also keeps the keys that are
-# locked now for ADMIT_BY_RATE. The locks are 1,024 advisory locks, like those of LOCK_KEYS, but of another class. Reads
-# no table.
+# Sent by the supervisor; enqueue, after the commit. Returns the keys that another transaction has locked. It also keeps
+# the keys that are locked now for ADMIT_BY_RATE. The locks are 1,024 advisory locks, like those of LOCK_KEYS, but of
+# another class. Reads no table.
 LOCK_RATES = locking(
     locks="1397442897", setting="skipqueue.locked_rates", wanted="SELECT unnest((SELECT %(keys)s::text[])) AS key"
 )
@@ -71,18 +71,18 @@ CROSS JOIN LATERAL (
     ) AS one
 ) AS queued"""
 
-# supervisor; enqueue, after the commit; after LOCK_RATES → for each queue, the number of admitted jobs. For each locked
-# key, it admits as many jobs as there are tokens: the highest priority first, then the earliest `run_after`, as workers
-# claim. `taken` is the number of tokens missing from the bucket. It is at most the burst, even if the clock was set
-# back. It is at least the number of queued jobs, so that a queue that no worker has served for a while holds no more
-# than one burst. If jobs wait for tokens, `taken` may be lower by the tokens of a tenth of a second: these came while a
-# supervisor was late, and would not fit into a small burst. `free` is the number of tokens that can be taken now, so
-# that at most one burst is queued afterwards. The key is due again when the next token arrives, but at the earliest
-# after a twentieth of a second, or after half a second if a full burst is queued. While one burst of tokens arrives,
-# the key is due several times. The jobs of paused queues are skipped. A job that another transaction has just written
-# may be locked, but is then not admitted and takes no token. Index: rate_waiting, rate_queued and the primary key of
-# the buckets, once per key; for a queue's key, the primary key of queues. The table of queues is read whole: it has one
-# row for each queue that was ever paused or limited.
+# Sent by the supervisor; enqueue, after the commit; after LOCK_RATES. For each queue, returns the number of admitted
+# jobs. For each locked key, it admits as many jobs as there are tokens: the highest priority first, then the earliest
+# `run_after`, as workers claim. `taken` is the number of tokens missing from the bucket. It is at most the burst, even
+# if the clock was set back. It is at least the number of queued jobs, so that a queue that no worker has served for a
+# while holds no more than one burst. If jobs wait for tokens, `taken` may be lower by the tokens of a tenth of a
+# second: these came while a supervisor was late, and would not fit into a small burst. `free` is the number of tokens
+# that can be taken now, so that at most one burst is queued afterwards. The key is due again when the next token
+# arrives, but at the earliest after a twentieth of a second, or after half a second if a full burst is queued. While
+# one burst of tokens arrives, the key is due several times. The jobs of paused queues are skipped. A job that another
+# transaction has just written may be locked, but is then not admitted and takes no token. Index: rate_waiting,
+# rate_queued and the primary key of the buckets, once per key; for a queue's key, the primary key of queues. The table
+# of queues is read whole: it has one row for each queue that was ever paused or limited.
 ADMIT_BY_RATE = joined(
     """
 WITH {paused},
@@ -206,7 +206,8 @@ SELECT queue_name, count(*) FROM admitted GROUP BY queue_name
     rated=indented(RATED, 8),
 )
 
-# supervisor → the seconds until the next key is due, below 0 if it is overdue; no row if no job waits. Index: rate_due.
+# Sent by the supervisor. Returns the seconds until the next key is due, below 0 if it is overdue; no row if no job
+# waits. Index: rate_due.
 NEXT_RATE = """
 SELECT extract(epoch FROM due_at - statement_timestamp())::float8
 FROM skipqueue_rate
@@ -215,7 +216,7 @@ ORDER BY due_at, full_at
 LIMIT 1
 """
 
-# supervisor → at most `limit` keys whose `due_at` has come, the earliest first. Index: rate_due.
+# Sent by the supervisor. Returns at most `limit` keys whose `due_at` has come, the earliest first. Index: rate_due.
 DUE_RATES = """
 SELECT key
 FROM skipqueue_rate
@@ -224,8 +225,8 @@ ORDER BY due_at, full_at
 LIMIT %(limit)s
 """
 
-# supervisor → at most `limit` keys with blocked jobs, in alphabetical order after `after`, and whether each key needs a
-# check: its `due_at` is unknown, or too late because the clock was set back. Locks nothing.
+# Sent by the supervisor. Returns at most `limit` keys with blocked jobs, in alphabetical order after `after`, and
+# whether each key needs a check: its `due_at` is unknown, or too late because the clock was set back. Locks nothing.
 # Index: rate_waiting and the primary key of the buckets, once for each key; for the key of a queue the primary key of
 # queues.
 BLOCKED_RATES = joined(
@@ -267,8 +268,8 @@ FROM found
     waits=indented(WAITS_FOR_RATE, 28),
 )
 
-# supervisor → the number of deleted buckets. Deletes buckets that have been full for a minute and for which no job
-# waits. A key without a row has a full bucket, so the row is not needed. Index: rate_due.
+# Sent by the supervisor. Returns the number of deleted buckets. Deletes buckets that have been full for a minute and
+# for which no job waits. A key without a row has a full bucket, so the row is not needed. Index: rate_due.
 PRUNE_RATES = """
 WITH full_again AS MATERIALIZED (
     SELECT ctid AS place

@@ -42,12 +42,13 @@ def of_queue(queue_name: str, calls: Sequence[EncodedCall]) -> dict[str, Any]:
     return {} if any("rate_key" in call.columns for call in calls) else rate_columns_of(queue_name)
 
 
-# supervisor, after a queue's rate was changed → for each key, the number of jobs that are blocked again. A new or
-# lowered rate applies at once to admitted jobs that no worker has claimed: at most one burst of them stays queued. A
-# job that is blocked again keeps the permit of its concurrency limit. The statement reads one burst of queued jobs per
-# queue, and at most `limit` more. Index: rate_queued; the primary key for the rows of the surplus. The table of queues
-# is read whole: it has one row for each queue that was ever paused or limited. `status || ''` hides the status from the
-# planner: if it expects few queued rows, it may otherwise walk the whole claim index, on PostgreSQL 15 once per job.
+# Sent by the supervisor, after a queue's rate was changed. Returns for each key, the number of jobs that are blocked
+# again. A new or lowered rate applies at once to admitted jobs that no worker has claimed: at most one burst of them
+# stays queued. A job that is blocked again keeps the permit of its concurrency limit. The statement reads one burst of
+# queued jobs per queue, and at most `limit` more. Index: rate_queued; the primary key for the rows of the surplus. The
+# table of queues is read whole: it has one row for each queue that was ever paused or limited. `status || ''` hides the
+# status from the planner: if it expects few queued rows, it may otherwise walk the whole claim index, on PostgreSQL 15
+# once per job.
 BLOCK_UNRATED = """
 WITH surplus AS MATERIALIZED (
     SELECT job.id
@@ -106,7 +107,7 @@ class QueueRated(Event):
         logs.write_about_queue("queue_rated", self.queue_name, rate=rate, by=self.by)
 
 
-# Queue.rate → nothing. Sets the rate in the queue's row: NULL means the rate of the settings, 0 means unlimited. Index:
+# Sent by Queue.rate. Sets the rate in the queue's row: NULL means the rate of the settings, 0 means unlimited. Index:
 # the primary key.
 RATE_QUEUE = """
 INSERT INTO skipqueue_queue AS queue (name, rate_interval, rate_burst)

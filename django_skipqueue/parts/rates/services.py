@@ -26,11 +26,12 @@ _RATE_PIECES = {
     "worst_first": "rank DESC, run_after DESC, id DESC",
 }
 
-# supervisor → the columns of CONTESTED_PERMITS, for rate keys. Index: rate_waiting and rate_queued, once per key.
+# Sent by the supervisor. Returns the columns of CONTESTED_PERMITS, for rate keys. Index: rate_waiting and rate_queued,
+# once per key.
 CONTESTED_TOKENS = contesting(_RATE_PIECES)
 
-# supervisor, after LOCK_RATES → the columns of PASS_PERMITS_ON, for rate keys. The number of taken tokens stays.
-# Index: rate_queued and rate_waiting, once for each key, and the primary key.
+# Sent by the supervisor, after LOCK_RATES. Returns the columns of PASS_PERMITS_ON, for rate keys. The number of taken
+# tokens stays. Index: rate_queued and rate_waiting, once for each key, and the primary key.
 PASS_TOKENS_ON = swapping(_RATE_PIECES)
 
 TOKENS = Held("rate", CONTESTED_TOKENS, LOCK_RATES, PASS_TOKENS_ON)

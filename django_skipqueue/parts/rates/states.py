@@ -27,7 +27,7 @@ from ..keyed.states import KeyNow, KeyState, read_keys
 from .admit import RATED, WAITS_FOR_RATE, blocked_rates
 from .queues import rate_columns_of
 
-# pages, commands → one row for each of these keys that has waiting jobs:
+# Sent by pages, commands. Returns one row for each of these keys that has waiting jobs:
 # - the key;
 # - the next job: its id, task and arguments;
 # - the rate: the seconds for each job and the burst; NULL means unlimited;

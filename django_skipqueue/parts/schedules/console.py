@@ -380,8 +380,8 @@ def _first_by_name(store: Store) -> list[tuple[str, ScheduleState]]:
     return [(state.row.name, state) for state in schedule_states(store.alias, retired_at=None)[:MOST_SERIES]]
 
 
-# late-schedule → the schedules that are late, the longest overdue first: name, task, seconds since the planned time,
-# error, id, and the planned time. The table has a row for each schedule.
+# Sent by late-schedule. Returns the schedules that are late, the longest overdue first: name, task, seconds since the
+# planned time, error, id, and the planned time. The table has a row for each schedule.
 LATE_SCHEDULES = """
 SELECT name, task, extract(epoch FROM statement_timestamp() - next_run_at)::float8, error, id, next_run_at
 FROM skipqueue_schedule

@@ -254,16 +254,16 @@ RETIRED_KEPT_SECONDS = 7 * 86_400.0
 """A retired row, with its pause and last run, is kept for this many seconds, because supervisors may only be down."""
 
 
-# synchronise → the database's clock, in seconds since the epoch. Reads no table.
+# Sent by synchronise. Returns the database's clock, in seconds since the epoch. Reads no table.
 CLOCK_IN_SECONDS = "SELECT extract(epoch FROM statement_timestamp())::float8"
 
-# synchronise → the names of the schedules whose rows now have the definitions of this process. When a supervisor starts
-# (`has_started` is false), its definition replaces the row's definition, with one exception: if the row has had the
-# supervisor's definition just before, a newer deployment has replaced it, and this supervisor belongs to the older
-# deployment. Later on, a supervisor only replaces a definition that no supervisor has confirmed for `stale` seconds,
-# for example after a rollback. The row keeps its pause, its last run and, if its times have not changed, its next time.
-# Rows that were added in the admin do not change.
-# Index: the unique index of names. The rows come in the order of names, so that two supervisors never deadlock.
+# Sent by synchronise. Returns the names of the schedules whose rows now have the definitions of this process. When a
+# supervisor starts (`has_started` is false), its definition replaces the row's definition, with one exception: if the
+# row has had the supervisor's definition just before, a newer deployment has replaced it, and this supervisor belongs
+# to the older deployment. Later on, a supervisor only replaces a definition that no supervisor has confirmed for
+# `stale` seconds, for example after a rollback. The row keeps its pause, its last run and, if its times have not
+# changed, its next time. Rows that were added in the admin do not change. Index: the unique index of names. The rows
+# come in the order of names, so that two supervisors never deadlock.
 CONFIRM = """
 INSERT INTO skipqueue_schedule AS schedule (
     name, task, args, kwargs, cron, "interval", timezone, catch_up, overlap, jitter, source, digest, next_run_at,
@@ -318,8 +318,8 @@ WHERE
 RETURNING name
 """
 
-# synchronise → nothing. Retires the schedules that no supervisor has confirmed for `stale` seconds. The table has one
-# row per schedule.
+# Sent by synchronise. Retires the schedules that no supervisor has confirmed for `stale` seconds. The table has one row
+# per schedule.
 RETIRE = """
 UPDATE skipqueue_schedule
 SET retired_at = statement_timestamp()
@@ -329,14 +329,15 @@ WHERE
     AND confirmed_at <= statement_timestamp() - make_interval(secs => %(stale)s)
 """
 
-# synchronise → nothing. Deletes schedules that were retired more than `kept` seconds ago. The table has one row per
+# Sent by synchronise. Deletes schedules that were retired more than `kept` seconds ago. The table has one row per
 # schedule.
 REMOVE = """
 DELETE FROM skipqueue_schedule
 WHERE source <> 'admin' AND retired_at <= statement_timestamp() - make_interval(secs => %(kept)s)
 """
 
-# synchronise → which of these names belong to schedules that were added in the admin. Index: the unique index of names.
+# Sent by synchronise. Returns which of these names belong to schedules that were added in the admin. Index: the unique
+# index of names.
 NAMES_OF_ADMIN = "SELECT name FROM skipqueue_schedule WHERE name = ANY (%(names)s::text[]) AND source = 'admin'"
 
 
@@ -361,8 +362,8 @@ def synchronise(store: Store, entries: Sequence[ScheduleEntry], *, has_started: 
     return [name for (name,) in store.rows(NAMES_OF_ADMIN, {"names": not_stored})] if not_stored else []
 
 
-# bring_back → for each schedule that waits for its next time: the database's clock in seconds since the epoch, the id,
-# the columns of the timetable, and the next time. The table has one row per schedule.
+# Sent by bring_back. For each schedule that waits for its next time, returns the database's clock in seconds since the
+# epoch, the id, the columns of the timetable, and the next time. The table has one row per schedule.
 WAITING_SCHEDULES = """
 SELECT
     extract(epoch FROM statement_timestamp())::float8, id, cron, "interval", timezone,
@@ -371,10 +372,9 @@ FROM skipqueue_schedule
 WHERE paused_at IS NULL AND next_run_at > statement_timestamp() + make_interval(secs => %(margin)s)
 """
 
-# bring_back → the names of the schedules whose next time it has corrected. It reads the clock after it has locked the
-# rows, because a supervisor may just have fired a schedule, and a time that has passed in the meantime must not be the
-# next time.
-# Index: the primary key, in its order, so that two supervisors never deadlock.
+# Sent by bring_back. Returns the names of the schedules whose next time it has corrected. It reads the clock after it
+# has locked the rows, because a supervisor may just have fired a schedule, and a time that has passed in the meantime
+# must not be the next time. Index: the primary key, in its order, so that two supervisors never deadlock.
 BRING_BACK = """
 WITH ahead AS MATERIALIZED (
     SELECT schedule.id, to_timestamp(entry.next) AS next

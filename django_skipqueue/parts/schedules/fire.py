@@ -92,10 +92,10 @@ class Skip(SkipQueueError):
         self.schedule_id = schedule_id
 
 
-# fire → the schedule that is due first, and the time; no row if no schedule is due, or if other supervisors are firing
-# all due schedules. The row stays locked until the transaction has inserted the job and stored the next time. If a
-# schedule comes from code, only supervisors with the same definition fire it. Times are seconds since the epoch. Index:
-# skipqueue_schedule_fire.
+# Sent by fire. Returns the schedule that is due first, and the time; no row if no schedule is due, or if other
+# supervisors are firing all due schedules. The row stays locked until the transaction has inserted the job and stored
+# the next time. If a schedule comes from code, only supervisors with the same definition fire it. Times are seconds
+# since the epoch. Index: skipqueue_schedule_fire.
 DUE_SCHEDULE = """
 SELECT
     id, name, task, args::text, kwargs::text, cron, extract(epoch FROM "interval")::float8, timezone, catch_up, overlap,
@@ -126,8 +126,8 @@ def fire(store: Store, *, digests: Collection[str], skipped: Collection[int]) ->
     return bool(rows)
 
 
-# next_due → the seconds until the next schedule is due, negative if one is due now; no row if there is no schedule.
-# Index: skipqueue_schedule_fire.
+# Sent by next_due. Returns the seconds until the next schedule is due, negative if one is due now; no row if there is
+# no schedule. Index: skipqueue_schedule_fire.
 NEXT_FIRE = """
 SELECT extract(epoch FROM fire_at - statement_timestamp())::float8
 FROM skipqueue_schedule
@@ -150,7 +150,7 @@ def next_due(store: Store, *, digests: Collection[str], skipped: Collection[int]
 ScheduleEvent = ScheduleFired | ScheduleSkipped | ScheduleFailed
 
 
-# fire, which has locked the row → nothing. Stores why the schedule could not fire, and when a supervisor tries again.
+# Sent by fire, which has locked the row. Stores why the schedule could not fire, and when a supervisor tries again.
 # Index: the primary key.
 NOTE_ERROR = """
 UPDATE skipqueue_schedule
@@ -195,7 +195,7 @@ def error_text(schedule: DueSchedule, problem: Exception) -> str:
     return shorten(arguments.text(text))
 
 
-# fire, which has locked the row → nothing. Limits how long an INSERT may wait for another transaction that holds its
+# Sent by fire, which has locked the row. Limits how long an INSERT may wait for another transaction that holds its
 # unique key.
 LIMIT_KEY_LOCK = "SELECT set_config('lock_timeout', %(timeout)s, true)"
 
@@ -215,7 +215,7 @@ FAILING_SINCE_RUN = """(
         WHERE job.id = ANY (last_job_id || earlier_job_ids)
     )"""
 
-# fire, which has locked the row → nothing. Writes the next time, and the enqueued jobs, the newest first. Index: the
+# Sent by fire, which has locked the row. Writes the next time, and the enqueued jobs, the newest first. Index: the
 # primary key.
 FIRED = joined(
     """
@@ -295,9 +295,9 @@ def spec_at(spec: JobSpec, schedule: DueSchedule | ScheduleEntry, planned: datet
     return spec._replace(run_after=timedelta(seconds=random.uniform(0, jitter)))  # noqa: S311 (spreads load)
 
 
-# fire, run_now → whether the last job of a schedule is unfinished. This must be a separate statement after the
-# statement that locks the row, because a statement uses a snapshot from before its own wait for a lock. Index: the
-# primary key of jobs.
+# Sent by fire, run_now. Returns whether the last job of a schedule is unfinished. This must be a separate statement
+# after the statement that locks the row, because a statement uses a snapshot from before its own wait for a lock.
+# Index: the primary key of jobs.
 IS_UNFINISHED = """
 SELECT EXISTS (SELECT FROM skipqueue_job WHERE id = %(id)s AND finished_at IS NULL)
 """

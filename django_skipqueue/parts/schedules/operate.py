@@ -20,7 +20,7 @@ from .events import SchedulePaused, ScheduleResumed
 from .fire import FAILING_SINCE_RUN, DueSchedule, error_text, is_unfinished, spec_at
 from .timetable import instant
 
-# pause → the name, and who paused it; no row if the schedule is already paused. Index: the primary key.
+# Sent by pause. Returns the name, and who paused it; no row if the schedule is already paused. Index: the primary key.
 PAUSE_SCHEDULE = """
 UPDATE skipqueue_schedule
 SET paused_at = statement_timestamp(), paused_by = %(by)s
@@ -37,7 +37,8 @@ def pause(store: Store, schedule_id: int, *, by: str = "") -> bool:
     return False
 
 
-# resume, which has locked the row → the name; no row if the schedule is not paused. Index: the primary key.
+# Sent by resume, which has locked the row. Returns the name; no row if the schedule is not paused. Index: the primary
+# key.
 RESUME_SCHEDULE = """
 UPDATE skipqueue_schedule
 SET paused_at = NULL,
@@ -60,7 +61,7 @@ def resume(store: Store, schedule_id: int, *, by: str = "") -> bool:
     return False
 
 
-# run_now, which has locked the row → nothing. Writes the job that it has enqueued. Index: the primary key.
+# Sent by run_now, which has locked the row. Writes the job that it has enqueued. Index: the primary key.
 NOTE_RUN = joined(
     """
 UPDATE skipqueue_schedule
@@ -110,7 +111,7 @@ def _enqueue_now(store: Store, schedule: DueSchedule) -> EnqueuedJob:
     return inserted
 
 
-# plan_again, which has locked the row → nothing. Writes the next time. Index: the primary key.
+# Sent by plan_again, which has locked the row. Writes the next time. Index: the primary key.
 PLAN_SCHEDULE = """
 UPDATE skipqueue_schedule
 SET next_run_at = to_timestamp(%(next)s::float8), fire_at = to_timestamp(%(next)s::float8), error = ''
@@ -127,8 +128,7 @@ def plan_again(store: Store, schedule_id: int) -> datetime | None:
         return next_time
 
 
-# try_again → nothing. Clears the error, so that a supervisor fires the schedule at its next time. Index: the primary
-# key.
+# Sent by try_again. Clears the error, so that a supervisor fires the schedule at its next time. Index: the primary key.
 TRY_SCHEDULE_AGAIN = "UPDATE skipqueue_schedule SET fire_at = next_run_at, error = '' WHERE id = %(id)s"
 
 
@@ -137,7 +137,7 @@ def try_again(store: Store, schedule_id: int) -> None:
     store.execute(TRY_SCHEDULE_AGAIN, {"id": schedule_id})
 
 
-# resume, run_now, plan_again → the schedule, in the columns of DUE_SCHEDULE. Index: the primary key.
+# Sent by resume, run_now, plan_again. Returns the schedule, in the columns of DUE_SCHEDULE. Index: the primary key.
 LOCK_SCHEDULE = """
 SELECT
     id, name, task, args::text, kwargs::text, cron, extract(epoch FROM "interval")::float8, timezone, catch_up, overlap,

@@ -33,7 +33,7 @@ from .record import HELD
 if TYPE_CHECKING:
     from .attempt import AttemptSteps
 
-# attempt, in the transaction of the step → nothing. The job is held until the children are finished: the settle of its
+# Sent by an attempt, in the transaction of the step. The job is held until the children are finished: the settle of its
 # attempt blocks it. Its other dependencies are met. Indexes: the primary keys.
 ADD_CHILDREN = """
 WITH added AS (
@@ -57,8 +57,8 @@ needed AS (
 UPDATE skipqueue_job SET held = true WHERE id = %(job_id)s RETURNING id
 """
 
-# attempt that runs again → the children of a step, in their order. `status` is NULL if the row is not there any more.
-# Indexes: the primary keys.
+# Sent by an attempt that runs again. Returns the children of a step, in their order. `status` is NULL if the row is not
+# there any more. Indexes: the primary keys.
 CHILDREN = """
 SELECT child.job_id, job.task, job.status, job.result::text, job.last_error
 FROM
@@ -68,9 +68,9 @@ WHERE child.parent_id = %(job_id)s AND child.name = %(name)s
 ORDER BY child.position
 """
 
-# attempt that finds children which are not finished → a row if the lease is valid: the job is held for them again. A
-# child may have been retried by hand, after the job had recorded its failure and so needed it no more. Indexes: the
-# primary keys.
+# Sent by an attempt that finds children which are not finished. Returns a row if the lease is valid: the job is held
+# for them again. A child may have been retried by hand, after the job had recorded its failure and so needed it no
+# more. Indexes: the primary keys.
 HOLD_AGAIN = joined(
     """
 WITH {held},
@@ -96,13 +96,15 @@ UPDATE skipqueue_job AS job SET held = true FROM held WHERE job.id = held.id RET
     held=HELD,
 )
 
-# attempt, in the transaction that records the results of children: the job needs them no more. Index: the primary key.
+# Sent by an attempt, in the transaction that records the results of children. The job no longer needs the children.
+# Index: the primary key.
 FORGET_CHILDREN = """
 DELETE FROM skipqueue_dependency WHERE job_id = %(job_id)s AND needs_job_id = ANY (%(ids)s::bigint[])
 """
 
-# operators, after the cancel or discard of jobs → the children of these that have not begun. The jobs no longer wait
-# for signals: after a retry, their tasks come to the wait again. Indexes: the primary keys.
+# Sent by the verbs of operators, after the cancel or discard of jobs. Returns the children of these that have not
+# begun. The jobs no longer wait for signals: after a retry, their tasks come to the wait again. Indexes: the primary
+# keys.
 END_WAITS = """
 WITH ended AS (
     UPDATE skipqueue_step
@@ -136,7 +138,7 @@ ASLEEP = """asleep AS MATERIALIZED (
         AND wakes_at > statement_timestamp()
 )"""
 
-# operators, after `run now`: the sleep of these jobs is over. Index: the primary key.
+# Sent by the verbs of operators, after `run now`. Ends the sleep of these jobs. Index: the primary key.
 END_SLEEPS = joined(
     """
 WITH {asleep}
@@ -148,7 +150,8 @@ RETURNING step.job_id
     asleep=ASLEEP,
 )
 
-# operators, after another due time was given to jobs: a sleep ends when its job is due. Indexes: the primary keys.
+# Sent by the verbs of operators, after jobs were given another due time. A sleep ends when its job is due. Indexes: the
+# primary keys.
 MOVE_SLEEPS = joined(
     """
 WITH {asleep}
@@ -160,8 +163,8 @@ RETURNING step.job_id
     asleep=ASLEEP,
 )
 
-# operators, after a retry: if the error of a step has failed the job, the step is tried again. A task that has caught
-# this error, and failed later, finds it recorded. Indexes: the primary keys.
+# Sent by the verbs of operators, after a retry. If the error of a step has failed the job, the step is tried again. A
+# task that has caught this error, and failed later, finds it recorded. Indexes: the primary keys.
 REOPEN_FAILED = """
 UPDATE skipqueue_step AS step
 SET recorded_at = NULL, error = NULL

@@ -44,9 +44,9 @@ MOST_RECORDS_LISTED = 200
 MOST_LEVELS_OF_CHILDREN = 5
 """Levels of children of children."""
 
-# steps → the number of jobs that wait for signals and the seconds since the first of them, of signals that nobody has
-# taken likewise, and the number of sleeping jobs: at most 10,000 of each are counted. Indexes: waiting and sleeping of
-# steps, oldest of signals, the primary key of jobs.
+# Sent by the metrics `steps`, and pages. Returns the number of jobs that wait for signals and the seconds since the
+# first of them, of signals that nobody has taken likewise, and the number of sleeping jobs: at most 10,000 of each are
+# counted. Indexes: waiting and sleeping of steps, oldest of signals, the primary key of jobs.
 STEP_COUNTS = """
 SELECT waiting.number, waiting.seconds, untaken.number, untaken.seconds, sleeping.number
 FROM
@@ -76,8 +76,8 @@ FROM
 LIMIT 1
 """
 
-# untaken-signal → the signals that nobody has taken for `seconds`, of unfinished jobs, among the oldest. Indexes: the
-# one of the oldest signals, the primary key.
+# Sent by untaken-signal. Returns the signals that nobody has taken for `seconds`, of unfinished jobs, among the oldest.
+# Indexes: the one of the oldest signals, the primary key.
 UNTAKEN = """
 SELECT signal.job_id, job.task, signal.name, signal.sent_at
 FROM
@@ -95,7 +95,7 @@ LIMIT 100
 """
 
 
-# operators, in the transaction that deletes jobs. Indexes: the primary keys.
+# Sent by the verbs of operators, in the transaction that deletes jobs. Indexes: the primary keys.
 FORGET = """
 WITH steps AS (
     DELETE FROM skipqueue_step WHERE job_id = ANY ((SELECT %(ids)s::bigint[])::bigint[])

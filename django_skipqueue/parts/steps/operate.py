@@ -11,13 +11,15 @@ from ...values.outcomes import Delay
 if TYPE_CHECKING:
     from ...queue.store import Store
 
-# operators → the ids of the jobs among these that have a step of this name. Index: the primary key of steps.
+# Sent by the verbs of operators. Returns the ids of the jobs among these that have a step of this name. Index: the
+# primary key of steps.
 WITH_STEP = """
 SELECT job_id FROM skipqueue_step WHERE job_id = ANY ((SELECT %(ids)s::bigint[])::bigint[]) AND name = %(step)s
 """
 
-# operators, before a retry → the ids of the finished jobs that have a step of this name. Deletes the step and all later
-# steps of each job, with their signals and children: the job waits for none of them. Indexes: the primary keys.
+# Sent by the verbs of operators, before a retry. Returns the ids of the finished jobs that have a step of this name.
+# Deletes the step and all later steps of each job, with their signals and children: the job waits for none of them.
+# Indexes: the primary keys.
 FORGET_STEPS = """
 WITH first AS MATERIALIZED (
     SELECT step.job_id AS id, step.number
@@ -60,8 +62,8 @@ needs AS (
 UPDATE skipqueue_job AS job SET held = NULL WHERE job.id = ANY (ARRAY (SELECT id FROM first)) RETURNING job.id
 """
 
-# operators, after they have made copies of jobs. Gives each copy the steps that its original had recorded before the
-# step of this name. Indexes: the primary keys.
+# Sent by the verbs of operators, after they have made copies of jobs. Gives each copy the steps that its original had
+# recorded before the step of this name. Indexes: the primary keys.
 COPY_STEPS = """
 INSERT INTO skipqueue_step
     (job_id, name, kind, number, attempt, started_at, recorded_at, result, error, wakes_at)

@@ -14,8 +14,8 @@ from ...values.records import LeaseRef
 if TYPE_CHECKING:
     from ...queue.store import Store
 
-# attempt, at its first step → the steps of the job, in their order; of a sleep the seconds that are left. Index: the
-# primary key of steps.
+# Sent by an attempt, at its first step. Returns the steps of the job, in their order; of a sleep the seconds that are
+# left. Index: the primary key of steps.
 STEPS = """
 SELECT
     name, kind, number, attempt, result::text, error::text, recorded_at IS NOT NULL,
@@ -45,8 +45,8 @@ _RESET = joined(
     operations=recording("reset", more={"attempts_after": "1"}),
 )
 
-# attempt, after a step → a row if the step was recorded; none if the lease is no longer valid. A step that was open,
-# such as a cursor, is written again. Index: the primary keys.
+# Sent by an attempt, after a step. Returns a row if the step was recorded; none if the lease is no longer valid. A step
+# that was open, such as a cursor, is written again. Index: the primary keys.
 RECORD_STEP = joined(
     """
 WITH {held},
@@ -75,9 +75,9 @@ RETURNING 1
     is_reset=_IS_RESET,
 )
 
-# attempt, at a wait → what it has come to: a signal that it has taken, or the end of its time; else the job is held, so
-# that the settle of the attempt blocks it. No row if the lease is no longer valid. The time counts from the first wait.
-# Index: the primary keys.
+# Sent by an attempt, at a wait. Returns what it has come to: a signal that it has taken, or the end of its time; else
+# the job is held, so that the settle of the attempt blocks it. No row if the lease is no longer valid. The time counts
+# from the first wait. Index: the primary keys.
 TAKE_SIGNAL = joined(
     """
 WITH {held},

@@ -14,8 +14,8 @@ from ...values.bounds import check_key
 from ...values.codec import encode, size_of
 from .wake import wake_after_commit
 
-# users, operators, in their transaction → the ids of the jobs that have got the signal. A job that is finished gets
-# none, nor one that has already got a signal of this name. Indexes: the primary keys.
+# Sent by users, operators, in their transaction. Returns the ids of the jobs that have got the signal. A job that is
+# finished gets none, nor one that has already got a signal of this name. Indexes: the primary keys.
 SEND_SIGNAL = """
 INSERT INTO skipqueue_signal (job_id, name, payload, sent_at, by, reason)
 SELECT id, %(name)s, %(payload)s::text::jsonb, statement_timestamp(), %(by)s, %(reason)s

@@ -20,9 +20,9 @@ from ...worker.loop import Periodic
 if TYPE_CHECKING:
     from ...queue.store import Store
 
-# the sender of a signal, after its commit; worker, after a settle; gate → queue and status of the jobs that go on. A
-# job that somebody has finished while it waited only waits no more. COALESCE keeps the planner from reading the index
-# of all waiting jobs. Index: the primary keys, and untaken of signals.
+# Sent by the sender of a signal, after its commit; the worker, after a settle; the gate. Returns queue and status of
+# the jobs that go on. A job that somebody has finished while it waited only waits no more. COALESCE keeps the planner
+# from reading the index of all waiting jobs. Index: the primary keys, and untaken of signals.
 WAKE = joined(
     """
 WITH ready AS MATERIALIZED (
@@ -69,9 +69,9 @@ RETURNING job.queue_name, job.status
     **entering(column="job.{}", past="held"),
 )
 
-# gate → jobs that WAKE should look at: those whose time is over, and those that wait although their signal is there.
-# Of signals that nobody has taken, the next ones after a place; those of jobs that were deleted go. Indexes: due of
-# steps, untaken of signals, the primary keys.
+# Sent by the gate. Returns jobs that WAKE should look at: those whose time is over, and those that wait although their
+# signal is there. Of signals that nobody has taken, the next ones after a place; those of jobs that were deleted go.
+# Indexes: due of steps, untaken of signals, the primary keys.
 READY = """
 WITH untaken AS MATERIALIZED (
     SELECT job_id, name
@@ -108,8 +108,8 @@ SELECT
 FROM untaken
 """
 
-# gate → the seconds until the time of a signal is over, and whether there is a signal that nobody has taken. Indexes:
-# due of steps, untaken of signals.
+# Sent by the gate. Returns the seconds until the time of a signal is over, and whether there is a signal that nobody
+# has taken. Indexes: due of steps, untaken of signals.
 NEXT_READY = """
 SELECT
     (

@@ -41,10 +41,10 @@ def _first_of_each() -> str:
     )
 
 
-# stuck-key → the unfinished jobs that have been due for longer than `seconds` and hold a unique key, the longest due
-# first. Reads the first 2,000 jobs in each status, and the first 200 queued jobs of one priority in one queue. Indexes:
-# admit, blocked, recover, and claim: one probe for each pair, and one range for each pair whose first job has been due
-# for that long.
+# Sent by stuck-key. Returns the unfinished jobs that have been due for longer than `seconds` and hold a unique key, the
+# longest due first. Reads the first 2,000 jobs in each status, and the first 200 queued jobs of one priority in one
+# queue. Indexes: admit, blocked, recover, and claim: one probe for each pair, and one range for each pair whose first
+# job has been due for that long.
 STUCK_KEYS = joined(
     """
 WITH RECURSIVE {heads},

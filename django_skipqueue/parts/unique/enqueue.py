@@ -36,11 +36,11 @@ from ...values.records import CallOutcome, DeferredJobs, EncodedCall, JobSpec, h
 from .columns import HOLDS_KEY
 from .models import KEY_IS_HELD
 
-# enqueue_many, calls with unique keys → one row: the ids of the inserted jobs, ascending; their unique keys in the
-# order of the ids, or NULL if every call was inserted (ids ascend in the order of the calls); the number of queued
-# jobs; and the seconds until the first job is due. Index: unique. `unique_keys` has one element per call, NULL for a
-# call without a key. The calls are sorted by key, so that two batches with the same keys wait for each other instead of
-# a deadlock. A call is not inserted if a job, or an earlier call of the batch, has its key.
+# Sent by enqueue_many, calls with unique keys. Returns one row: the ids of the inserted jobs, ascending; their unique
+# keys in the order of the ids, or NULL if every call was inserted (ids ascend in the order of the calls); the number of
+# queued jobs; and the seconds until the first job is due. Index: unique. `unique_keys` has one element per call, NULL
+# for a call without a key. The calls are sorted by key, so that two batches with the same keys wait for each other
+# instead of a deadlock. A call is not inserted if a job, or an earlier call of the batch, has its key.
 ENQUEUE_MANY_UNIQUE = joined(
     """
 WITH inserted AS (
@@ -59,10 +59,10 @@ FROM inserted
     unless_held=PIECES["unless_held"],
 )
 
-# enqueue and enqueue_many with on_conflict="replace", after a conflict → the waiting jobs that hold the keys, after
-# they got the arguments of the call: unique_key, id, status, gate, run_after, enqueued_at, and the seconds until the
-# job is due. Each key is there once. ON CONFLICT DO UPDATE is no alternative: it locks a row before it checks the
-# condition, and so would keep a running job locked until the caller's commit. Index: unique, the primary key.
+# Sent by enqueue and enqueue_many with on_conflict="replace", after a conflict. Returns the waiting jobs that hold the
+# keys, after they got the arguments of the call: unique_key, id, status, gate, run_after, enqueued_at, and the seconds
+# until the job is due. Each key is there once. ON CONFLICT DO UPDATE is no alternative: it locks a row before it checks
+# the condition, and so would keep a running job locked until the caller's commit. Index: unique, the primary key.
 _REPLACE_WAITING = """
 WITH waiting AS MATERIALIZED (
     SELECT id
@@ -103,12 +103,12 @@ _REPLACING = {
 
 REPLACE_WAITING = joined(_REPLACE_WAITING, **_REPLACING, skip="")
 
-# enqueue_many that replaces several jobs → as REPLACE_WAITING, without jobs that another transaction has locked. Index:
-# unique, the primary key.
+# Sent by enqueue_many that replaces several jobs. Returns what REPLACE_WAITING returns, without jobs that another
+# transaction has locked. Index: unique, the primary key.
 REPLACE_UNLOCKED = joined(_REPLACE_WAITING, **_REPLACING, skip=" SKIP LOCKED")
 
-# enqueue_many, after a conflict → the keys that jobs hold; for each, the id of the job, and whether the job is
-# finished, waits, or has never been claimed. Index: unique.
+# Sent by enqueue_many, after a conflict. Returns the keys that jobs hold; for each, the id of the job, and whether the
+# job is finished, waits, or has never been claimed. Index: unique.
 UNIQUE_KEY_HOLDERS = joined(
     """
 SELECT
@@ -123,9 +123,10 @@ WHERE
     holds_key=HOLDS_KEY,
 )
 
-# enqueue and enqueue_many with until="started", after a conflict → the keys that unclaimed jobs hold, with id, queue
-# and status. Locks the rows of these jobs until the caller's commit, in the order of the keys: no worker claims such a
-# job before the commit, so its run sees what the caller has written. Several callers can share the lock. Index: unique.
+# Sent by enqueue and enqueue_many with until="started", after a conflict. Returns the keys that unclaimed jobs hold,
+# with id, queue and status. Locks the rows of these jobs until the caller's commit, in the order of the keys: no worker
+# claims such a job before the commit, so its run sees what the caller has written. Several callers can share the lock.
+# Index: unique.
 _LOCK_WAITING_HOLDERS = """
 SELECT unique_key, id, queue_name, status
 FROM skipqueue_job
@@ -140,12 +141,12 @@ FOR SHARE{skip}
 
 LOCK_WAITING_HOLDERS = joined(_LOCK_WAITING_HOLDERS, holds_key=HOLDS_KEY, skip="")
 
-# enqueue_many with until="started" and several keys → as LOCK_WAITING_HOLDERS, without jobs that another transaction is
-# updating. Index: unique.
+# Sent by enqueue_many with until="started" and several keys. Returns what LOCK_WAITING_HOLDERS returns, without jobs
+# that another transaction is updating. Index: unique.
 LOCK_UNLOCKED_HOLDERS = joined(_LOCK_WAITING_HOLDERS, holds_key=HOLDS_KEY, skip=" SKIP LOCKED")
 
-# enqueue, enqueue_many, retry, after a conflict with a finished job → the freed keys. A key is freed if its job is
-# finished and its time is over. Locks the jobs in the order of the keys. Index: unique.
+# Sent by enqueue, enqueue_many, retry, after a conflict with a finished job. Returns the freed keys. A key is freed if
+# its job is finished and its time is over. Locks the jobs in the order of the keys. Index: unique.
 FREE_UNIQUE_KEYS = joined(
     """
 WITH over AS MATERIALIZED (
@@ -167,7 +168,7 @@ RETURNING job.unique_key
     holds_key=HOLDS_KEY,
 )
 
-# retry, after a conflict → the unique keys of these jobs. Index: the primary key.
+# Sent by retry, after a conflict. Returns the unique keys of these jobs. Index: the primary key.
 UNIQUE_KEYS_OF = """
 SELECT DISTINCT unique_key
 FROM skipqueue_job
