@@ -20,9 +20,9 @@ Moment = timedelta | datetime
 LONGEST_ENQUEUE = timedelta(minutes=1)
 """The longest expected time from the start of an INSERT, which is `enqueued_at`, until the job gets its id."""
 
-# Sent by Period.ids. Returns the first id of a job that was enqueued at or after this time; no row if there is no job.
-# The time is `moment`, which may be infinite, or `ago`, plus an allowance. Each lookup halves the range of ids, so at
-# most 63 rows are read. Index: the primary key.
+# Sent by Period.ids. Returns the first id of a job that was enqueued at or after a time; no row if there is no job. The
+# time is `moment`, which may be infinite, or lies `ago` before now; in both cases, `allowance` is added. The statement
+# is a binary search: each lookup halves the range of ids, so at most 63 rows are read. Index: the primary key.
 FIRST_ID_SINCE = """
 WITH RECURSIVE wanted (moment) AS MATERIALIZED (
     SELECT COALESCE(%(moment)s::timestamptz, statement_timestamp() - %(ago)s::interval) + %(allowance)s::interval

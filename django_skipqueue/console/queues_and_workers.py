@@ -142,8 +142,8 @@ def not_external(jobs: Any) -> Any:
     return jobs.exclude(locked_by__in=Worker._base_manager.filter(is_external=True).values("id"))
 
 
-# Sent by pages, commands, metrics. Returns the number of blocked jobs by queue, among the `limit` oldest blocked jobs.
-# Index: blocked.
+# Sent by pages, commands, metrics. Reads the `limit` oldest blocked jobs, and returns how many of them are in each
+# queue. Index: blocked.
 BLOCKED_BY_QUEUE = """
 SELECT queue_name, count(*)
 FROM (
@@ -152,8 +152,8 @@ FROM (
 GROUP BY queue_name
 """
 
-# Sent by metrics, if more jobs are blocked than `BLOCKED_BY_QUEUE` reads. Returns PostgreSQL's estimate of their
-# number. Reads no row.
+# Sent by metrics, if there are more blocked jobs than `BLOCKED_BY_QUEUE` reads. Returns PostgreSQL's estimate of the
+# number of blocked jobs. Reads no row.
 EXPECTED_BLOCKED = """
 EXPLAIN (FORMAT JSON) SELECT FROM skipqueue_job WHERE status = 'blocked'
 """

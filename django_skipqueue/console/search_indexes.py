@@ -33,8 +33,9 @@ CREATE INDEX CONCURRENTLY {index} ON skipqueue_job (
 WHERE task = {task}
 """
 
-# Sent by search. Returns the ids of jobs of a task with this value, or with another value that has the same hash. Names
-# and values are literals, so that PostgreSQL sees that the index is for this task. Index: the argument's search index.
+# Sent by search. Returns the ids of jobs of a task whose argument has this value, or another value with the same hash.
+# The names and values are literals in the statement, not parameters, so that PostgreSQL sees that the index is for this
+# task. Index: the argument's search index.
 FIND_BY_INDEX = """
 SELECT id
 FROM skipqueue_job
@@ -45,8 +46,8 @@ WHERE
 LIMIT {limit}
 """
 
-# Sent by search, skipqueue index, system check. Returns the search indexes of the job table: schema, name, whether
-# PostgreSQL uses it, and whether a session is building it now. Reads the catalog.
+# Sent by search, skipqueue index, system check. Returns the search indexes of the job table. Each row has the schema,
+# the name, whether PostgreSQL uses the index, and whether a session is building it now. Reads the catalog.
 SEARCH_INDEXES = """
 SELECT
     namespace.nspname,

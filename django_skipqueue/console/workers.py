@@ -173,9 +173,9 @@ _RECENT = """(
     (SELECT * FROM skipqueue_job WHERE status = 'scheduled' ORDER BY run_after LIMIT (SELECT %(limit)s))
 )"""
 
-# Sent by the page of a worker. Returns the last jobs that processes with this name have run, among the `limit` newest
-# of each status. The limits are subqueries, because a planner that sees a small limit and expects few rows would read
-# and sort all jobs of a status. Indexes: prune, recover, admit.
+# Sent by the page of a worker. Reads the `limit` newest jobs of each status. Returns the last jobs among them that
+# processes with this name have run. Each LIMIT is a subquery, because a planner that sees a small number and expects
+# few rows would read and sort all jobs of the status. Indexes: prune, recover, admit.
 LAST_JOBS_OF_WORKER = joined(
     """
 SELECT id, task, queue_name, status, attempts, started_at, finished_at
@@ -187,9 +187,9 @@ LIMIT 20
     recent=_RECENT,
 )
 
-# Sent by the page of a worker. Returns the processes with this name that have run any of these jobs: the id, the number
-# of jobs, when the first of them began, when the last ended, and how many jobs the process lost when it died. Indexes:
-# prune, recover, admit.
+# Sent by the page of a worker. Reads the same jobs as LAST_JOBS_OF_WORKER. Returns the processes with this name that
+# have run any of them. Each row has the id of the process, the number of these jobs, when the first of them began, when
+# the last of them ended, and how many jobs the process lost when it died. Indexes: prune, recover, admit.
 PROCESSES_OF_WORKER = joined(
     """
 SELECT process, count(*) FILTER (WHERE NOT is_lost), min(began_at), max(ended_at), count(*) FILTER (WHERE is_lost)

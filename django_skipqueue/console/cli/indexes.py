@@ -23,8 +23,8 @@ from ..search_indexes import existing, problems, wanted
 from .subcommand import Exit, Subcommand, chosen_database
 from .terminal import Console
 
-# Sent by reindex. Returns the indexes of the package's tables and their partitions: schema, name, size in bytes, and
-# whether the index is left over from an interrupted rebuild.
+# Sent by reindex. Returns the indexes of the package's tables and their partitions. Each row has the schema, the name,
+# the size in bytes, and whether an interrupted rebuild has left the index.
 INDEXES = """
 SELECT
     namespace.nspname,
@@ -49,12 +49,12 @@ SELECT set_config('lock_timeout', %(lock_timeout)s, false), set_config('statemen
 """
 
 
-# Sent by reindex. Builds a new index beside the old index, which is used until the new index is ready.
+# Sent by reindex. Builds a new index beside the old one. PostgreSQL uses the old index until the new one is ready.
 REINDEX = "REINDEX INDEX CONCURRENTLY {schema}.{index}"
 
 
-# Sent by reindex. Drops an index that an interrupted rebuild has left. index: drops an index that is invalid or no
-# longer in the setting.
+# Sent by reindex, to drop an index that an interrupted rebuild has left; and by index, to drop an index that is invalid
+# or no longer in the setting.
 DROP_INDEX = "DROP INDEX CONCURRENTLY IF EXISTS {schema}.{index}"
 
 

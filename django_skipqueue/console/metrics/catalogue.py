@@ -127,8 +127,8 @@ def prune_lag(store: Store) -> Iterator[Values]:
     yield {(): store.prune_lag()}
 
 
-# Sent by metrics. For each table, returns the number of live and dead rows, including its partitions, and the seconds
-# since the last vacuum, automatic or manual.
+# Sent by metrics. Returns for each table, including its partitions: its name, the numbers of live and dead rows, and
+# the seconds since the last vacuum, automatic or manual.
 DEAD_ROWS = """
 SELECT
     ours.name,
@@ -160,8 +160,8 @@ def vacuums(store: Store) -> Iterator[Values]:
     yield {(name,): age for name, _, _, age in rows if age is not None}
 
 
-# Sent by metrics. Returns the bytes of each index, with its table. The sizes in partitions are added to the table's
-# index.
+# Sent by metrics. Returns each index with its table and its size in bytes. The size of a partitioned index is the sum
+# of its parts.
 INDEX_SIZES = """
 SELECT ours.name, whole.relname, sum(pg_relation_size(index.indexrelid))::bigint
 FROM

@@ -42,9 +42,9 @@ ORDER BY run_after
 LIMIT 1
 """
 
-# Sent by unknown-task. Returns the tasks of the first jobs of each of these queues, and of the scheduled jobs that are
-# due first: for each task the number of the jobs, since when the first job is due, and the time. Index: claim, once for
-# each queue, and admit.
+# Sent by unknown-task. Reads the first jobs of each of these queues, and the scheduled jobs that are due first. Returns
+# their tasks: each with the number of these jobs, the due time of the first of them, and the current time. Index:
+# claim, once for each queue; admit.
 WAITING_TASKS = """
 SELECT task, count(*), min(run_after), statement_timestamp()
 FROM (
@@ -112,11 +112,14 @@ LIMIT 100
 
 _IS_KEYED = " OR ".join(f"{key} IS NOT NULL" for key in KEY_COLUMNS.values()) or "false"
 
-# Sent by long-wait. For each queue, returns the job that has been due longest, if it has been due for at least
-# `seconds`: the queue, the job's id, since when the job is due, and the time. A job with a key, such as a limit's, is
-# left out, because it may have waited for this limit. A job whose row is newer than the last heartbeat of a live worker
-# is left out too: the job was admitted, released or recovered just now, so no worker may have had the time to claim it.
-# Reads at most 2,000 pairs of queue and priority. Index: claim, one probe for each pair.
+# Sent by long-wait. Returns for each queue the job that has been due longest, if it has been due for `seconds`: the
+# queue, the job's id, its due time, and the current time.
+# Step 1: find the first job of each pair of queue and priority, for at most 2,000 pairs.
+# Step 2: leave out jobs that may not have waited for a worker. A job with a key, such as a limit's, may have waited for
+# this limit. A job whose row is newer than the last heartbeat of a live worker was admitted, released or recovered just
+# now, so no worker may have had the time to claim it.
+# Step 3: take from the remaining jobs of each queue the one that has been due longest.
+# Index: claim, one probe for each pair.
 OLDEST_WAITING = joined(
     """
 WITH RECURSIVE head AS (
@@ -358,8 +361,8 @@ def _first_names(workers: Sequence[Worker]) -> list[str]:
 NAMED_WORKERS = 5
 """Workers of one version that the finding names."""
 
-# Sent by unendable-session. Returns the roles of supervisors, each with a role of worker processes whose sessions it
-# may not end.
+# Sent by unendable-session. Returns pairs of roles: a supervisor connects as the first role, worker processes connect
+# as the second, and the first role may not end the sessions of the second.
 UNENDABLE_SESSIONS = """
 SELECT DISTINCT supervisor.rolname, worker.rolname
 FROM
@@ -502,7 +505,7 @@ def queues_without_worker(store: Store) -> Iterator[Finding]:
 
 
 # Sent by no-free-slot, long-wait. Returns the jobs that workers have held for longer than `seconds`, with their leases
-# and the time now, the first claimed first. Index: recover.
+# and the current time. The jobs that were claimed first come first. Index: recover.
 SLOT_HOLDERS = """
 SELECT id, lease, task, locked_by, locked_at, statement_timestamp()
 FROM skipqueue_job
@@ -672,8 +675,8 @@ def _are_full(workers: Sequence[WorkerHealth], jobs: Sequence[HeldJob]) -> bool:
     )
 
 
-# Sent by long-wait. Returns how many statements of workers and supervisors on the queue's tables have taken more than a
-# second by now.
+# Sent by long-wait. Counts the statements that workers and supervisors are running on the queue's tables, and that have
+# already taken more than a second.
 SLOW_STATEMENTS = """
 SELECT count(*)
 FROM pg_stat_activity

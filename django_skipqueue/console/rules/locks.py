@@ -28,12 +28,14 @@ MOST_QUEUES_CHECKED = 100
 MOST_LOCKED_JOBS_NAMED = 5
 """A finding names at most this many jobs."""
 
-# The `xmax` of a row is the id of the transaction that has locked the row. If several transactions have, `xmax` is the
-# number of a MultiXact, whose members are these transactions. PostgreSQL raises an error for a number that was never,
-# or is no longer, a MultiXact.
-# A transaction in progress holds a lock on its own id. Each of its savepoints also holds one, until the savepoint is
-# released. After the release, `holder` is the session that has locked rows of the table and whose transaction began
-# last before the savepoint. A prepared transaction has no session.
+# Finds who has locked the rows in `rows`.
+# `xmax` of a row is the id of the transaction that has locked the row. If several transactions have locked it, `xmax`
+# is the number of a MultiXact, whose members are these transactions. PostgreSQL raises an error for a number that was
+# never a MultiXact, or no longer is one, so the statement first checks the number's age.
+# A transaction in progress holds a lock on its own id, and this lock (`own`) names its session. Each of its savepoints
+# has an id of its own, which is locked only until the savepoint is released. After the release, nothing names the
+# session. `holder` then stands for it: the session that has locked rows of the table, and whose transaction was the
+# last to begin before the savepoint. A prepared transaction has no session.
 _LOCKED = """
 WITH looked_at AS MATERIALIZED ({rows}
 ),
@@ -83,9 +85,9 @@ LIMIT 5000
 
 # Sent by locked-rows. Returns jobs whose rows are locked by a transaction that began more than `seconds` ago, each with
 # the session of this transaction. Reads the first jobs of each of these queues, the scheduled jobs that are due, and
-# the jobs that have run longest. Only jobs that have been due, or have run, for `seconds` are returned, because an old
-# transaction may have locked a row only just now. Also returned are locks that do not prevent a claim. Index: claim,
-# once for each queue; admit; recover.
+# the jobs that have run longest. Leaves out jobs that have been due, or have run, for less than `seconds`, because an
+# old transaction may have locked their rows only just now. Some of the locks that it returns do not prevent a claim.
+# Index: claim, once for each queue; admit; recover.
 LOCKED_JOBS = joined(
     _LOCKED,
     rows="""
@@ -127,8 +129,8 @@ LOCKED_JOB = joined(
     WHERE id = %(id)s""",
 )
 
-# Sent by locked-rows, job-page, verbs. Returns those of these jobs that a worker could claim or settle. The statement
-# locks their rows until the end of the transaction, as a claim would. Index: the primary key.
+# Sent by locked-rows, job-page, verbs. Returns the ids, among `ids`, of jobs that a worker could claim or settle. Locks
+# the rows of these jobs until the end of the transaction, as a claim would. Index: the primary key.
 FREE_JOBS = """
 SELECT id FROM skipqueue_job WHERE id = ANY (%(ids)s::bigint[]) FOR NO KEY UPDATE SKIP LOCKED LIMIT 5000
 """

@@ -64,9 +64,9 @@ def notify_queue(store: Store) -> Iterator[Finding]:
         )
 
 
-# Sent by connection-budget, connections-used. For each limit on the connections that this role can open to this
-# database, returns the number, the name of the limit, and how many connections are in use. A role needs no rights to
-# read these numbers.
+# Sent by connection-budget, connections-used. Returns the limits on the connections that this role can open to this
+# database. Each row has the maximum number of connections, the name of the limit, and the number of connections in use
+# that count towards it. Any role may read these numbers.
 CONNECTIONS = """
 SELECT capacity.number, capacity.name, capacity.used
 FROM (
@@ -386,8 +386,8 @@ def old_slots(store: Store) -> Iterator[Finding]:
             )
 
 
-# Sent by prepared-transaction. Returns the oldest transactions of this database that are prepared and neither committed
-# nor rolled back.
+# Sent by prepared-transaction. Returns the oldest prepared transactions of this database, which nobody has committed or
+# rolled back yet.
 PREPARED_TRANSACTIONS = """
 SELECT gid, owner, date_part('epoch', clock_timestamp() - prepared) AS age
 FROM pg_prepared_xacts
@@ -441,8 +441,9 @@ LONG_LOCK_WAIT, VERY_LONG_LOCK_WAIT = 2.0, 30.0
 """Seconds for which a session may wait for a lock before it is a warning, and before it is critical."""
 
 
-# Sent by lock-waits, metrics. Returns the sessions that use our tables and have waited for a lock for the longest time,
-# each with the sessions that block it. The process id 0 stands for a prepared transaction.
+# Sent by lock-waits, metrics. Returns the sessions that have waited longest for a lock, among the sessions that use our
+# tables. Each row also names a session that blocks the waiting session. The process id 0 stands for a prepared
+# transaction.
 LOCK_WAITS = """
 SELECT
     waiting.pid,

@@ -55,8 +55,8 @@ ALTER TABLE skipqueue_worker SET (
 """The statements of the migration that set storage parameters, for the operator to paste."""
 
 
-# Sent by dead-rows. Returns each table and partition, the numbers of its live and dead rows, and the seconds since the
-# last vacuum and analyze, automatic or manual.
+# Sent by dead-rows. Returns for each table and partition: its name, the numbers of its live and dead rows, the seconds
+# since the last vacuum, and the seconds since the last analyze. Both automatic and manual runs count.
 VACUUMS = """
 SELECT
     stat.relname,
@@ -212,8 +212,8 @@ def invalid_indexes(store: Store) -> Iterator[Finding]:
         )
 
 
-# Sent by transaction-ids. Returns each table and partition, the ages of its oldest transaction id and of its oldest
-# multixact id, and the ages at which autovacuum freezes. Tables with the oldest ids come first.
+# Sent by transaction-ids. Returns for each table and partition how old its oldest transaction id and its oldest
+# multixact id are, and the ages at which autovacuum freezes such ids. The tables with the oldest ids come first.
 TRANSACTION_IDS = """
 SELECT
     class.relname,
@@ -302,9 +302,9 @@ def _ago(seconds: float | None) -> str:
     return gettext("never") if seconds is None else gettext("%(span)s ago") % {"span": span(seconds)}
 
 
-# Sent by database-load, metrics. Returns the rows written, the pages read, and the pages found in memory since the
-# statistics were reset: of the queue's tables with their partitions, indexes and TOAST tables, and of the whole
-# database.
+# Sent by database-load, metrics. Returns three numbers that PostgreSQL has counted since the statistics were reset: the
+# rows written, the pages read, and the pages found in memory. The first three columns are about the queue's tables,
+# including their partitions, indexes and TOAST tables; the other three columns are about the whole database.
 TABLE_LOAD = """
 SELECT
     COALESCE(sum(stat.n_tup_ins + stat.n_tup_upd + stat.n_tup_del), 0)::bigint AS written,
@@ -329,8 +329,8 @@ WHERE whole.datname = current_database()
 LIMIT 1
 """
 
-# Sent by database-load, metrics. Returns the schema of the extension `pg_stat_statements`, quoted; no row where it is
-# not installed, or where the server has not loaded it.
+# Sent by database-load, metrics. Returns the quoted name of the schema that contains the extension
+# `pg_stat_statements`. Returns no row if the extension is not installed, or if the server has not loaded it.
 STATEMENTS_SCHEMA = """
 SELECT quote_ident(space.nspname)
 FROM pg_extension AS extension JOIN pg_namespace AS space ON space.oid = extension.extnamespace
@@ -338,9 +338,9 @@ WHERE extension.extname = 'pg_stat_statements' AND current_setting('pg_stat_stat
 LIMIT 1
 """
 
-# Sent by database-load, metrics. Returns the seconds that PostgreSQL has executed statements since it began to count:
-# statements that name the queue's tables, and all statements of this database; and whether the text of any statement is
-# hidden from this role. `schema` is the schema of the extension.
+# Sent by database-load, metrics. Returns for how many seconds PostgreSQL has executed statements since it began to
+# count them: first the statements that name the queue's tables, then all statements of this database. The third column
+# says whether the text of any statement is hidden from this role. `schema` is the schema of the extension.
 STATEMENT_TIMES = """
 SELECT
     COALESCE(sum(total_exec_time) FILTER (WHERE query LIKE '%%skipqueue\\_%%'), 0) / 1000,

@@ -36,10 +36,10 @@ from .models import WorkerOfCelery
 from .rows import is_window_lost, time_limit
 from .settings import CarrierSettings, carrier_for, carriers
 
-# Sent by pages, commands, metrics. For each carrier, returns name, queues, window; how many jobs it has, since when it
-# has the oldest, and for how many seconds; how many of its relays are alive; the seconds since a relay's last
-# heartbeat, and since a relay last reached the broker; how many jobs it has refused. Reads the first `limit` running
-# jobs once, or none if there is no carrier. Index: recover.
+# Sent by pages, commands, metrics. Returns a row for each carrier: its name, its queues and its window; how many jobs
+# it has, and since when it has the oldest of them, as a time and in seconds; how many of its relays are alive; the
+# seconds since a relay's last heartbeat, and since a relay last reached the broker; and how many jobs it has refused.
+# Reads the first `limit` running jobs once; if there is no carrier, reads none. Index: recover.
 CARRIERS_NOW = """
 WITH held AS MATERIALIZED (
     SELECT locked_by, count(*) AS number, min(locked_at) AS oldest
@@ -78,8 +78,8 @@ ORDER BY carrier.name
 LIMIT 200
 """
 
-# Sent by the doctor. Returns the jobs that a carrier has had for longer than `seconds`, the oldest first, with their
-# time limits. Reads up to 5,000 jobs that were claimed that long ago. Index: recover.
+# Sent by the doctor. Returns the jobs that a carrier has had for longer than `seconds`, with their time limits. The
+# jobs that were claimed first come first. Reads at most 5,000 jobs. Index: recover.
 HELD_FOR_LONG = """
 SELECT id, task, locked_by, date_part('epoch', statement_timestamp() - locked_at) AS age, timeout
 FROM (

@@ -29,26 +29,28 @@ from .carrier import CarrierConnection, carrier_id, home_of
 from .settings import CarrierSettings
 from .window import CarriedJobs, CarrierWindow
 
-# The end of a WHERE clause: only jobs that the carrier or one of its relays has. It is needed because anybody with
-# access to the broker can name any job and lease, which are small numbers. A carrier has the jobs that its relays have
-# handed over, and a relay has the jobs that it has claimed. An outcome may arrive before the row of its job names the
-# carrier. Only then does the subquery run; its table has one row per relay.
+# The end of a WHERE clause. With it, a statement only changes jobs that the carrier or one of its relays has: a relay
+# has the jobs that it has claimed, until it hands them over, and then the carrier has them. Without it, anybody with
+# access to the broker could change any job, because job ids and leases are small numbers that are easy to guess. The
+# subquery runs only if the row does not name the carrier: an outcome may arrive before the job's row names the carrier.
+# The subquery's table has one row per relay.
 OF_CARRIER = (
     "\n    AND (job.locked_by = %(carrier_id)s OR job.locked_by IN "
     "(SELECT relay.worker_id FROM skipqueue_celery_worker AS relay WHERE relay.relay_of = %(carrier)s))"
 )
 
-# Sent by the relay, settle. Returns the results of the core's statements. A relay's store sends these statements
-# instead, because the broker does not keep leases secret. Index: the primary key.
+# Sent by the relay, settle. These are statements of the core with the condition OF_CARRIER, and they return the same
+# columns. A relay sends them instead of the core's statements, because the broker does not keep leases secret. Index:
+# the primary key.
 GUARDS = guards(OF_CARRIER)
 
 SETTLE_CARRIED, SETTLE_CARRIED_SNOOZES, APPEND_CANCELLED_ERRORS_CARRIED, RELEASE_CARRIED, NOTE_CARRIED_ATTEMPTS = (
     GUARDS.values()
 )
 
-# Sent by the relay. Returns the ids. Records that these jobs begin again after another process that had them has died:
-# `started_at` becomes later than `locked_at`, which RECOVER_RETURNED checks. Index: the primary key, in the order of
-# the arrays.
+# Sent by the relay. Records that these jobs begin again, after the process that had them has died. It sets
+# `started_at`, which is then later than `locked_at`; RECOVER_RETURNED checks this. Returns the ids of the jobs. Index:
+# the primary key, in the order of the arrays.
 NOTE_BEGUN = joined(
     """
 UPDATE skipqueue_job AS job
@@ -60,8 +62,8 @@ RETURNING job.id
     only=OF_CARRIER,
 )
 
-# Sent by the relay. Returns the columns of RECOVER, for the jobs with these leases that NOTE_BEGUN has recorded as
-# begun. The carrier gave the jobs back because its workers died. Each return counts as a death. Index: recover.
+# Sent by the relay, for jobs that the carrier gave back because its workers died. Recovers the jobs with these leases
+# that NOTE_BEGUN has recorded as begun. Each return counts as a death. Returns the columns of RECOVER. Index: recover.
 RECOVER_RETURNED = recovering(
     chosen=joined(
         """
@@ -72,8 +74,8 @@ RECOVER_RETURNED = recovering(
     died="COALESCE(job.deaths, '[]') || to_jsonb(job.locked_by)",
 )
 
-# Sent by the relay, `runrelay --show-topology`. Writes the row of a carrier, and of a relay unless `relay_id` is NULL.
-# Deletes the rows of workers that no longer exist. Index: the primary keys.
+# Sent by the relay, `runrelay --show-topology`. Writes the row of a carrier, and also the row of a relay unless
+# `relay_id` is NULL. Deletes the rows of workers that no longer exist. Index: the primary keys.
 HEARTBEAT = """
 WITH gone AS (
     DELETE FROM skipqueue_celery_worker AS of_celery
@@ -95,10 +97,10 @@ ON CONFLICT (worker_id) DO UPDATE SET
 WHERE written.relay_of = ''
 """
 
-# Sent by the relay. Returns id and lease of jobs that the carrier has confirmed; from now on their rows name the
-# carrier. The lease does not change. If an outcome arrived earlier, the job has another lease and is not updated.
-# `locked_by` is in no index, so the new row version stays on its page if there is room. Index: the primary key, in the
-# order of the arrays.
+# Sent by the relay. Writes the carrier's id into the rows of jobs that the carrier has confirmed. Returns their ids and
+# leases. A job keeps its lease. If a job's outcome arrived earlier, the job has another lease by now and is not
+# updated. `locked_by` is in no index, so the new row version stays on its page if there is room. Index: the primary
+# key, in the order of the arrays.
 HAND_OVER = """
 UPDATE skipqueue_job AS job
 SET locked_by = %(carrier_id)s
@@ -107,8 +109,8 @@ WHERE job.id = held.id AND job.lease = held.lease
 RETURNING job.id, held.lease
 """
 
-# Sent by the relay whose window is full, the doctor. Returns the tasks and time limits of the carrier's jobs, with the
-# number of jobs, and the seconds since the latest of them was claimed. Index: recover.
+# Sent by the relay whose window is full, the doctor. Groups the carrier's jobs by task and time limit. Returns for each
+# group the number of jobs, and the seconds since the latest of them was claimed. Index: recover.
 CARRIED_BY_TASK = """
 SELECT task, timeout, count(*), date_part('epoch', statement_timestamp() - max(locked_at))
 FROM skipqueue_job
@@ -126,8 +128,8 @@ WHERE status = 'running' AND locked_by = %(carrier_id)s AND locked_at <= %(claim
 # Sent by reclaim. Returns the database's time. Reads no table.
 CLOCK_NOW = "SELECT statement_timestamp()"
 
-# Sent by the relay. Returns id and lease of the carrier's jobs that somebody has recently cancelled or discarded. The
-# cancellation raised the lease by one, so one is subtracted. Index: prune.
+# Sent by the relay. Returns the carrier's jobs that somebody has recently cancelled or discarded: their ids, and the
+# leases that the carrier knows. The cancellation raised each lease by one, so one is subtracted. Index: prune.
 CANCELLED_JOBS = """
 SELECT id, lease - 1
 FROM skipqueue_job

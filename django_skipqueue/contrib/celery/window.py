@@ -198,8 +198,8 @@ FIRST_REFUSAL_PAUSE, LONGEST_REFUSAL_PAUSE = 1.0, 30.0
 """Seconds without a claim after the carrier has refused jobs. The first pause doubles each time, up to the longest."""
 
 
-# Sent by the relay. Returns how many jobs the carrier has, how many its relays have, and how many relays are alive.
-# Index: recover, which has one entry per running job.
+# Sent by the relay. Returns how many jobs the carrier has, how many jobs its relays have, and how many of these relays
+# are alive. Index: recover, which has one entry per running job.
 CARRIED_COUNT = """
 WITH relay AS MATERIALIZED (
     SELECT
