@@ -16,10 +16,10 @@ MOST_JOBS_COUNTED = 10_000
 """A list, or a state of jobs, is counted up to this number."""
 
 MOST_BLOCKED, SCRAPED_BLOCKED = 10_000, 2_000
-"""Blocked jobs are counted up to the first number for a page or command, up to the second for the metrics."""
+"""Pages and commands count blocked jobs up to the first number; the metrics, up to the second."""
 
 MOST_HALTING, SCRAPED_HALTING = 5_000, 1_000
-"""A page or command reads at most the first number of failed jobs that stop a sequence, the metrics the second."""
+"""Pages and commands read at most the first number of failed jobs that halt a sequence; the metrics, the second."""
 
 SCRAPED_QUEUES = {"most": 1_000, "least": 50, "together": 10_000, "most_running": 2_000}
 """The arguments of `queues_now` for the metrics; its defaults are for pages and commands."""

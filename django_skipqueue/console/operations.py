@@ -30,9 +30,9 @@ class Operation:
     attempts: int = 0
     """How many attempts the job had had at that time."""
     change: str = ""
-    """If the verb set a value, the value before and after; or the job that this job is a copy of."""
+    """The value before and after, if the verb set a value; for a copy, the original job."""
     since: datetime | None = None
-    """If a worker released the running job, or the task snoozed it, when that attempt started."""
+    """When the attempt started in which a worker released the job, or the task snoozed it; otherwise `None`."""
     times: int = 1
     """The number of snoozes in a row."""
     attempts_after: int | None = None

@@ -261,8 +261,8 @@ class PartConsole:
     usual_runs: Callable[["Store", Sequence[str]], Mapping[str, float]] | None = None
     """Returns for how many seconds an attempt of each of these tasks usually runs at most."""
     reported_failures: Callable[["Store", Sequence["Job"]], int] | None = None
-    """Returns how many of these jobs, which have failed or are retried, the part's own rules report, so that no other
-    rule reports them again. The jobs have their metadata."""
+    """Returns how many of these failed or retrying jobs the part's own rules report. No other rule then reports these
+    jobs again. The jobs are given with their metadata."""
     known_queues: Callable[["Store", int], list[str]] | None = None
     """Returns the names of queues that have ever had jobs. The second argument is the maximum number of names."""
     status: Callable[["Store"], PartStatus] | None = None

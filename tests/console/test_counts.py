@@ -17,7 +17,7 @@ def cap_of_three(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("cap_of_three", "db")
-def test_no_more_rows_are_counted_than_the_cap_and_one() -> None:
+def test_counting_stops_one_row_above_the_cap() -> None:
     for _ in range(5):
         make_job()
     with CaptureQueriesContext(connection) as queries:
@@ -61,6 +61,6 @@ def test_the_number_of_jobs_is_estimated_by_the_planner_of_postgresql() -> None:
     assert all(query["sql"].startswith("EXPLAIN ") for query in queries.captured_queries)
 
 
-def test_a_count_of_a_part_of_the_jobs_is_written_with_at_least() -> None:
+def test_a_lower_bound_is_written_with_at_least() -> None:
     assert Count(7, is_lower_bound=True).in_words == "at least 7"
     assert Count(10_001, is_lower_bound=True).in_words == "more than 10,000"

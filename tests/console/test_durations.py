@@ -33,5 +33,5 @@ def test_a_span_has_its_two_largest_units(seconds: float, text: str) -> None:
     ("seconds", "text"),
     [(0.4, "now"), (-0.4, "now"), (-9, "9 s ago"), (-200, "3 min ago"), (7_300, "in 2 h"), (-86_400 * 3, "3 d ago")],
 )
-def test_a_distance_has_one_unit_and_a_side(seconds: float, text: str) -> None:
+def test_a_distance_has_one_unit_and_says_before_or_after_now(seconds: float, text: str) -> None:
     assert distance(NOW + timedelta(seconds=seconds), NOW) == text

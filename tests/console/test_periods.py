@@ -38,7 +38,7 @@ def at_minute(number: float) -> datetime:
 
 @pytest.mark.usefixtures("a_job_each_minute")
 @pytest.mark.parametrize("number", [-10, 0, 1, 2, 3, 1_234, 2_500.5, ROWS - 1, ROWS, ROWS + 1, ROWS + 100])
-def test_the_ids_have_all_jobs_of_the_period_and_few_others(number: float) -> None:
+def test_the_range_of_ids_contains_all_jobs_of_the_period_and_few_others(number: float) -> None:
     for period in (
         Period(at_minute(number)),
         Period(before=at_minute(number)),
@@ -51,7 +51,7 @@ def test_the_ids_have_all_jobs_of_the_period_and_few_others(number: float) -> No
 
 
 @pytest.mark.usefixtures("a_job_each_minute")
-def test_the_ids_of_a_period_are_found_by_a_few_rows_of_the_primary_key() -> None:
+def test_the_ids_of_a_period_are_found_by_reading_a_few_rows_of_the_primary_key() -> None:
     with CaptureQueriesContext(connection) as queries:
         first, end = Period(at_minute(4_000), at_minute(4_500)).ids
     assert 7 * 3_998 < first <= 7 * 3_999 < 7 * 4_500 < end <= 7 * 4_501

@@ -141,7 +141,7 @@ def test_an_argument_without_an_index_is_searched_among_the_newest_jobs(client: 
 def test_a_value_of_very_many_jobs_is_searched_among_the_newest_jobs(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Filtering all the jobs that the index finds could take long."""
+    """The index finds so many jobs that filtering all of them could take long."""
     monkeypatch.setattr(counts, "MOST_JOBS_COUNTED", 3)
     for _ in range(4):
         make_job(task=ADD, args=[7])
@@ -162,7 +162,7 @@ def test_an_index_that_is_missing_or_invalid_is_not_used(client: Client, stateme
     assert "By an index" not in page_text(client, "?q=a=7")
 
 
-def test_a_search_reads_the_index_alone() -> None:
+def test_a_search_by_index_reads_no_other_index_and_not_the_whole_table() -> None:
     with connection.cursor() as cursor:
         cursor.execute(
             "INSERT INTO skipqueue_job (queue_name, task, args, kwargs, status)"
@@ -194,7 +194,7 @@ def test_masked_arguments_have_no_index(settings: Any, registry: Any) -> None:
     assert "'password' are masked" in second
 
 
-def test_values_are_compared_as_json_compares_them() -> None:
+def test_an_index_finds_values_that_are_equal_in_json() -> None:
     jobs = [make_job(task=ADD, args=[value]) for value in (7, 7.0, "7", True, None)]
     (index,) = wanted()
     for value, found in ((7, jobs[:2]), ("7", jobs[2:3]), (True, jobs[3:4]), (None, jobs[4:])):

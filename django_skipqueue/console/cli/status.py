@@ -29,7 +29,7 @@ from .verdict import show_verdict
 FAILED_IN_LAST_HOUR = "failed_in_last_hour"
 
 OUTSIDE_QUEUES = [*(status for status in WAITING if status not in (Status.SCHEDULED, Status.QUEUED)), Status.FAILED]
-"""The statuses to count apart from the queues, except `scheduled`: its retries and first attempts are separate."""
+"""Statuses that are counted for all queues together. `scheduled` is not among them: its retries are counted apart."""
 
 
 @dataclass(frozen=True)

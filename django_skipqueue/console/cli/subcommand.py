@@ -49,7 +49,7 @@ class Subcommand:
     help: str
     """One sentence, without a full stop."""
     needs_all = False
-    """With several databases, whether the answer is yes only if it is yes for all databases, rather than for any."""
+    """Whether, with several databases, every database must answer yes. Otherwise, one yes is enough."""
 
     def add_arguments(self, parser: CommandParser) -> None:
         """Declare the options."""

@@ -31,11 +31,11 @@ RULE_SECONDS, LEAST_RULE_SECONDS = 1.0, 0.1
 """The statement timeout of a rule, and its shortest timeout if earlier rules were slow."""
 
 EXAMINATION_SECONDS, VERDICT_SECONDS = 10.0, 1.0
-"""The longest time in seconds for all rules, because the doctor's page is one request, and for the verdict's rules."""
+"""The doctor may take the first number of seconds, because its page is one request; the verdict, the second."""
 
 EXAMINATION_CONNECT_SECONDS, VERDICT_CONNECT_SECONDS, EXAMINATION_SPARE_SECONDS = 2.0, 0.5, 1.0
-"""With several databases, the seconds to connect to each for all rules, the seconds to connect for the verdict's rules,
-and the seconds that the slowest database has for its last rules."""
+"""If there are several databases: the seconds to connect to each of them before the doctor applies all rules; the same
+for the verdict; and the extra seconds in which the slowest database may finish its last rules."""
 
 
 def all_rules() -> tuple[Rule, ...]:

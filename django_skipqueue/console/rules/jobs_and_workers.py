@@ -176,16 +176,14 @@ PRUNE_LAG_SECONDS = 3_600.0
 LONGEST_WAIT = Threshold("long-wait", 300.0, "seconds", has_queues=True)
 
 USUAL_WAIT_FACTOR = 1.5
-"""A job may wait longer by this factor than the jobs of its queue usually wait at this hour."""
+"""A job may wait this many times as long as jobs of its queue usually wait at this hour."""
 
 SECOND_LOOK = 0.05
-"""Seconds until a job is looked for again, because a long transaction may have committed the job only just now.
+"""Seconds between two looks for a job that seems to have waited for long.
 
-Nothing in the database tells this at one look: PostgreSQL does not store when a transaction was committed, unless
-`track_commit_timestamp` is on, and the job's times and its transaction id are from before the commit.
-
-Nothing in the database tells this at one look: PostgreSQL does not store when a transaction was committed, unless
-`track_commit_timestamp` is on, and the job's times and its transaction id are from before the commit.
+One look is not enough, because a long transaction may have committed the job only just now. PostgreSQL does not store
+when a transaction was committed, unless `track_commit_timestamp` is on. The job's times and its transaction id are from
+before the commit.
 """
 
 MOST_WORKERS_NAMED = 10
@@ -328,11 +326,11 @@ def late_workers(store: Store) -> Iterator[Finding]:
 
 
 DEPLOY_SECONDS = 600.0
-"""Seconds that a deploy may take: so long after its last start, workers of two versions are no warning."""
+"""Seconds that a deploy may take. If the last worker started longer ago, workers of two versions are a warning."""
 
 
 def worker_versions(store: Store) -> Iterator[Finding]:
-    """Live workers of several versions of the package. Workers of an older version may not know a new feature."""
+    """Find live workers of several versions of the package. An older version may not know a new feature."""
     workers: list[Any] = list(Worker.objects.using(store.alias).live().order_by("name").annotate(now=Now()))
     by_version: defaultdict[str, list[Worker]] = defaultdict(list)
     for worker in workers:
@@ -359,7 +357,7 @@ def _first_names(workers: Sequence[Worker]) -> list[str]:
 
 
 NAMED_WORKERS = 5
-"""Workers of one version that the finding names."""
+"""The finding names at most this many workers of each version."""
 
 # Sent by unendable-session. Returns pairs of roles: a supervisor connects as the first role, worker processes connect
 # as the second, and the first role may not end the sessions of the second.
@@ -522,7 +520,7 @@ LONGEST_HOLD = Threshold("no-free-slot", 60.0, "seconds")
 
 
 HANG_FACTOR = 10.0
-"""An attempt probably hangs if it runs longer by this factor than attempts of its task usually run."""
+"""An attempt probably hangs if it runs for this many times as long as attempts of its task usually do."""
 
 
 class HeldJob(NamedTuple):

@@ -17,7 +17,7 @@ from ..durations import span
 from .rule import Finding, Rule, Severity, statement
 
 MANY_DEAD_ROWS = 10_000
-"""A table may have this many dead rows, and a table of more than 50,000 live rows a fifth of their number."""
+"""A table may have this many dead rows. If it has more than 50,000 live rows, it may have a fifth as many dead rows."""
 
 LONGEST_VACUUM_AGE = 600.0
 """Seconds within which autovacuum should have vacuumed a table with many dead rows."""
@@ -32,7 +32,7 @@ ENTRY_BYTES = 400
 """A larger index with more bytes per entry than this is bloated. A fresh index has 40 to 120 bytes per entry."""
 
 TRANSACTION_IDS_LEFT = 500_000_000
-"""With fewer transaction ids left, of two thousand million, PostgreSQL will soon refuse to write."""
+"""If fewer of the two thousand million transaction ids are left, PostgreSQL will soon refuse to write."""
 
 STORAGE_STATEMENTS = {
     "skipqueue_job": """\

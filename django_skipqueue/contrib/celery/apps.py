@@ -72,7 +72,7 @@ PART = Part(name="celery", gauges=GAUGES, console=console)
 
 
 LONGEST_UNACKNOWLEDGED = 1_800.0
-"""Seconds RabbitMQ waits by default until a consumer acknowledges a message: its consumer_timeout."""
+"""RabbitMQ by default waits this many seconds until a consumer acknowledges a message (its `consumer_timeout`)."""
 
 
 def _carriers() -> list[CarrierSettings]:

@@ -170,7 +170,7 @@ class CarrierConnection(Service):
     ) -> None:
         """home: returns the place for outcomes, made by `home_of`. While it is empty, no connection is opened.
 
-        lost: called when the connection has broken. stamp: called with the seconds that opening it may take.
+        lost: called after the connection broke. stamp: called before each try, with the seconds that the try may take.
         """
         self.carrier = carrier
         self.is_open = False

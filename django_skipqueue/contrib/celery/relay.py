@@ -126,7 +126,7 @@ class Relay(ControlLoop):
         shared: SharedCounts | None = None,
         carrier: Carrier | None = None,
     ) -> None:
-        """running_jobs: stays empty, because no job runs in this process. carrier: replaces the one of the settings."""
+        """running_jobs: stays empty, because no job runs in this process. carrier: replaces the settings' carrier."""
         super().__init__(options, id=id, name=name, lifeline=lifeline, stamps=stamps, shared=shared)
         carrier_settings = carriers()[options.carrier]
         carrier_row_id = carrier_id(carrier_settings.name)
@@ -222,9 +222,9 @@ class Relay(ControlLoop):
             self._log(taken)
 
     def _as_of_this_relay(self, attempt: Attempt) -> Attempt:
-        """Set the time of the claim by this process's monotonic clock, from which the waiting time is computed.
+        """Give the job the time of its claim by this process's clock, so that the waiting time can be computed.
 
-        Also set the database to the relay's, whatever the message says.
+        Also name the relay's database, whatever database the message names.
         """
         job = attempt.job._replace(claimed_at=self.window.claimed_at(attempt.job))
         return attempt._replace(job=job, database=self.options.database)

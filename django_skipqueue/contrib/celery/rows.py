@@ -221,13 +221,13 @@ RELAY_BATCH = 1_000
 """The maximum number of jobs in one statement."""
 
 LOCKED_ROW_DELAY = 0.5
-"""If another transaction has locked the rows of jobs, seconds until the next try."""
+"""Seconds until the next try after another transaction had locked the rows of jobs."""
 
 REFUSED_STATEMENT_DELAY = 5.0
-"""If PostgreSQL has refused the statement, seconds until the next try."""
+"""Seconds until the next try after PostgreSQL has refused the statement."""
 
 RETURNED_REASON = "each worker of the carrier that got the job has died"
-"""The reason of a recovery by RECOVER_RETURNED."""
+"""The reason that RECOVER_RETURNED gives for a recovery."""
 
 
 class HandOver(Service):

@@ -41,7 +41,7 @@ class CarrierSettings:
     window: int = 2_000
     """The maximum number of jobs that the carrier may have."""
     wait: float = 600.0
-    """Seconds a job may wait for a Celery worker before it comes back."""
+    """Seconds that a job may wait for a Celery worker before it comes back."""
     max_message_size: int = 16 * 1024 * 1024
     """The largest message that the broker accepts, in bytes. The default is RabbitMQ 4's; RabbitMQ 3 accepts more."""
     declare: bool = True

@@ -185,7 +185,7 @@ MOST_UNCONFIRMED_SIZE = 16_000_000
 
 WINDOW_COUNT_INTERVAL = 1.0
 FULL_WINDOW_INTERVAL = 0.1
-"""Seconds between two counts of the jobs: usually, and while the window is full, so that room is noticed soon."""
+"""Seconds between two counts of the jobs. The second applies while the window is full, to notice room soon."""
 
 COUNT_SHARE = 10
 """The counts take at most a tenth of the time, because counting 100,000 rows takes long."""

@@ -40,7 +40,7 @@ class _Kind(NamedTuple):
 
 
 MOST_SECONDS_IN_MESSAGE = 1e9
-"""Seconds."""
+"""The longest time in a message, in seconds."""
 
 LATEST_TIME = 253_402_300_800
 """The end of the year 9999, in seconds since the epoch. A job's time is between this and its negative."""

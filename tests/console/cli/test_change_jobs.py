@@ -54,7 +54,7 @@ def status_of(job: Job) -> str:
 
 
 @every_verb
-def test_a_verb_changes_one_job_without_a_question_and_keeps_who_and_why(verb: Verb) -> None:
+def test_a_verb_changes_one_job_without_a_question_and_records_user_and_reason(verb: Verb) -> None:
     job = make_job(str(next(iter(verb.statuses))))
     reason = ["--reason", "fixed"] if verb.leaves_rows else []
     result = skipqueue(verb.slug, f"#{job.pk}", *reason, *OPTIONS.get(verb.slug, []))
@@ -90,7 +90,7 @@ def test_an_id_that_no_job_has_is_named_and_nothing_is_changed(verb: Verb) -> No
 
 
 @every_verb
-def test_a_verb_needs_ids_or_options_that_say_which_jobs_and_not_both(verb: Verb) -> None:
+def test_a_verb_needs_either_ids_or_options_that_choose_jobs(verb: Verb) -> None:
     options = OPTIONS.get(verb.slug, [])
     assert skipqueue(verb.slug, "--all", "--yes", *options).code == 2
     assert skipqueue(verb.slug, "1", "--task", "x", *options).code == 2
@@ -163,7 +163,7 @@ def test_run_again_needs_a_status_and_leaves_the_jobs_as_they_are() -> None:
     assert [state(job) for job in jobs] == before
 
 
-def test_a_job_whose_row_a_session_has_locked_is_said_to_be_locked(session: Callable[[], Session]) -> None:
+def test_a_verb_says_which_session_has_locked_the_row_of_a_job(session: Callable[[], Session]) -> None:
     """Another session has locked the first job's row. Another job holds the second job's unique key."""
     locked, with_taken_key = make_job("failed"), make_job("failed", unique_key="k")
     make_job(unique_key="k")
@@ -357,14 +357,14 @@ def test_ctrl_c_ends_a_verb_after_a_batch_and_prints_how_many_jobs_were_changed(
 
 
 @pytest.mark.parametrize("by_id", [True, False])
-def test_discard_lets_a_halted_sequence_go_on_and_leaves_other_failed_jobs(by_id: bool) -> None:
+def test_discard_lets_a_halted_sequence_go_on_and_skips_other_failed_jobs(by_id: bool) -> None:
     halting, other = make_halted("shop"), make_job("failed")
     result = skipqueue("discard", *([halting.pk, other.pk] if by_id else ["--status", "failed"]), "--yes")
     assert (result.code, result.err) == (0, "1 job discarded, 1 skipped: 1 is already failed.\n")
     assert (status_of(halting), status_of(other)) == ("discarded", "failed")
 
 
-def test_a_dry_run_of_discard_counts_failed_jobs_that_halt_a_sequence_apart() -> None:
+def test_a_dry_run_of_discard_counts_only_failed_jobs_that_halt_a_sequence() -> None:
     make_halted("shop", task="a.b")
     make_job("failed", task="a.b")
     result = skipqueue("discard", "--status", "failed", "--dry-run", "--json")

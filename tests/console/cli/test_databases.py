@@ -1,4 +1,4 @@
-"""The command line with several databases: a command is for all databases, or for the job of a handle: `other:7`."""
+"""The command line with several databases: a command runs in all of them, or in the database of a handle (`other:7`)."""
 
 import json
 from collections.abc import Iterator
@@ -87,14 +87,14 @@ def test_a_verb_with_a_filter_changes_jobs_in_all_databases(jobs_with_equal_ids:
     assert (result.code, statuses()) == (0, ["queued", "queued"])
 
 
-def test_an_exit_code_of_3_in_one_database_counts_only_for_the_health(jobs_with_equal_ids: dict[str, Job]) -> None:
+def test_list_exits_with_3_only_if_no_database_has_a_match(jobs_with_equal_ids: dict[str, Job]) -> None:
     jobs_with_equal_ids["other"].retry()
     assert skipqueue("list", "--status", "discarded").code == 0
     assert skipqueue("list", "--status", "failed").code == 3
     assert skipqueue("health").code == 3
 
 
-def test_a_database_that_is_down_keeps_no_command_from_the_other_databases(
+def test_a_verb_changes_jobs_in_the_other_database_while_one_is_down(
     jobs_with_equal_ids: dict[str, Job], other_is_down: None
 ) -> None:
     result = skipqueue("retry", "--status", "discarded", "--yes", "--all")

@@ -39,7 +39,7 @@ def test_defer_prints_the_id_of_the_job_and_nothing_else() -> None:
 
 
 @pytest.mark.core
-def test_positional_arguments_are_a_list_and_the_end_of_the_name_is_enough() -> None:
+def test_defer_takes_positional_arguments_as_a_list_and_the_end_of_a_task_name() -> None:
     assert skipqueue("defer", "send", "[7]").code == 0
     assert Job.objects.get().args == [7]
 

@@ -25,7 +25,7 @@ def test_skipqueue_needs_a_subcommand() -> None:
         call_command("skipqueue")
 
 
-def test_worker_is_runworker_and_passes_its_options_through(manage: Callable[..., Any]) -> None:
+def test_the_subcommand_worker_runs_runworker_with_its_options(manage: Callable[..., Any]) -> None:
     job = make_job()
     worker = manage("skipqueue", "worker", "--drain", "--name", "night", "-v", "2")
     assert worker.wait() == 0
@@ -171,7 +171,7 @@ def test_a_closed_pipe_ends_the_command_without_a_traceback() -> None:
 
 @pytest.mark.parametrize("arguments", [("list", "--queue"), ("health", "--name")])
 def test_an_argument_that_is_not_utf_8_is_a_usage_error(arguments: tuple[str, ...]) -> None:
-    """A terminal passes bytes that are not UTF-8 in this way."""
+    """If bytes of an argument are not UTF-8, Python represents them as surrogates."""
     result = skipqueue(*arguments, "\udcff")
     assert (result.code, result.err.count("\n")) == (2, 1)
     assert "surrogates not allowed" in result.err

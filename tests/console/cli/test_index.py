@@ -27,7 +27,7 @@ def drop_search_indexes_after_the_test(transactional_db: None) -> Iterator[None]
     yield
     for index in existing(DEFAULT):
         change_index(DEFAULT, DROP_INDEX, schema=index.schema, name=index.name)
-    connection.close()  # so that later tests do not get its timeouts
+    connection.close()  # so that later tests do not inherit the timeouts of this connection
 
 
 @pytest.fixture(autouse=True)

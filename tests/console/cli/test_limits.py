@@ -51,7 +51,7 @@ def test_the_command_prints_json() -> None:
     }
 
 
-def test_the_list_has_a_maximum_of_keys() -> None:
+def test_the_number_of_listed_keys_can_be_limited() -> None:
     for key in "abc":
         make_limited(key)
     result = skipqueue("limits", "--limit", "2")

@@ -42,7 +42,7 @@ def test_the_list_begins_with_the_newest_job() -> None:
 
 
 @pytest.mark.parametrize("option", ["--failed", "--status=failed"])
-def test_the_list_can_be_of_jobs_in_one_status(option: str) -> None:
+def test_the_list_can_be_limited_to_one_status(option: str) -> None:
     make_job()
     failed = make_job("failed")
     assert listed_ids(option) == [failed.pk]
@@ -124,7 +124,7 @@ def test_a_row_can_neither_start_a_line_nor_control_the_terminal() -> None:
 def test_the_list_mentions_that_there_are_more_jobs_than_its_limit() -> None:
     made = [make_job().pk for _ in range(3)]
     result = skipqueue("list", "--json", "--limit", "2")
-    assert [each["id"] for each in result.objects] == made[:0:-1]
+    assert [each["id"] for each in result.objects] == made[:0:-1]  # the newest two of the three jobs
     assert result.err == "There are more than 2 jobs; --limit shows more.\n"
 
 

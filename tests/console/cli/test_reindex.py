@@ -30,7 +30,7 @@ def drop_left_over_indexes_after_the_test(transactional_db: None) -> Iterator[No
     for index in indexes(DEFAULT):
         if index.is_left_over:
             change_index(DEFAULT, DROP_INDEX, schema=index.schema, name=index.name)
-    connection.close()  # so that later tests do not get its timeouts
+    connection.close()  # so that later tests do not inherit the timeouts of this connection
 
 
 def test_reindex_rebuilds_every_index() -> None:

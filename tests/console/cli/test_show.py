@@ -112,7 +112,7 @@ def test_show_names_an_unknown_id() -> None:
     assert "There is no job 999999999." in result.err
 
 
-def test_a_row_that_another_program_wrote_is_shown_as_far_as_it_goes() -> None:
+def test_a_row_that_another_program_wrote_is_shown_as_far_as_it_is_valid() -> None:
     shown_job = make_job(
         "failed", args={"no": "list"}, kwargs=["no dict"], errors=[1, {"at": 3}, {"at": "x"}, {}], task="a\x1b\n"
     )
@@ -145,7 +145,7 @@ def test_show_says_that_no_worker_serves_the_queue_or_that_the_queue_is_paused()
     assert "The queue “mail” is paused until it is resumed: the server is down" in skipqueue("show", queued.pk).out
 
 
-def test_the_numbers_of_attempts_go_on_after_a_manual_retry(retried_job: Job) -> None:
+def test_attempt_numbers_continue_after_a_manual_retry(retried_job: Job) -> None:
     late = ERROR | {"at": "2126-03-01T02:13:45+00:00"}
     Job.objects.filter(pk=retried_job.pk).update(attempts=1, errors=[ERROR, late])
     out = skipqueue("show", retried_job.pk).out

@@ -59,7 +59,7 @@ def test_an_expression_names_metrics_and_labels_that_exist(subtests: pytest.Subt
                 assert expression.count(opening) == expression.count(closing)
 
 
-def test_the_test_finds_each_metric_in_an_expression() -> None:
+def test_metric_names_finds_each_metric_in_an_expression() -> None:
     assert metric_names("sum(rate(skipqueue_wait_seconds_bucket[5m])) / skipqueue_workers") == {
         "skipqueue_wait_seconds_bucket",
         "skipqueue_workers",

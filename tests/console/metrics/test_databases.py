@@ -105,7 +105,9 @@ def test_the_admin_serves_the_metrics_of_all_databases(unreachable_alias: str, a
         assert values_by_database(response.text, UP) == {unreachable_alias: 0, "default": 1, "other": 1}
 
 
-def test_two_silent_databases_cost_the_time_of_one(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_scrape_waits_for_two_silent_databases_at_the_same_time(
+    settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(scrape, "SCRAPE_CONNECT_SECONDS", 2.0)
     proxy = Proxy()
     proxy.stall()

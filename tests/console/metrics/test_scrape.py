@@ -82,7 +82,7 @@ def test_the_scrape_counts_keys_that_wait_for_their_rate() -> None:
     assert metrics_found[series_key("rate_late_seconds")] == pytest.approx(30, abs=10)
 
 
-def test_blocked_jobs_of_many_queues_have_one_series(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_blocked_jobs_of_all_further_queues_share_one_series(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(labels, "MOST_SERIES", 1)
     make_limited("a", waiting=3, queue_name="busy")
     for name in ("b", "c"):

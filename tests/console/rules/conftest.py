@@ -45,9 +45,9 @@ class StoreOfRows(Store):
 
 @pytest.fixture
 def findings_of(transactional_db: None) -> FindingsOf:
-    """Return a function that applies the rule with this code, or all rules if the code is no rule's.
+    """Return a function that applies the rule with this code, or all rules if no rule has this code.
 
-    The function returns the problems and infos with the code.
+    The function returns the findings with this code, except those with the severity "ok".
     """
 
     def find_problems(code: str) -> list[Finding]:
@@ -56,7 +56,7 @@ def findings_of(transactional_db: None) -> FindingsOf:
 
         codes = {rule.code for rule in all_rules()}
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(examination, "rules_of", chosen)  # to apply all rules takes far longer
+            patch.setattr(examination, "rules_of", chosen)  # applying all rules would take far longer
             found = examination.examine(STORE)
         return [each for each in found if each.code == code and each.severity != Severity.OK]
 

@@ -223,7 +223,7 @@ def test_a_role_that_can_only_read_the_queue_runs_all_rules(plain_role: str) -> 
     assert not [each for each in findings if each.code.startswith("check-")]
 
 
-def test_a_role_that_sees_no_other_sessions_gets_the_grant_to_see_them(
+def test_the_command_grants_a_role_the_right_to_see_other_sessions(
     plain_role: str, findings_of: FindingsOf, connect: Any
 ) -> None:
     connect()

@@ -105,7 +105,7 @@ def test_a_job_that_holds_all_slots_is_reported_by_one_rule_only(findings_of: Fi
     assert findings_of("held-permit") == []
 
 
-def test_permits_of_a_queue_whose_slots_are_held_have_one_cause(findings_of: FindingsOf) -> None:
+def test_permits_of_a_queue_without_free_slots_are_reported_by_one_rule_only(findings_of: FindingsOf) -> None:
     worker = make_worker(concurrency=1, queues=["behind"])
     make_worker(queues=["default"])
     make_keyed("limit:t", "queued", queue_name="behind", run_after=timedelta(minutes=-5))

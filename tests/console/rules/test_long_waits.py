@@ -53,7 +53,7 @@ def test_a_long_wait_for_slots_names_the_task_that_takes_most_of_them(findings_o
     assert finding.link.query == {"status": "queued", "queue": "mail"}
 
 
-def test_a_long_wait_for_a_slow_postgresql_is_explained(
+def test_a_long_wait_is_explained_by_slow_statements(
     findings_of: FindingsOf, monkeypatch: pytest.MonkeyPatch, connect: Any
 ) -> None:
     make_job(run_after=LONG_AGO)
@@ -110,7 +110,7 @@ def test_a_queue_without_a_worker_is_no_long_wait_but_a_finding_of_another_rule(
     assert len(findings_of("queue-without-worker")) == 1
 
 
-def test_a_waiting_job_counts_after_a_heartbeat_of_every_live_worker(findings_of: FindingsOf) -> None:
+def test_a_long_wait_is_found_once_every_live_worker_has_written_a_new_heartbeat(findings_of: FindingsOf) -> None:
     """The due time does not tell how long a job has waited: a gate, a release or a recovery may have just queued it."""
     make_worker(name="dead", heartbeat=timedelta(hours=-1))
     for name in ("w1", "w2"):

@@ -1,4 +1,4 @@
-"""`no-free-slot`: jobs that run for long hold every slot, while others wait."""
+"""`no-free-slot`: jobs that run for long hold every slot, while other jobs wait."""
 
 from datetime import timedelta
 from typing import Any
@@ -35,7 +35,7 @@ def test_a_task_that_holds_every_slot_is_found_with_the_command_that_cancels_it(
 ) -> None:
     ids = make_long_jobs(workers[0], 2) + make_long_jobs(
         workers[1], 3
-    )  # the worker has claimed the third job before it has a free slot
+    )  # two jobs run, and the third waits in the worker for a free slot
     for queue_name in ("default", "reports", "mail"):
         make_job(queue_name=queue_name, run_after=timedelta(hours=-11))
     (full,) = findings_of(CODE)
@@ -57,7 +57,7 @@ def test_a_task_that_holds_every_slot_is_found_with_the_command_that_cancels_it(
         (7_200.0, "and usually take 2 h at most", "python manage.py runworker --queues mail"),
     ],
 )
-def test_a_task_that_hangs_is_told_from_a_slow_task(
+def test_the_finding_tells_a_task_that_hangs_from_a_slow_task(
     workers: list[Worker],
     findings_of: FindingsOf,
     monkeypatch: pytest.MonkeyPatch,
@@ -130,7 +130,7 @@ def test_a_paused_queue_without_free_slots_is_no_finding(workers: list[Worker], 
 def test_a_job_whose_row_somebody_has_locked_holds_no_slot(
     workers: list[Worker], findings_of: FindingsOf, connect: Any
 ) -> None:
-    """The job may have ended, and its worker waits until it can write the outcome: the task is not to blame."""
+    """The job may have ended, and its worker may only wait until it can write the outcome."""
     first, *_ = make_long_jobs(workers[2], 2)
     make_job(queue_name="mail", run_after=timedelta(hours=-11))
     assert len(findings_of(CODE)) == 1

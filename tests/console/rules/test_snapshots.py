@@ -1,4 +1,4 @@
-"""Rules about old snapshots: each test makes a finding appear, and runs its command, after which it is gone."""
+"""Rules about old snapshots: each test makes a finding appear, and runs its command, which solves the problem."""
 
 from typing import Any
 
@@ -10,7 +10,8 @@ from ...app.rows import make_job
 from ...app.waiting import wait_until
 from .conftest import FindingsOf, StoreOfRows, run_sql
 
-# If an earlier test cut off a client, its session still runs its statement, and holds a snapshot until the end.
+# Ends what earlier tests have left. If a test cut off a client, the client's session still runs its statement, and holds
+# a snapshot until the statement ends.
 END_TRANSACTIONS = """
 SELECT pg_terminate_backend(pid, 5000)
 FROM pg_stat_activity
@@ -74,7 +75,7 @@ def test_a_young_transaction_is_no_finding(
 def test_an_old_prepared_transaction_is_named_and_the_command_ends_it(findings_of: FindingsOf, connect: Any) -> None:
     other = connect()
     ((allowed,),) = other.execute("SHOW max_prepared_transactions").fetchall()
-    if allowed == "0":  # the server allows no prepared transaction: the rule reads a row that the test gives
+    if allowed == "0":  # the server allows no prepared transaction, so the rule reads a made-up row
         (finding,) = server.prepared_transactions(StoreOfRows(("it's lost", "ann", 90_000.0)))
         assert finding.command == "ROLLBACK PREPARED 'it''s lost';"
     else:
@@ -95,14 +96,14 @@ def test_a_replication_slot_without_a_snapshot_is_no_finding(findings_of: Findin
         other.execute("SELECT pg_drop_replication_slot('doctor_scene')")
 
 
-def test_for_an_unused_replication_slot_the_command_drops_it() -> None:
+def test_the_command_drops_a_replication_slot_that_is_not_in_use() -> None:
     (finding,) = server.old_slots(StoreOfRows(("standby_2", "physical", False, 1_234_567)))
     assert finding.severity == "critical"
     assert "1,234,567 transactions behind" in finding.found
     assert finding.command == "SELECT pg_drop_replication_slot('standby_2');"
 
 
-def test_for_a_replication_slot_in_use_the_command_does_not_drop_it() -> None:
+def test_the_command_does_not_drop_a_replication_slot_in_use() -> None:
     (finding,) = server.old_slots(StoreOfRows(("standby_2", "physical", True, 5_000_000)))
     assert finding.severity == "warning"
     assert "drop" not in finding.command

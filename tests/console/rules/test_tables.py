@@ -1,4 +1,4 @@
-"""Rules about tables and indexes: each test makes a finding appear, and runs its command, after which it is gone."""
+"""Rules about tables and indexes: each test makes a finding appear, and runs its command, which solves the problem."""
 
 import re
 from collections.abc import Iterator
@@ -89,7 +89,7 @@ def test_a_table_with_many_dead_rows_is_found_until_it_is_vacuumed(
         (1_000_000, 250_000, 3_600.0, 1),
     ],
 )
-def test_dead_rows_count_as_many_by_number_share_and_age_of_the_last_vacuum(
+def test_whether_dead_rows_are_found_depends_on_number_share_and_age_of_the_last_vacuum(
     live: int, dead: int, vacuum_age: float | None, expected: int
 ) -> None:
     assert len(list(tables.dead_rows(StoreOfRows(("t", live, dead, vacuum_age, 1.0))))) == expected

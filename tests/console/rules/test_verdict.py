@@ -103,7 +103,7 @@ def test_with_several_databases_a_problem_names_its_database(settings: Any) -> N
     assert [(each.database, each.code) for each in problems] == [("gone", "database-unusable"), ("other", "no-worker")]
 
 
-def test_a_problem_has_the_begin_of_its_incident() -> None:
+def test_a_problem_exists_since_its_incident_began() -> None:
     make_job()
     (problem,) = Verdict.now(STORE).problems
     assert problem.since is None
@@ -112,7 +112,7 @@ def test_a_problem_has_the_begin_of_its_incident() -> None:
     assert problem.since == Incident.objects.get().since
 
 
-def test_how_long_a_problem_lasts_is_told_by_the_clock_of_the_database(
+def test_the_duration_of_a_problem_is_measured_by_the_clock_of_the_database(
     use_rules: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = datetime(2026, 11, 25, 14, tzinfo=UTC)

@@ -17,7 +17,7 @@ from .conftest import STORE, FindingsOf, StoreOfRows, run_sql
 
 
 @pytest.mark.core
-def test_no_worker_is_critical_when_jobs_wait(findings_of: FindingsOf) -> None:
+def test_waiting_jobs_without_a_live_worker_are_critical(findings_of: FindingsOf) -> None:
     (finding,) = findings_of("no-worker")
     assert (finding.severity, finding.found) == ("warning", "No job is waiting.")
     make_job("scheduled")
@@ -173,7 +173,7 @@ def roles(transactional_db: None) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("roles")
-def test_a_supervisor_that_may_not_end_the_sessions_of_workers_is_given_the_grant(
+def test_the_command_grants_a_supervisor_the_right_to_end_the_sessions_of_workers(
     findings_of: FindingsOf, connect: Callable[..., Any]
 ) -> None:
     supervisor, worker = ROLES

@@ -77,7 +77,7 @@ def test_without_carriers_there_is_nothing_to_relay() -> None:
         relay_options()
 
 
-def test_runrelay_has_the_times_of_runworker_and_a_relay_for_each_database(settings: Any) -> None:
+def test_runrelay_takes_options_of_runworker_for_the_relays_of_each_database(settings: Any) -> None:
     settings.SKIPQUEUE = ONE_CARRIER | {"POLL_INTERVAL": 7}
     first, second = relay_options(
         "--database", "default,other", "--name", "r", "--processes", "3", "--no-listen", "--worker-timeout", "20"

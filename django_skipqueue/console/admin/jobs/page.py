@@ -154,7 +154,7 @@ class JobPage(ShownState):
     def arguments(self) -> list[tuple[str, str]]:
         """Each argument's name or position, and its value as JSON.
 
-        All values together take `JSON_LIMIT` characters. Further values are cut at `SHOWN_LINE_LIMIT`.
+        All values together get `JSON_LIMIT` characters. After that, each value is cut to `SHOWN_LINE_LIMIT`.
         """
         characters_left, shown = JSON_LIMIT, []
         passed = chain(named(self.job.task, self.call.args), self.call.kwargs.items())
@@ -300,7 +300,8 @@ class JobPage(ShownState):
         """Return the attempt with secrets masked and long texts cut. Other programs may have written these texts."""
         return replace(
             attempt,
-            # The newest log with this number, because a released or snoozed attempt has the number of the next one.
+            # A released or snoozed attempt is not counted, so the attempt after it has the same number. Of the logs
+            # with this number, take the newest.
             log=next((log for log in self.logs if log.number == attempt.number), None),
             worker=shorten(worker_name(attempt.worker), SHOWN_LINE_LIMIT),
             exception=shorten(attempt.exception, SHOWN_LINE_LIMIT),

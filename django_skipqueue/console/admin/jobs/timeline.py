@@ -87,7 +87,7 @@ def _beginning_of_job(job: Job, operations: Sequence[ShownOperation]) -> Iterato
 def _moment_of_operation(operation: ShownOperation, operations: Sequence[ShownOperation]) -> Moment:
     """Return the moment of an operator's act, or of the end of an attempt that is not counted.
 
-    An attempt is not counted if its worker stopped or its task snoozed. The next attempt gets the same number. After
+    An attempt is not counted if its worker stopped or its task snoozed, so the next attempt gets the same number. After
     several snoozes in a row, the job only records the last one.
     """
     if operation.verb not in UNCOUNTED_END_LABELS:

@@ -114,7 +114,7 @@ class Summary:
     eligible: int
     """The number of jobs that the verb can change."""
     refused: list[tuple[int, Any]]
-    """The number of jobs that the verb cannot change, with the status's label; empty if there may be more jobs."""
+    """How many jobs the verb cannot change, for each status, with its label; empty if there may be more jobs."""
     looked_at: int
     """The number of jobs that were read."""
     kinds: list[JobKind]

@@ -1,1 +1,1 @@
-"""The tables and indexes of the queue."""
+"""The table of the app."""

@@ -55,7 +55,7 @@ def stop_cleanly(process: ManagePy) -> None:
     assert process.wait() == 0, process.log
 
 
-def test_celery_runs_every_kind_of_task_with_the_outcome_of_a_worker(
+def test_every_kind_of_task_has_the_same_outcome_in_celery_as_in_a_worker(
     start: Start, relay: RelayDouble, pool: tuple[str, ...]
 ) -> None:
     process = start(*pool)
@@ -233,10 +233,10 @@ def test_a_celery_worker_that_is_stopped_finishes_its_running_jobs(start: Start,
     assert process.wait() == 0
 
 
-def test_the_last_acknowledgements_follow_the_last_outcomes(
+def test_a_celery_worker_that_is_stopped_acknowledges_the_jobs_that_have_ended(
     start: Start, relay: RelayDouble, broker_url: str, pool: tuple[str, ...]
 ) -> None:
-    """No job is left with the broker when a worker has stopped."""
+    """The broker would deliver unacknowledged jobs again."""
     process = start(*pool, worker_prefetch_multiplier=10)
     relay.publish(make_claimed_job(1, "jobs.add", 1))
     relay.outcomes(1)

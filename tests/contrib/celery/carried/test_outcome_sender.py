@@ -96,7 +96,7 @@ def join_all(threads: list[threading.Thread]) -> None:
 def test_a_broken_connection_is_opened_again_without_a_log_line(
     sender: OutcomeSender, broker_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A process of Celery does not look at its connection between two outcomes."""
+    """Between two outcomes, a process of Celery does not notice that its connection broke."""
     relay = RelayDouble(broker_url)
     for break_connection in (lambda sock: sock.shutdown(socket.SHUT_RDWR), lambda sock: sock.close(), lambda _: None):
         join_all(send_all(sender, 1))

@@ -28,7 +28,7 @@ def _forget_the_worker(monkeypatch: pytest.MonkeyPatch, settings: Any) -> None:
 
 
 @pytest.mark.parametrize("pool", ["gevent", "eventlet", "celery.concurrency.gevent:TaskPool", Greenlets])
-def test_a_worker_whose_pool_has_greenlets_ends_at_its_start(pool: Any) -> None:
+def test_a_celery_worker_whose_pool_has_greenlets_refuses_to_start(pool: Any) -> None:
     with pytest.raises(
         SystemExit, match=r"The queues 'pdf' contain jobs of django_skipqueue.*--pool prefork, threads or solo"
     ):

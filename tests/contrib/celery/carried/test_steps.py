@@ -32,7 +32,9 @@ def claim() -> ClaimedJob:
     return job
 
 
-def test_a_carried_job_goes_on_where_it_stopped(manage: Callable[..., ManagePy], broker_url: str) -> None:
+def test_a_carried_job_does_not_repeat_a_finished_step_after_waiting_for_a_signal(
+    manage: Callable[..., ManagePy], broker_url: str
+) -> None:
     start_worker(manage, broker_url, "--pool", "prefork", "-c", "1", more_jobs=APPROVE)
     made = Job.objects.enqueue("extra.jobs.approve", queue_name="carried")
     relay = RelayDouble(broker_url)

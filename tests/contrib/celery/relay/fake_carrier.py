@@ -146,7 +146,7 @@ class FakeCarrier:
             self._wake_relay()
 
     def begin_again(self, job: ClaimedJob) -> None:
-        """Deliver a note that a process begins this job, after another process died that had received it."""
+        """Deliver a note that a process begins this job, after the process that had received it before has died."""
         self.deliver(wire.join_outcomes([wire.encode_begun(job.ref, "default")]))
 
     def lose_connection(self) -> None:

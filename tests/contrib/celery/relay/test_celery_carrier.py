@@ -155,7 +155,7 @@ def create_all_but_pdf(celery_worker: FakeCeleryWorker) -> None:
     topology.declare(celery_worker.channel, [], "default", create=True)
 
 
-def test_outcomes_come_until_they_are_acknowledged(
+def test_outcomes_are_delivered_again_until_they_are_acknowledged(
     make_connected_carrier: MakeCarrier, celery_worker: FakeCeleryWorker
 ) -> None:
     carrier = make_connected_carrier()
@@ -320,7 +320,8 @@ def test_celerys_workers_are_told_of_revoked_jobs(
     assert body["method"] == "revoke"
     assert body["arguments"]["task_id"] == ["skipqueue-default-1-1", "skipqueue-default-2-5"]
     carrier.publish([make_job(1)])
-    assert take_until(carrier, lambda taken: taken.confirmed).confirmed == [(1, 1)]  # a revoke counts for no confirm
+    # The revoke is not among the confirmed publishes.
+    assert take_until(carrier, lambda taken: taken.confirmed).confirmed == [(1, 1)]
 
 
 # Jobs and outcomes that are too large
@@ -352,7 +353,7 @@ def test_a_job_exactly_as_large_as_the_limit_is_sent(
     assert too_large.size == small_message_limit + 1
 
 
-def test_a_broker_that_accepts_less_than_the_setting_is_asked_only_once(
+def test_a_job_that_the_broker_has_refused_for_its_size_is_not_sent_again(
     make_connected_carrier: MakeCarrier, small_message_limit: int
 ) -> None:
     carrier, large = make_connected_carrier(), make_job(2, args="x" * small_message_limit)
@@ -494,7 +495,7 @@ def test_a_broker_that_confirms_nothing_counts_as_unreachable(
         carrier.take()
 
 
-def test_a_carrier_knows_that_its_broker_is_blocked_until_the_broker_goes_on(
+def test_a_carrier_counts_as_blocked_until_its_broker_reads_again(
     rabbitmq: RabbitMQ, make_connected_carrier: MakeCarrier
 ) -> None:
     carrier = make_connected_carrier()
@@ -523,7 +524,7 @@ def test_a_blocked_broker_delivers_and_takes_acknowledgements(
     try:
         carrier.publish([make_job(99)])
         outcomes = take_until(carrier, lambda taken: taken.outcomes and carrier.is_blocked).outcomes
-        carrier.revoke([(1, 1)])  # this publishes a message, too
+        carrier.revoke([(1, 1)])  # a revoke is a message too
         while len(outcomes) < 10:
             carrier.acknowledge([outcomes[-1].delivery])
             outcomes += take_until(carrier, lambda taken: taken.outcomes).outcomes
@@ -590,12 +591,12 @@ def test_closing_a_connection_that_the_broker_has_closed_does_not_open_it_again(
     with pytest.raises(CarrierUnreachable, match="enough"):
         take_until(carrier, lambda _: False)
     with warnings.catch_warnings():
-        warnings.simplefilter("error")  # py-amqp warns when it connects because its `sock` was asked for
+        warnings.simplefilter("error")  # py-amqp would warn, and connect, if `sock` of a closed connection were read
         carrier.close()
     assert not any(connection.connected for connection in connections)
 
 
-def test_confirms_from_before_a_broken_connection_are_taken_first(
+def test_take_returns_the_confirms_that_arrived_before_the_connection_broke(
     make_connected_carrier: MakeCarrier, rabbitmq: RabbitMQ
 ) -> None:
     carrier = make_connected_carrier()
@@ -607,7 +608,7 @@ def test_confirms_from_before_a_broken_connection_are_taken_first(
         take_until(carrier, lambda _: False)
 
 
-def test_confirms_from_before_a_failed_send_are_taken_first(make_connected_carrier: MakeCarrier) -> None:
+def test_take_returns_the_confirms_that_arrived_before_a_send_failed(make_connected_carrier: MakeCarrier) -> None:
     carrier = make_connected_carrier()
     carrier.publish([make_job(1)])
     wait_until(lambda: select.select([carrier.fileno()], [], [], 0)[0], "the confirm")

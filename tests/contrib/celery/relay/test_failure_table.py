@@ -1,7 +1,7 @@
 """One test for each row of the table of failures: who dies when, and what becomes of the job.
 
 Each test also checks who holds the job at that moment. The relays are `manage.py runrelay` and the broker is RabbitMQ.
-Where a Celery worker dies by itself, it is a real one. Elsewhere it is a fake one, which dies at the exact instant.
+A few tests use a real Celery worker. The others use a fake worker, because it can die at an exact instant.
 """
 
 import os
@@ -153,7 +153,7 @@ def is_with_the_carrier(*jobs: Job) -> bool:
 
 
 def relay_id() -> str:
-    """Return the id of the only relay, which the rows that it holds contain."""
+    """Return the id of the only relay. The rows of the jobs that it holds contain this id."""
     return str(WorkerOfCelery.objects.get(relay_of="celery", pk__in=Worker.objects.values("pk")).pk)
 
 
@@ -208,7 +208,7 @@ def test_a_relay_dies_after_the_claim_and_before_the_publish(
 def test_a_relay_dies_after_the_publish_and_before_the_hand_over(
     step: str, start_relay: StartProcess, celery_worker: FakeCeleryWorker, halt_marker: Path
 ) -> None:
-    """`published` is after the publish and before the confirm; `confirmed` is before the hand-over."""
+    """The relay dies before the confirm at the step `published`, and after the confirm at the step `confirmed`."""
     job = defer_carried()
     process = start_relay(halt=step)
     pid = halting.pid_of_halted(halt_marker)
@@ -251,7 +251,7 @@ def test_a_relay_dies_after_the_settle_and_before_the_acknowledgement(
     kill(pid)
     defer_carried()
     celery_worker.finish(celery_worker.get(), 2)
-    wait_for_statuses(completed=2)  # so the outcome of the first job has come again before
+    wait_for_statuses(completed=2)  # so the first job's outcome, which comes again, was read before
     assert final_state(job) == ("completed", 1, 1, 2)
     assert all_messages_are_acknowledged(process, celery_worker)
 
@@ -307,7 +307,7 @@ def has_changed_hands(job: Job, lease: int) -> bool:
 
 
 def die_with_the_next_job(empty_vhost_url: str, *, begins: bool = True) -> tuple[int, int]:
-    """Let a process of Celery take the next job and die: while it runs the job, or before it begins the job."""
+    """Let a process of Celery take the next job and die. `begins`: whether it begins the job before it dies."""
     with closing(FakeCeleryWorker(empty_vhost_url)) as dying:
         message = dying.get()
         if begins and message.delivery_info["redelivered"]:
@@ -321,7 +321,7 @@ def test_a_process_of_celery_dies_in_the_task_three_times(
     job = defer_carried()
     process = start_relay()
     for time, lease in ((1, 1), (2, 3), (3, 5)):
-        Job.objects.filter(pk=job.pk).run_now()  # after the second time it waits for up to 30 s
+        Job.objects.filter(pk=job.pk).run_now()  # after its second failure, the job would wait for up to 30 s
         wait_until(lambda: is_with_the_carrier(job))
         for _ in range(topology.DELIVERY_LIMIT + 1):
             assert die_with_the_next_job(empty_vhost_url) == (job.pk, lease)
@@ -336,7 +336,6 @@ def test_a_process_of_celery_dies_in_the_task_three_times(
 def test_workers_of_celery_die_before_they_begin_the_job(
     start_relay: StartProcess, celery_worker: FakeCeleryWorker, empty_vhost_url: str
 ) -> None:
-    """The workers die before they begin the jobs that they have received."""
     job = defer_carried()
     process = start_relay()
     for lease in (1, 3, 5, 7):
@@ -467,14 +466,14 @@ def test_the_broker_restarts(start_relay: StartProcess, empty_vhost_url: str, ra
     with proxy_to(rabbitmq.port) as proxy:
         process = start_relay(broker=url_through(proxy, empty_vhost_url))
         wait_until(lambda: is_with_the_carrier(confirmed))
-        proxy.stall("client")  # confirms come no more
+        proxy.stall("client")  # from now on, no confirm reaches the relay
         unconfirmed = defer_carried()
         with closing(FakeCeleryWorker(empty_vhost_url)) as celery_worker:
             wait_until(lambda: celery_worker.count_messages("pdf") == 2, "the broker has both")
         assert holder_by_job() == {confirmed.pk: CARRIER, unconfirmed.pk: relay_id()}
         assert "pdf" in rabbitmq.control("list_queues", "--vhost", urlsplit(empty_vhost_url).path[1:], "name")
         proxy.refuse()
-        rabbitmq.stop()  # a kill may lose a quorum queue that is a second old
+        rabbitmq.stop()  # instead of `kill`, which may lose a quorum queue that is a second old
         proxy.cut()
         process.wait_for("carrier lost")
         rabbitmq.start()
@@ -569,7 +568,7 @@ def test_an_operator_cancels_and_retries_a_job_that_the_carrier_has(
     wait_until(lambda: is_with_the_carrier(waiting, running))
     orders = celery_worker.channel.queue_declare(
         "", exclusive=True
-    ).queue  # as Celery's workers with remote control have one
+    ).queue  # like the queue of a Celery worker with remote control
     celery_worker.channel.queue_bind(orders, "celery.pidbox")
     messages = {lease_ref_of(message)[0]: message for message in (celery_worker.get(), celery_worker.get())}
     assert Store.default().cancel([waiting.pk, running.pk]).keys() == {waiting.pk, running.pk}

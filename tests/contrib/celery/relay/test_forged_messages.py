@@ -1,4 +1,4 @@
-"""Forged messages in the queues of a broker end no relay, and the relay writes the outcomes after them."""
+"""Forged messages do not end a relay, and the relay still writes the genuine outcomes that come after them."""
 
 import json
 import math
@@ -106,7 +106,7 @@ CHANGED_FIELDS: list[tuple[tuple[int | str, ...], Any]] = [
 ]
 
 
-def test_no_invalid_value_in_a_message_ends_a_relay(forger: Forger, subtests: pytest.Subtests) -> None:
+def test_invalid_values_in_a_message_do_not_end_the_relay(forger: Forger, subtests: pytest.Subtests) -> None:
     for path, value in CHANGED_FIELDS:
         with subtests.test(place=path, value=str(value)[:20]):
             job = carried_job()
@@ -116,7 +116,7 @@ def test_no_invalid_value_in_a_message_ends_a_relay(forger: Forger, subtests: py
             )
 
 
-def test_an_id_of_too_many_digits_ends_no_relay(forger: Forger) -> None:
+def test_a_message_id_with_too_many_digits_does_not_end_the_relay(forger: Forger) -> None:
     id = f"skipqueue-default-{'9' * 5_000}-1"
     forger.deliver_and_check(message_with(wire.attempt_to_wire(make_outcome(carried_job())), id), b"?", id=id)
 
@@ -182,12 +182,13 @@ def test_arbitrary_messages_do_no_harm(forger: Forger, bodies: list[bytes], id: 
 @given(changes=st.lists(CHANGES, min_size=1, max_size=5))
 @FEW_EXAMPLES
 def test_messages_that_are_almost_right_do_no_harm(forger: Forger, changes: list[Any]) -> None:
-    """The messages name jobs that the carrier holds, and their leases, so a relay tries to write the readable ones."""
+    """The messages name jobs that the carrier holds, with valid leases, so the relay writes what it can read."""
     bodies = []
     for change in changes:
         job = carried_job()
         payload = wire.attempt_to_wire(make_outcome(job, FAILED))
-        for path, value in sorted(change, key=lambda each: -len(each[0])):  # a part before the value that contains it
+        # The longest paths come first, because a change at a shorter path may replace what a longer path leads to.
+        for path, value in sorted(change, key=lambda each: -len(each[0])):
             payload = with_value_at(payload, path, value)
         bodies.append(message_with(payload, wire.message_id("default", job.ref)))
     forger.deliver_and_check(*bodies)

@@ -9,13 +9,13 @@ from django_skipqueue.values.records import ClaimedJob
 
 
 def test_a_carrier_is_made_in_a_process_that_has_imported_kombu() -> None:
-    """A process of Celery has such a module: kombu replaces its own module by one without a spec."""
+    """A Celery process has imported kombu, which replaces its own module by one without a `__spec__`."""
     assert sys.modules["kombu"] is kombu
     settings = CarrierSettings(name="celery", app="tests.app.celery_app.app", queues={"pdf": "pdf"})
     assert make_carrier(settings, "default").name == "celery"
 
 
-def test_the_carrier_has_the_limit_of_its_setting() -> None:
+def test_the_carrier_has_the_message_size_limit_of_its_setting() -> None:
     settings = CarrierSettings(
         name="celery", app="tests.app.celery_app.app", queues={"pdf": "pdf"}, max_message_size=70_000
     )

@@ -145,7 +145,7 @@ def test_relays_of_other_databases_do_not_take_outcomes_of_this_database(
     wait_until(lambda: second.relay.connection.is_open)
     assert carrier.home == home, "the next relay takes what is left"
     second.stop()
-    Worker.objects.filter(pk=CARRIER).delete()  # as in a database of its own
+    Worker.objects.filter(pk=CARRIER).delete()  # as in a database where no relay has run yet
     third = start_relay(id="r:111111111111")
     wait_until(lambda: third.relay.connection.is_open)
     assert carrier.home != home
@@ -336,7 +336,9 @@ def test_an_expired_job_is_released_and_runs_later(carrier: FakeCarrier, start_r
     assert job.attempts == 1
 
 
-def test_a_message_that_cannot_be_read_is_released_by_its_id(carrier: FakeCarrier, start_relay: StartRelay) -> None:
+def test_the_job_of_an_unreadable_message_is_released_by_the_id_of_the_message(
+    carrier: FakeCarrier, start_relay: StartRelay
+) -> None:
     carried_noop.defer()
     start_relay()
     wait_until(lambda: len(carrier.jobs) == 1)
@@ -371,10 +373,10 @@ def test_a_job_whose_workers_die_is_recovered_and_fails_at_the_third_time(
     assert [entry["worker"] for entry in job.errors] == ["celery"] * 3
 
 
-def test_a_job_that_nobody_has_begun_is_released_however_often_its_workers_end(
+def test_a_job_that_no_worker_has_begun_is_released_however_many_workers_die(
     carrier: FakeCarrier, start_relay: StartRelay, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Celery's workers are in a crash loop: they end after they have got their jobs, and begin none."""
+    """Celery's workers are in a crash loop: they die after they have received jobs, before they begin any of them."""
     job = carried_noop.defer()
     start_relay()
     for time in range(1, 11):
@@ -388,7 +390,7 @@ def test_a_job_that_nobody_has_begun_is_released_however_often_its_workers_end(
     assert "carried jobs not begun worker=r carrier=celery count=1" in caplog.text
 
 
-def test_a_job_that_has_begun_twice_is_charged_though_another_relay_takes_it_back(
+def test_a_job_that_has_begun_is_charged_even_if_another_relay_takes_it_back(
     carrier: FakeCarrier, start_relay: StartRelay
 ) -> None:
     """The job's row says that the job has begun, so no relay needs to remember it."""
@@ -407,7 +409,7 @@ def test_a_job_that_has_begun_twice_is_charged_though_another_relay_takes_it_bac
     assert (len(job.errors), job.deaths) == (1, [CARRIER])
 
 
-def test_a_stale_message_of_dead_workers_takes_no_job_from_another(
+def test_an_old_message_of_dead_workers_does_not_take_back_a_job_that_was_claimed_again(
     carrier: FakeCarrier, start_relay: StartRelay
 ) -> None:
     """An operator reclaimed the job, and a relay claimed it again, before the message came back."""

@@ -122,7 +122,7 @@ class SlowStore:
 
 
 @pytest.mark.parametrize("size", [100, 1_000])
-def test_a_slow_count_is_not_repeated_all_the_time(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slow_count_is_repeated_less_often(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(window, "WINDOW_COUNT_INTERVAL", 0.1)
     store: Any = SlowStore()
     relay_window, began = CarrierWindow(store, CarriedJobs(), size=size, worker_timeout=60.0), time.monotonic()

@@ -115,7 +115,7 @@ def test_the_size_of_an_outcome_is_the_size_of_its_message(attempt: Attempt) -> 
     assert encoded.size == len(wire.join_outcomes([encoded]))
 
 
-def test_no_outcomes_are_read_from_other_messages(subtests: pytest.Subtests) -> None:
+def test_a_payload_that_is_no_list_of_outcomes_raises_unknown_format(subtests: pytest.Subtests) -> None:
     cases: list[object] = [None, 4, {}, "[]", [], [1, "default"], [["id"]], [["id", [], 3]]]
     for payload in cases:
         with subtests.test(payload=payload), pytest.raises(wire.UnknownFormat):
@@ -127,7 +127,7 @@ def test_the_id_of_a_message_has_the_job_and_its_lease(job_id: int, lease: int, 
     assert wire.lease_ref_of(wire.message_id(alias, (job_id, lease))) == (job_id, lease)
 
 
-def test_ids_of_foreign_messages_have_no_lease(subtests: pytest.Subtests) -> None:
+def test_ids_of_foreign_messages_name_no_lease(subtests: pytest.Subtests) -> None:
     digits = f"skipqueue-default-{'9' * 5_000}-1"
     for foreign_id in (None, 4, "", "skipqueue-default-1", "celery-default-1-1", "skipqueue-x-1-y", digits):
         with subtests.test(foreign_id=foreign_id):
@@ -155,7 +155,7 @@ ODD_ERRORS: list[object] = [
 ]
 
 
-def test_a_message_of_another_format_names_the_side_to_update() -> None:
+def test_the_error_about_another_format_says_which_side_to_update() -> None:
     newer = [wire.WIRE_FORMAT + 1, *wire.job_to_wire(JOB, "default")[1:]]
     with pytest.raises(wire.UnknownFormat, match=r"format 2.* Update this side"):
         wire.job_from_wire(newer)
@@ -267,5 +267,5 @@ def test_an_impossible_duration_raises(subtests: pytest.Subtests) -> None:
 
 
 @pytest.mark.parametrize("id", [f"skipqueue-default-{2**63}-1", f"skipqueue-default-1-{2**63}"])
-def test_an_id_beyond_postgresqls_numbers_holds_no_lease(id: str) -> None:
+def test_an_id_with_a_number_too_large_for_postgresql_names_no_lease(id: str) -> None:
     assert wire.lease_ref_of(id) is None
