@@ -46,7 +46,7 @@ psp.errors.GatewayUnavailable: psp.example.com cannot be reached
 
 
 def at(seconds: float) -> timedelta:
-    """Return the negative timedelta from now to this number of seconds ago."""
+    """Return a negative timedelta, which stands for the time this number of seconds ago."""
     return timedelta(seconds=-seconds)
 
 

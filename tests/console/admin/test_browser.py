@@ -129,7 +129,7 @@ def test_a_user_who_may_only_view_jobs_sees_no_buttons(viewer: User, open_admin:
         expect(page.locator("#content-main form, #content-main button:not([data-copy])")).to_have_count(0)
 
 
-def test_a_queue_is_paused_for_own_minutes_and_resumed(
+def test_a_queue_is_paused_for_a_typed_number_of_minutes_and_resumed(
     boss: User, open_admin: Callable[..., Page], complaints: Complaints
 ) -> None:
     make_job(queue_name="invoices")

@@ -126,7 +126,7 @@ TABLET_WIDTHS = (768, 820, 900, 1_000, 1_100)
 @pytest.mark.parametrize(
     "widths", [TABLET_WIDTHS[1:2], pytest.param(TABLET_WIDTHS[:1] + TABLET_WIDTHS[2:], marks=another_look)], ids=str
 )
-def test_on_a_tablet_no_page_of_all_scrolls_sideways_or_breaks_a_name(
+def test_on_a_tablet_no_page_scrolls_sideways_or_breaks_a_name(
     addresses: Mapping[str, str], open_admin: Callable[..., Page], widths: tuple[int, ...]
 ) -> None:
     page = open_admin(User.objects.create_superuser("ann"), viewport=DESKTOP)

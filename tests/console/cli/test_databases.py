@@ -1,4 +1,4 @@
-"""The command line with several databases: a command runs in all of them, or in the database of a handle (`other:7`)."""
+"""The command line with several databases: a command runs in all of them, or in that of a handle such as `other:7`."""
 
 import json
 from collections.abc import Iterator

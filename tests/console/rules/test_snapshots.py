@@ -10,8 +10,8 @@ from ...app.rows import make_job
 from ...app.waiting import wait_until
 from .conftest import FindingsOf, StoreOfRows, run_sql
 
-# Ends what earlier tests have left. If a test cut off a client, the client's session still runs its statement, and holds
-# a snapshot until the statement ends.
+# Ends what earlier tests have left. If a test has cut off a client, the client's session still runs its statement, and
+# holds a snapshot until the statement ends.
 END_TRANSACTIONS = """
 SELECT pg_terminate_backend(pid, 5000)
 FROM pg_stat_activity

@@ -197,7 +197,7 @@ class TestHandingOver:
             ("change_priority", "scheduled", {"priority": 7}, {"priority": "7"}),
         ],
     )
-    def test_every_verb_is_applied_but_not_to_the_job_that_applies_it(
+    def test_every_verb_is_applied_to_all_jobs_but_the_background_job(
         self, operator: Client, action: str, status: str, after: dict[str, Any], answers: dict[str, str]
     ) -> None:
         make_worker()
@@ -208,7 +208,7 @@ class TestHandingOver:
         for job in jobs:
             assert {name: state(job)[name] for name in after} == after
 
-    def test_run_again_copies_each_matching_job_once_and_no_copy(self, operator: Client) -> None:
+    def test_run_again_copies_each_matching_job_once_and_does_not_copy_the_copies(self, operator: Client) -> None:
         make_worker()
         jobs = [make_job("completed", kwargs={"n": n}) for n in range(5)]
         retry_all(operator, f"{LIST}?status=completed", action="run_again_selected", reason="lost on the way")
@@ -355,7 +355,7 @@ class TestRunning:
         assert "4 jobs were put back into their queues." in text
         assert LogEntry.objects.get().change_message.startswith("4 jobs were put back")
 
-    def test_a_bulk_action_leaves_jobs_alone_that_matched_later(
+    def test_a_bulk_action_does_not_change_jobs_that_match_only_after_its_start(
         self, operator: Client, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         for _ in range(3):

@@ -130,7 +130,7 @@ def test_the_list_of_found_jobs_can_be_filtered_and_acted_on(operator: Client) -
 
 
 @pytest.mark.parametrize("found", ["0", "x", "99999999999999999999", "{other}"])
-def test_an_id_of_no_search_lists_nothing(operator: Client, found: str) -> None:
+def test_an_id_that_no_search_has_lists_nothing(operator: Client, found: str) -> None:
     other = make_job(metadata={"progress": {"newest": 1, "edges": [None, None], "found": [1]}})
     assert listed(operator, f"?found={found.format(other=other.pk)}") == []
 
@@ -184,7 +184,7 @@ def test_a_search_that_has_failed_continues_with_the_window_where_it_failed(
     assert (state(job)["status"], len(starts_of_windows)) == ("scheduled", 4)
     Job.objects.filter(pk=job.pk).run_now()
     run_search()
-    assert starts_of_windows[3] == starts_of_windows[4]  # the window that was not finished
+    assert starts_of_windows[3] == starts_of_windows[4]  # the second attempt begins with the unfinished window
     assert len(set(starts_of_windows)) == len(starts_of_windows) - 1
     assert listed(operator, f"?found={job.pk}") == [each.pk for each in reversed(unsearched_jobs)]
 
@@ -289,7 +289,7 @@ class TestForWhomItSearches:
             job.delete()
 
 
-def test_the_address_of_search_everything() -> None:
+def test_the_button_search_everything_posts_to_its_own_address() -> None:
     assert reverse("admin:django_skipqueue_job_search") == SEARCH
 
 

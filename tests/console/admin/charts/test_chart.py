@@ -17,12 +17,12 @@ def make_chart(
     return Chart("c", "C", times, scale.of_numbers, str, series, stacks=stacks)
 
 
-def test_lines_reach_to_the_highest_value_and_bars_to_the_highest_sum() -> None:
+def test_the_axis_reaches_the_highest_value_of_lines_and_the_highest_sum_of_bars() -> None:
     assert make_chart([1, 4], [3, 2]).scale.top == 4
     assert make_chart([1, 4], [3, 2], stacks=True).scale.top == 6
 
 
-def test_the_hover_text_has_the_time_and_every_value_the_upper_line_first() -> None:
+def test_the_hover_text_has_the_time_and_every_value_with_the_upper_line_first() -> None:
     assert make_chart([1.0, None], [3.0, 2.0]).hovers[1] == "00:01\N{EN DASH}00:02\ns0: \N{EN DASH}\ns1: 2.0"
     assert make_chart([1.0], [3.0], stacks=True).hovers[0] == "00:00\N{EN DASH}00:01\ns1: 3.0\ns0: 1.0"
 
@@ -71,7 +71,7 @@ def test_a_chart_without_a_value_is_empty() -> None:
     assert make_chart([None]).drawn[0].line == ""
 
 
-def test_each_bucket_of_a_long_time_begins_with_its_day() -> None:
+def test_the_text_of_a_bucket_begins_with_the_day_if_the_chart_covers_a_long_time() -> None:
     axis = TimeAxis(0, 6 * 3_600, 5)
     assert LocalTimes(axis, ZoneInfo("Europe/Berlin"), timedelta(days=1)).buckets == [
         f"{day} {start}\N{EN DASH}{end}"
@@ -89,6 +89,6 @@ def mark_labels(chart: Chart) -> list[str]:
     return [mark.label for mark in chart.times.marks]
 
 
-def test_the_time_axis_has_labels_between_its_ends_and_days_for_a_long_time() -> None:
+def test_the_time_axis_is_labelled_with_times_or_with_days_if_it_is_long() -> None:
     assert mark_labels(make_chart([0] * 4)) == ["00:01", "00:02", "00:03"]
     assert mark_labels(make_chart([0] * 3_000, mark_every=timedelta(days=1))) == ["Fri 2", "Sat 3"]

@@ -61,7 +61,7 @@ def test_the_dashboard_is_not_refreshed_while_a_table_is_read(dashboard: Page) -
     dashboard.locator("#skipqueue-data-throughput summary").click()
     expect(dashboard.locator("[data-age]")).to_have_text("paused while you select, read or type")
     make_job("running")
-    dashboard.wait_for_timeout(2_500)  # longer than an interval
+    dashboard.wait_for_timeout(2_500)  # longer than the interval of two seconds
     expect(card_value(dashboard, "Running")).to_have_text("0")
     dashboard.locator("h1").click()
     expect(card_value(dashboard, "Running")).to_have_text("1")
@@ -87,7 +87,7 @@ def test_the_list_of_jobs_is_not_refreshed_while_jobs_are_selected(
     assert complaints == []
 
 
-def test_with_the_interval_never_the_dashboard_is_not_refreshed(dashboard: Page) -> None:
+def test_the_dashboard_is_not_refreshed_if_the_interval_is_never(dashboard: Page) -> None:
     dashboard.locator(".skipqueue-refresh select").select_option("0")
     make_job("running")
     dashboard.wait_for_timeout(2_500)

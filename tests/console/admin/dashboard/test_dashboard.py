@@ -26,7 +26,7 @@ def get_dashboard(**query: str) -> Dashboard:
 
 
 def get_card(label: str, **query: str) -> Any:
-    return next(get_card for get_card, _ in get_dashboard(**query).cards if str(get_card.label) == label)
+    return next(card for card, _ in get_dashboard(**query).cards if str(card.label) == label)
 
 
 def test_the_cards_count_jobs_and_workers() -> None:
@@ -37,9 +37,7 @@ def test_the_cards_count_jobs_and_workers() -> None:
     make_job("failed", finished_at=timedelta(hours=-2))
     make_job("failed", finished_at=timedelta(hours=-30))
     make_worker(name="a")
-    found = {
-        str(get_card.label): (get_card.value, get_card.detail, get_card.level) for get_card, _ in get_dashboard().cards
-    }
+    found = {str(card.label): (card.value, card.detail, card.level) for card, _ in get_dashboard().cards}
     assert found == {
         "queued": ("2", "in 2 queues", ""),
         "oldest waiting": ("3 min", "in mail", "warning"),
@@ -52,10 +50,10 @@ def test_the_cards_count_jobs_and_workers() -> None:
     }
 
 
-def test_cards_with_the_level_alarm() -> None:
+def test_the_cards_of_serious_problems_have_the_level_alarm() -> None:
     make_job(run_after=timedelta(minutes=-20))
     make_job("failed")
-    found = {str(get_card.label): get_card.level for get_card, _ in get_dashboard().cards}
+    found = {str(card.label): card.level for card, _ in get_dashboard().cards}
     assert {label for label, level in found.items() if level == "alarm"} == {
         "oldest waiting", "failed in 24 h", "workers alive",
     }  # fmt: skip
@@ -78,12 +76,12 @@ def test_the_card_of_workers_counts_late_and_dead_workers() -> None:
     assert (get_card("workers alive").value, get_card("workers alive").detail) == ("1", "1 is late or dead")
 
 
-def test_the_cards_of_one_queue_count_its_jobs_alone() -> None:
+def test_the_cards_of_one_queue_count_only_its_jobs() -> None:
     make_job(queue_name="mail")
     make_job(queue_name="other")
     make_job("failed", queue_name="other")
     make_worker(name="a", queues=["other"])
-    found = {str(get_card.label): get_card for get_card, _ in get_dashboard(queue="mail").cards}
+    found = {str(card.label): card for card, _ in get_dashboard(queue="mail").cards}
     assert found["queued"].value == "1"
     assert found["queued"].address == f"{LIST}?status=queued&queue=mail"
     assert found["failed in 24 h"].value == "0"
@@ -91,7 +89,7 @@ def test_the_cards_of_one_queue_count_its_jobs_alone() -> None:
 
 
 def section_content(name: str, **query: str) -> Any:
-    return next(section_content for section, section_content in get_dashboard(**query).sections if section.name == name)
+    return next(content for section, content in get_dashboard(**query).sections if section.name == name)
 
 
 def test_the_five_longest_running_jobs_are_listed() -> None:
@@ -110,7 +108,7 @@ def test_the_dashboard_shows_the_state_of_the_queues() -> None:
     assert "paused" in str(section_content("queues")["rows"][0])
 
 
-def test_the_page_shows_cards_and_the_time_of_its_figures(operator: Client) -> None:
+def test_the_page_shows_cards_and_how_long_it_took_to_compute_them(operator: Client) -> None:
     make_job(queue_name="mail", run_after=timedelta(minutes=-3))
     text = operator.get(DASHBOARD).text
     assert "{#" not in text, "a comment of a template has one line"

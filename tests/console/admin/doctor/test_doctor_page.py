@@ -68,7 +68,7 @@ def test_the_title_of_a_finding_links_to_the_list_that_it_names(operator: Client
     assert WORKERS not in text
 
 
-def test_a_finding_about_the_database_does_not_lead_to_the_page_that_shows_it(
+def test_a_finding_that_links_to_the_doctor_is_shown_there_without_the_link(
     operator: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     link = PageLink("job_doctor", query={"database": "other"})

@@ -77,7 +77,7 @@ def test_a_problem_has_a_link_and_a_command(operator: Client) -> None:
     assert "<code>python manage.py runworker --queues &#x27;it&#x27;&quot;&#x27;&quot;&#x27;s&#x27;</code>" in found
 
 
-def test_the_box_says_for_how_long_a_problem_is_known(operator: Client) -> None:
+def test_the_box_says_how_long_a_problem_has_lasted(operator: Client) -> None:
     make_job()
     Incident.objects.create(rule="no-worker", subject="")
     Incident.objects.update(since="2020-01-01T00:00Z")

@@ -42,7 +42,7 @@ def make_failure(number: int, *, seconds_ago: float, **fields: Any) -> dict[str,
     return {"attempt": number, "exception": "builtins.ValueError", "message": "no", "at": ago(seconds_ago)} | fields
 
 
-def test_attempts_are_numbered_on_after_a_manual_retry() -> None:
+def test_attempt_numbers_continue_after_a_manual_retry() -> None:
     errors = [make_failure(number, seconds_ago=seconds) for number, seconds in ((1, 90), (2, 80), (1, 60), (1, 40))]
     operations = [
         make_operation("retry", seconds_ago=70, attempts=2),
@@ -94,7 +94,9 @@ def test_a_cancelled_attempt_has_the_stack_at_which_it_was_stuck() -> None:
         ("shop.Gone", "Discarded by hand.", "failed"),
     ],
 )
-def test_the_label_of_the_attempt_that_discarded_its_job(exception: str, last_error: str, label: str) -> None:
+def test_the_last_attempt_is_labelled_discarded_only_if_it_discarded_the_job(
+    exception: str, last_error: str, label: str
+) -> None:
     errors = [make_failure(1, seconds_ago=9), make_failure(2, seconds_ago=1, exception=exception)]
     job = make_job("discarded", errors=errors, attempts=2, last_error=last_error)
     assert [attempt.label for attempt in attempts_of(job)] == [label, "failed"]
@@ -121,5 +123,5 @@ def test_the_failure_that_a_worker_has_written_is_read_back() -> None:
 
 
 @pytest.mark.parametrize("entry", [None, 7, "x", [], {}, {"attempt": "x", "duration_ms": "y", "at": 3, "message": {}}])
-def test_an_invalid_entry_of_errors_is_no_error(entry: Any) -> None:
+def test_an_invalid_entry_in_the_column_errors_raises_no_exception(entry: Any) -> None:
     assert len(attempts_of(make_job("failed", errors=[entry]))) == isinstance(entry, dict)

@@ -158,7 +158,7 @@ class TestDashboard:
     def cards(self, **query: str) -> dict[str, Any]:
         return {str(card.label): card for card, _ in Dashboard.of(query, lambda permission: True).cards}
 
-    def test_the_card_of_workers_counts_relays_apart(self) -> None:
+    def test_the_card_of_workers_counts_relays_separately(self) -> None:
         make_relay()
         card = self.cards()["workers alive"]
         assert (card.value, card.detail, card.level) == ("0", "1 relay", "")

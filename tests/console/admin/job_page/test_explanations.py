@@ -49,7 +49,7 @@ class TestQueued:
         Queue.resume("mail")
         assert why_job_waits(job).startswith("It is the next job")
 
-    def test_a_queued_job_counts_the_jobs_before_it(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_the_explanation_counts_the_jobs_before_a_queued_job(self, monkeypatch: pytest.MonkeyPatch) -> None:
         make_worker()
         first = make_job(priority=5)
         make_job(queue_name="mail", priority=9)
@@ -177,7 +177,7 @@ class TestNotRetried:
     @pytest.mark.parametrize(
         "entry",
         [
-            {"exception": "builtins.OSError"},  # the code has changed since
+            {"exception": "builtins.OSError"},  # it is in `retry_on`, so the code has changed since
             {"exception": "django_skipqueue.exceptions.WorkerDied"},
             {"exception": "django_skipqueue.exceptions.UnstorableResult"},
             {"exception": "django_skipqueue.exceptions.UnknownTask"},

@@ -106,7 +106,7 @@ def test_the_history_needs_few_queries(operator: Client, django_assert_max_num_q
         operator.post(page("retry", job.pk))
         Job.objects.filter(pk=job.pk).update(status="failed", finished_at="2026-01-01T00:00Z")
     operator.get(page("change", job.pk))  # fills the cache of the numbers in the navigation bar
-    with django_assert_max_num_queries(10):  # three of them limit the time
+    with django_assert_max_num_queries(10):  # three of the queries set time limits
         operator.get(page("history", job.pk))
 
 

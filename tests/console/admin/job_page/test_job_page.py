@@ -56,17 +56,17 @@ class TestThePage:
     ) -> None:
         job = make_job(status, errors=[{"attempt": number, "worker": "w"} for number in range(10)])
         operator.get(page("change", job.pk))  # fills the cache of the verdict
-        with django_assert_max_num_queries(17):  # five of them limit the time
+        with django_assert_max_num_queries(17):  # five of the queries set time limits
             assert operator.get(page("change", job.pk)).status_code == 200
 
-    def test_an_id_of_no_job_leads_to_the_list(self, operator: Client, row: Row) -> None:
+    def test_an_id_that_no_job_has_leads_to_the_list(self, operator: Client, row: Row) -> None:
         cases: list[str] = ["4711", "x", "9" * 40, "9" * 4_400, "-1"]
         for job_id in cases:
             with row(job_id=job_id):
                 response = operator.get(f"{LIST}{job_id}/change/", follow=True)
                 assert response.redirect_chain[-1][0] == LIST
 
-    def test_attempts_that_are_not_kept_are_counted(self, operator: Client) -> None:
+    def test_the_page_counts_attempts_that_are_no_longer_stored(self, operator: Client) -> None:
         job = make_job("failed", attempts=12, errors=[{"attempt": number} for number in range(3, 13)])
         assert "2 earlier attempts are no longer stored." in operator.get(page("change", job.pk)).text
 
@@ -113,7 +113,9 @@ class TestNotes:
         assert '<h2 id="skipqueue-progress">40 % · 40 of 100 &lt;b&gt; ••••••</h2>' in text
         assert re.search(r"Updated 5\.\d s ago", text)
 
-    def test_the_progress_value_is_a_number_of_html_in_every_language(self, operator: Client, settings: Any) -> None:
+    def test_the_value_of_the_progress_bar_has_a_decimal_point_in_every_language(
+        self, operator: Client, settings: Any
+    ) -> None:
         settings.LANGUAGE_CODE = "de"
         text = operator.get(
             page("change", make_job("running", **attempt_notes()).pk), headers={"accept-language": "de"}
@@ -150,7 +152,7 @@ class TestNotes:
         assert [log.number for log in JobPage(job, now()).other_logs] == [1]
         assert "of the first" in operator.get(page("change", job.pk)).text
 
-    def test_the_log_of_an_attempt_after_a_manual_retry_has_its_number(self) -> None:
+    def test_the_log_of_an_attempt_after_a_manual_retry_has_the_number_of_the_attempt(self) -> None:
         retry = {"verb": "retry", "at": ago(60), "attempts": 1, "by": "", "reason": ""}
         first, second = attempt_notes()["logs"]
         job = make_job(

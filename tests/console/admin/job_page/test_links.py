@@ -33,12 +33,12 @@ def test_a_job_has_each_link_whose_fields_have_values(operator: Client, settings
     assert f'<a href="https://logs.example/?q={started.pk}&amp;from={milliseconds}" {attributes}>Logs</a>' in text
 
 
-def test_a_link_with_the_end_of_an_unfinished_job_has_the_time_of_now(operator: Client, settings: Any) -> None:
+def test_in_a_link_the_current_time_stands_for_the_end_of_an_unfinished_job(operator: Client, settings: Any) -> None:
     settings.SKIPQUEUE = {"LINKS": {"Logs": "https://logs.example/?to={finished_at}"}}
     assert ">Logs</a>" in operator.get(page("change", make_job().pk)).text
 
 
-def test_without_links_there_is_no_row_of_them(operator: Client) -> None:
+def test_a_job_without_links_has_no_row_for_links(operator: Client) -> None:
     assert "<dt>Links</dt>" not in operator.get(page("change", make_job().pk)).text
 
 

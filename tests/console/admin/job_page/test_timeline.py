@@ -75,7 +75,7 @@ def test_the_timeline_has_attempts_with_waiting_and_running_times_and_operations
     ],
 )  # fmt: skip
 def test_the_timeline_of_a_job_in_each_status(status: str, fields: dict[str, Any], expected: list[str]) -> None:
-    yesterday = timedelta(days=-1)  # the values above were made when the tests were collected
+    yesterday = timedelta(days=-1)  # long before the times above, which count from when the tests were collected
     times: dict[str, Any] = {"enqueued_at": yesterday} | ({} if status == "scheduled" else {"run_after": yesterday})
     job = make_job(status, **(times | fields))
     assert timeline_labels(job) == expected
@@ -87,7 +87,7 @@ def test_the_timeline_of_a_job_discarded_before_it_was_due_has_no_due_time() -> 
     assert timeline_labels(job) == ["enqueued", "discarded by ann"]
 
 
-def test_the_wait_of_an_attempt_stays_as_it_was_when_the_job_is_retried() -> None:
+def test_a_manual_retry_does_not_change_how_long_an_attempt_has_waited() -> None:
     errors = [make_failure(1, seconds_ago=20, duration_ms=1, wait_ms=12)]
     failed = make_job("failed", attempts=1, errors=errors, run_after=at(21), started_at=at(20), finished_at=at(20))
     retry = make_operation("retry", seconds_ago=2, attempts=1)

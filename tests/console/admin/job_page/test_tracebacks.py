@@ -1,4 +1,4 @@
-"""The page of a job shows a traceback's lines of the project, and folds the lines of libraries."""
+"""In a traceback, the page of a job shows the lines of the project and folds the lines of libraries."""
 
 import traceback
 from itertools import pairwise

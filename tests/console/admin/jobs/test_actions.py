@@ -121,14 +121,14 @@ class TestTheQuestion:
         jobs = [make_job("failed", task=f"t{number}") for number in range(11)]
         assert "<td>3</td><td colspan" in post_action(operator, "retry_selected", jobs).text
 
-    def test_an_invalid_answer_is_asked_for_again(self, operator: Client) -> None:
+    def test_the_question_is_asked_again_after_an_invalid_answer(self, operator: Client) -> None:
         job = make_job("queued")
         for minutes in ("0", "x", "", "99999999"):
             response = post_action(operator, "postpone_selected", [job], confirmed="yes", delay=minutes)
             assert "errorlist" in response.text
         assert Job.objects.get(pk=job.pk).status == "queued"
 
-    def test_the_question_says_more_than_or_about_above_the_largest_count(
+    def test_the_question_says_more_than_or_about_if_there_are_too_many_jobs_to_count(
         self, operator: Client, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(many_jobs, "MOST_JOBS_SUMMARISED", 2)
@@ -143,7 +143,7 @@ class TestTheQuestion:
             assert response.context["title"] == f"Retry {number} jobs?"
 
     @pytest.mark.parametrize("cause", ["", "&task=a.pay&cause=KeyError"])
-    def test_the_jobs_are_counted_once_by_their_ids_alone(
+    def test_the_question_counts_the_jobs_with_one_simple_query(
         self, operator: Client, monkeypatch: pytest.MonkeyPatch, cause: str
     ) -> None:
         monkeypatch.setattr(many_jobs, "MOST_JOBS_SUMMARISED", 2)
@@ -343,7 +343,7 @@ class TestPermissions:
                 post_action(client, action, [job], confirmed="yes", delay="5")
                 assert status_by_id() == {job.pk: "failed"}
 
-    def test_the_permission_of_an_action_is_enough(self, log_in: Callable[..., Client], row: Row) -> None:
+    def test_a_user_with_the_permission_for_an_action_may_run_it(self, log_in: Callable[..., Client], row: Row) -> None:
         for action, permission in ACTIONS.items():
             with row(action=action, permission=permission):
                 job = make_job("failed" if action in ACTIONS_ON_FAILED_JOBS else "scheduled")

@@ -78,7 +78,7 @@ class TestFilters:
         (tab,) = [tab for tab in operator.get(LIST + address).context["cl"].tabs if tab.state == "running"]
         assert str(tab.count) == str(found)
 
-    def test_the_filter_by_running_time_is_for_running_jobs_alone(self, operator: Client) -> None:
+    def test_only_the_list_of_running_jobs_has_the_filter_by_running_time(self, operator: Client) -> None:
         make_job()
         assert len(listed(operator, "?status=queued&runs=6h")) == len(listed(operator, "?runs=6h")) == 1
         assert "Longer than" not in operator.get(f"{LIST}?status=queued").text

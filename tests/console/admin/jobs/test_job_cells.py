@@ -36,7 +36,7 @@ class TestWhen:
         make_job(status, **fields)
         assert re.search(f">{text}</time>", operator.get(LIST).text)
 
-    def test_running_jobs_are_listed_by_the_longest_with_their_worker(self, operator: Client) -> None:
+    def test_the_longest_running_jobs_come_first_and_show_their_worker(self, operator: Client) -> None:
         short, long = (
             make_job("running", locked_at=timedelta(minutes=-age), locked_by="web-1/2:0123456789ab") for age in (1, 9)
         )
@@ -68,7 +68,7 @@ class TestArguments:
     def test_arguments_are_shown_like_a_call(self, args: str, kwargs: str, text: str) -> None:
         assert cells.arguments("t", job_cells.called("t", args, kwargs)) == text
 
-    def test_arguments_passed_by_place_have_the_names_of_the_parameters(self) -> None:
+    def test_positional_arguments_are_shown_with_the_names_of_the_parameters(self) -> None:
         task = "tests.app.jobs.add"
         assert cells.arguments(task, job_cells.called(task, "[1]", '{"b": 2}')) == "a=1, b=2"
 

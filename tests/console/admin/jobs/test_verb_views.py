@@ -161,7 +161,7 @@ class TestTheQuestion:
         operator.post(page("cancel", job.pk), {"confirmed": "yes", "reason": "it hung"})
         assert state(job)["last_error"] == "Cancelled by ann: it hung"
 
-    def test_a_reason_that_is_too_long_is_asked_for_again(self, operator: Client) -> None:
+    def test_the_question_is_asked_again_if_the_reason_is_too_long(self, operator: Client) -> None:
         job = make_job("running")
         response = operator.post(page("cancel", job.pk), {"confirmed": "yes", "reason": "x" * 201})
         assert "at most 200 characters" in response.text
@@ -220,7 +220,7 @@ class TestReschedule:
         assert state(job)["status"] == "queued"
 
     @pytest.mark.parametrize("typed", ["", "tomorrow", "9999-12-31T23:59", "0001-01-01T00:00"])
-    def test_reschedule_asks_again_for_an_invalid_time(self, operator: Client, typed: str) -> None:
+    def test_the_question_is_asked_again_after_an_invalid_time(self, operator: Client, typed: str) -> None:
         job = make_job("queued")
         assert "errorlist" in operator.post(page("reschedule", job.pk), {"confirmed": "yes", "run_after": typed}).text
         assert state(job)["status"] == "queued"
@@ -261,7 +261,9 @@ class TestChanges:
             ("priority", ""),
         ],
     )
-    def test_an_invalid_queue_or_priority_is_asked_for_again(self, operator: Client, verb: str, typed: str) -> None:
+    def test_the_question_is_asked_again_after_an_invalid_queue_or_priority(
+        self, operator: Client, verb: str, typed: str
+    ) -> None:
         job = make_job("queued")
         data = {"confirmed": "yes", "queue_name": typed, "priority": typed}
         assert "errorlist" in operator.post(page(f"change_{verb}", job.pk), data).text

@@ -124,7 +124,9 @@ def test_a_pause_is_logged_with_its_reason(operator: Client) -> None:
 @pytest.mark.parametrize(
     "answers", [{"lasts": "own"}, {"lasts": "7"}, {"lasts": "own", "minutes": "0"}, {"reason": "x" * 201}]
 )
-def test_an_invalid_answer_is_asked_for_again_and_pauses_no_queue(operator: Client, answers: dict[str, str]) -> None:
+def test_the_form_of_a_pause_asks_again_after_an_invalid_answer_and_pauses_no_queue(
+    operator: Client, answers: dict[str, str]
+) -> None:
     response = post_pause(operator, **answers)
     assert "errorlist" in response.text
     assert not Queue.objects.exists()
@@ -161,7 +163,7 @@ def test_a_queue_is_limited(
 
 @pytest.mark.parametrize("answers", [{}, {"limit": "7"}, {"number": "0"}, {"number": "10001"}])
 @pytest.mark.usefixtures("_limited_by_settings")
-def test_an_invalid_limit_is_asked_for_again(operator: Client, answers: dict[str, str]) -> None:
+def test_the_form_of_a_limit_asks_again_after_an_invalid_limit(operator: Client, answers: dict[str, str]) -> None:
     assert "errorlist" in post_limit(operator, **answers).text
     assert not Queue.objects.exists()
 

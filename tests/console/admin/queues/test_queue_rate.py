@@ -50,7 +50,7 @@ def test_a_queue_gets_a_rate(
 
 @pytest.mark.parametrize("answers", [{}, {"rate": "7"}, {"own": "fast"}, {"own": "10001/s"}, {"own": "1" * 21}])
 @pytest.mark.usefixtures("_rate_in_settings")
-def test_an_invalid_rate_is_asked_for_again(operator: Client, answers: dict[str, str]) -> None:
+def test_the_form_of_a_rate_asks_again_after_an_invalid_rate(operator: Client, answers: dict[str, str]) -> None:
     assert "errorlist" in post_rate(operator, **answers).text
     assert not Queue.objects.exists()
 

@@ -128,7 +128,7 @@ def test_the_time_limit_ends_with_the_page(operator: Client) -> None:
         assert cursor.fetchone() == ("0",)
 
 
-def test_another_error_of_the_database_is_raised(operator: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_database_error_other_than_a_timeout_is_raised(operator: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*args: object) -> None:
         raise OperationalError("the connection is lost")
 

@@ -47,7 +47,7 @@ class TestEach:
         permissions = Permission.objects.filter(content_type__app_label="django_skipqueue")
         assert {f"{verb.permission}_job" for verb in VERBS} <= set(permissions.values_list("codename", flat=True))
 
-    def test_each_verb_changes_jobs_in_its_statuses_alone(self, row: Row) -> None:
+    def test_each_verb_changes_only_jobs_in_its_statuses(self, row: Row) -> None:
         for verb, status in product(VERBS, STATUSES):
             with row(verb=verb.name, status=status):
                 job = make_job(status)
