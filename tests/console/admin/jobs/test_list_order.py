@@ -94,7 +94,7 @@ def test_the_list_of_a_cause_is_read_from_its_index(operator: Client, state: str
 
 
 @pytest.mark.usefixtures("_many_jobs")
-def test_the_count_of_a_cause_walks_its_index_however_few_jobs_are_expected(operator: Client) -> None:
+def test_jobs_of_a_cause_are_counted_by_their_index_even_if_few_are_expected(operator: Client) -> None:
     """PostgreSQL has no statistics of causes, and expects a two-hundredth of the failed jobs."""
     check_counts_of_a_cause(operator, "?status=failed&")
 
@@ -107,7 +107,7 @@ def check_counts_of_a_cause(operator: Client, address: str) -> None:
     with CaptureQueriesContext(connection) as queries:
         assert operator.get(f"{LIST}{address}{cause_query(CAUSE)}").status_code == 200
     counts = [each["sql"] for each in queries if "hashtextextended" in each["sql"] and "COUNT(" in each["sql"]]
-    assert len(counts) == 2  # of the failed and the retrying jobs
+    assert len(counts) == 2  # one for the failed jobs, and one for the retrying jobs
     for count in counts:
         with transaction.atomic():
             limit_statements(Store.default(), QUERY_SECONDS)
@@ -155,8 +155,10 @@ def list_queries() -> Iterator[str]:
 
 @pytest.mark.django_db
 class TestEdge:
+    """The edge of a list, at a position, is the sort key of its job at this position."""
+
     @pytest.mark.parametrize("status", [None, *STATUSES])
-    def test_the_edge_keeps_the_first_jobs_of_the_list(self, status: Status | None) -> None:
+    def test_a_query_up_to_the_edge_returns_the_first_jobs_of_the_list(self, status: Status | None) -> None:
         for _ in range(5):
             make_job(status or "completed")
         indexed = Indexed(status)
@@ -167,7 +169,7 @@ class TestEdge:
         assert kept == everything[: len(kept)]
         assert 2 <= len(kept) < 5
 
-    def test_a_list_that_is_not_longer_has_no_edge(self) -> None:
+    def test_a_list_without_jobs_behind_the_edge_has_no_edge(self) -> None:
         for _ in range(2):
             make_job("failed")
         make_job("completed")

@@ -29,7 +29,7 @@ class TestTabs:
             "failed": "2",
         }
 
-    def test_the_tabs_keep_other_filters_and_have_counts_that_an_index_gives(self, operator: Client) -> None:
+    def test_the_tabs_keep_other_filters_and_have_a_count_only_if_an_index_can_count(self, operator: Client) -> None:
         make_job("failed", queue_name="mail")
         make_job("failed")
         make_job("completed", queue_name="mail")
@@ -43,7 +43,7 @@ class TestTabs:
         ]
         assert [tab.state for tab in tabs if tab.is_selected] == ["queued"]
 
-    def test_with_a_filter_by_time_the_tabs_of_states_indexed_by_it_have_counts(self, operator: Client) -> None:
+    def test_the_tabs_of_a_list_that_is_filtered_by_time_have_counts(self, operator: Client) -> None:
         for status in ("failed", "running"):
             make_job(status)
         make_job("failed", finished_at=timedelta(days=-2))
@@ -71,7 +71,7 @@ class TestTabs:
 
 
 class TestRetrying:
-    """A job that waits for another attempt is counted apart from jobs that wait for their first attempt."""
+    """Jobs that wait for another attempt are not counted with jobs that wait for their first attempt."""
 
     def test_a_retrying_job_is_listed_in_its_tab_with_error_and_time_of_the_next_attempt(
         self, operator: Client

@@ -58,7 +58,7 @@ def test_a_task_that_is_not_registered_has_a_page(operator: Client, name: str) -
 
 def test_the_page_of_a_task_reads_no_job(operator: Client) -> None:
     make_job("failed", task=TASK)
-    operator.get(task_page(TASK))  # and the notices, which are cached
+    operator.get(task_page(TASK))  # fills the cache of the notices
     with CaptureQueriesContext(connection) as queries:
         operator.get(task_page(TASK))
     assert [each["sql"] for each in queries if re.match(r'[^(]* FROM "?skipqueue_job\b', each["sql"])] == []

@@ -42,7 +42,7 @@ ALLOWED = {
     "run_again": {"completed", "failed", "discarded"},
 }
 
-# The status of the job in the test of each verb. The other verbs are tested on a failed job.
+# The status of the job on which a verb is tested. Verbs that are not listed here are tested on a failed job.
 STATUS_BEFORE = {
     "run_now": "scheduled",
     "reschedule": "queued",

@@ -89,13 +89,13 @@ class TestWindow:
         assert "further down" not in operator.get(f"{LIST}?q=a0&look=3").text
 
     @pytest.mark.parametrize("look", ["0", "-1", "x", "²", "9" * 4_400])
-    def test_an_invalid_part_in_the_address_searches_the_first_part(self, operator: Client, look: str) -> None:
+    def test_an_invalid_window_in_the_address_searches_the_first_window(self, operator: Client, look: str) -> None:
         job, *_ = [make_job(task="a") for _ in range(3)][-1:]
         assert job.pk in listed(operator, f"?q=a&look={look}")
 
 
 class TestTheEndOfTheSearch:
-    """The last window that a page searches, in a list that is longer."""
+    """Here, pages can search only two windows of two jobs each, and the list is longer."""
 
     @pytest.fixture(autouse=True)
     def _small_window(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,7 +130,7 @@ class TestTheEndOfTheSearch:
     @pytest.mark.parametrize(
         "address", ["?q=x&batch=1", "?q=x&status=running&runs=1m", "?q=x&time=day&first=2026-01-01"]
     )
-    def test_a_filter_without_an_option_of_the_command_line_names_no_command(
+    def test_no_command_is_named_if_the_command_line_has_no_option_for_a_filter(
         self, operator: Client, address: str
     ) -> None:
         assert operator.get(LIST + address).context["cl"].command == ""
@@ -152,7 +152,7 @@ class TestTheEndOfTheSearch:
 
 
 class TestAPeriod:
-    def test_an_index_finds_the_period_of_finished_and_running_jobs(
+    def test_an_index_finds_finished_and_running_jobs_of_a_period(
         self, operator: Client, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """A search begins at the period, however far down the list the period is."""
@@ -171,7 +171,7 @@ class TestAPeriod:
             assert tab_count(operator, address, status) == "2"
 
     @pytest.mark.parametrize("status", ["", "queued", "blocked"])
-    def test_the_period_of_waiting_jobs_is_the_time_of_their_enqueue(self, operator: Client, status: str) -> None:
+    def test_the_period_of_waiting_jobs_is_about_when_they_were_enqueued(self, operator: Client, status: str) -> None:
         now = localtime()
         jobs = [make_job(status or "queued", enqueued_at=now - timedelta(hours=hours)) for hours in (3, 2, 1, 0)]
         first, before = (f"{now - timedelta(hours=hours, minutes=30):%Y-%m-%dT%H:%M}" for hours in (2, 0))
