@@ -89,7 +89,7 @@ ALWAYS = Period()
 """A period without a start and an end."""
 
 FEW_IDS = 50_000
-"""A period is searched by id for queued or scheduled jobs only if it has at most this many ids."""
+"""Queued or scheduled jobs of a period are searched by id only if the period has at most this many ids."""
 
 
 def time_column(state: str | None) -> str:

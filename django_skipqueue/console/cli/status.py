@@ -29,7 +29,7 @@ from .verdict import show_verdict
 FAILED_IN_LAST_HOUR = "failed_in_last_hour"
 
 OUTSIDE_QUEUES = [*(status for status in WAITING if status not in (Status.SCHEDULED, Status.QUEUED)), Status.FAILED]
-"""Statuses that are counted for all queues together. `scheduled` is not among them: its retries are counted apart."""
+"""Statuses that are counted for all queues together. Retries are counted apart, so `scheduled` is not among them."""
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ RULE_SECONDS, LEAST_RULE_SECONDS = 1.0, 0.1
 """The statement timeout of a rule, and its shortest timeout if earlier rules were slow."""
 
 EXAMINATION_SECONDS, VERDICT_SECONDS = 10.0, 1.0
-"""The doctor may take the first number of seconds, because its page is one request; the verdict, the second."""
+"""All rules of the doctor may take the first number of seconds, and the rules of the verdict the second."""
 
 EXAMINATION_CONNECT_SECONDS, VERDICT_CONNECT_SECONDS, EXAMINATION_SPARE_SECONDS = 2.0, 0.5, 1.0
 """If there are several databases: the seconds to connect to each of them before the doctor applies all rules; the same

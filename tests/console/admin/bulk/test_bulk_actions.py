@@ -282,6 +282,7 @@ class TestRunning:
         assert state(job)["result"] == {"changed": 12, "skipped": 0}
         assert {state(each)["status"] for each in other_jobs} == {"failed"}
         assert [len(state(each)["operations"]) for each in jobs] == [1] * len(jobs)
+        # Only the batch of the crash was repeated.
         assert sum(map(len, ids_of_batches)) == len(jobs) + len(ids_of_batches[crash - 1])
 
     @pytest.mark.parametrize(
@@ -602,10 +603,10 @@ INSTALLED_APPS += ["django.contrib.admin", "django.contrib.messages", "django.co
 def test_another_worker_continues_the_bulk_action_of_a_killed_worker(
     operator: Client, runworker: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.undo()
+    monkeypatch.undo()  # use batches of the usual size
     number = 12_000
     multiply(make_job("failed"), number - 1)
-    make_worker(name="for the question")
+    make_worker(name="for the question")  # without a live worker, the web server would change the jobs itself
     retry_all(operator, FAILED, over="100000")
     job = get_bulk_job()
     runworker("--processes", "1", settings=ADMIN)

@@ -124,4 +124,5 @@ def test_the_failure_that_a_worker_has_written_is_read_back() -> None:
 
 @pytest.mark.parametrize("entry", [None, 7, "x", [], {}, {"attempt": "x", "duration_ms": "y", "at": 3, "message": {}}])
 def test_an_invalid_entry_in_the_column_errors_raises_no_exception(entry: Any) -> None:
+    # Only an object is listed as an attempt.
     assert len(attempts_of(make_job("failed", errors=[entry]))) == isinstance(entry, dict)

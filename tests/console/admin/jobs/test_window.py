@@ -66,7 +66,7 @@ class TestWindow:
         for page, first in ((1, 119), (2, 69), (3, 19)):
             with CaptureQueriesContext(connection) as queries:
                 found = listed(operator, f"{address}&p={page}")
-            assert found == [job.pk for job in reversed(jobs)][119 - first : 169 - first]
+            assert found == [job.pk for job in reversed(jobs)][119 - first : 169 - first]  # a page has 50 jobs
             searches = [query["sql"] for query in queries if "LIMIT 10001" in query["sql"]]
             assert len([sql for sql in searches if " = 'a'" in sql or "LIKE" in sql]) == 1
 

@@ -168,7 +168,7 @@ def test_the_form_of_a_limit_asks_again_after_an_invalid_limit(operator: Client,
     assert not Queue.objects.exists()
 
 
-def test_a_queue_without_a_key_cannot_be_limited(operator: Client) -> None:
+def test_a_queue_whose_jobs_have_no_limit_key_cannot_be_limited(operator: Client) -> None:
     make_job(queue_name="mail")
     assert "limit/?queue" not in operator.get(QUEUES).text
     answer = post_limit(operator, number="3").text

@@ -55,7 +55,7 @@ def test_the_form_of_a_rate_asks_again_after_an_invalid_rate(operator: Client, a
     assert not Queue.objects.exists()
 
 
-def test_a_queue_without_a_key_of_a_rate_cannot_get_one(operator: Client) -> None:
+def test_a_queue_whose_jobs_have_no_rate_key_cannot_get_a_rate(operator: Client) -> None:
     make_job(queue_name="mail")
     text = operator.get(QUEUES).text
     assert "rate/?queue" not in text

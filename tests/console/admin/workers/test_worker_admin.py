@@ -52,7 +52,7 @@ def test_a_worker_without_queues_serves_all_queues(operator: Client) -> None:
 
 
 @pytest.mark.parametrize(("worker_timeout", "state"), [(60, STALE), (600, LATE)])
-def test_a_worker_is_live_for_the_worker_timeout(
+def test_a_worker_is_late_until_the_worker_timeout_and_then_stale(
     operator: Client, settings: Any, worker_timeout: int, state: str
 ) -> None:
     settings.SKIPQUEUE = {"WORKER_TIMEOUT": worker_timeout}

@@ -346,6 +346,7 @@ def test_a_job_exactly_as_large_as_the_limit_is_sent(
     """The broker measures a message in the same way as the carrier."""
     carrier = make_connected_carrier(max_message_size=small_message_limit)
     [too_large] = carrier.publish([make_job(1, args="x" * small_message_limit)])
+    # The limit without the bytes of the message that are not arguments.
     room_left = small_message_limit - (too_large.size - small_message_limit)
     assert carrier.publish([make_job(1, args="x" * room_left)]) == []
     assert take_until(carrier, lambda taken: taken.confirmed).confirmed == [(1, 1)]

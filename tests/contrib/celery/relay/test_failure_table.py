@@ -310,6 +310,7 @@ def die_with_the_next_job(empty_vhost_url: str, *, begins: bool = True) -> tuple
     """Let a process of Celery take the next job and die. `begins`: whether it begins the job before it dies."""
     with closing(FakeCeleryWorker(empty_vhost_url)) as dying:
         message = dying.get()
+        # A process sends a note that a job begins only if the broker has delivered the message before.
         if begins and message.delivery_info["redelivered"]:
             dying.send_together([wire.encode_begun(read_job(message).ref, HOME)], home=HOME)
         return lease_ref_of(message)
@@ -487,6 +488,7 @@ def test_the_broker_restarts(start_relay: StartProcess, empty_vhost_url: str, ra
                 refs.add(lease_ref_of(message))
                 celery_worker.finish(message, number)
             wait_for_statuses(completed=2)
+            # Only the unconfirmed job was published twice, the second time under a new lease.
             assert refs == {(confirmed.pk, 1), (unconfirmed.pk, 1), (unconfirmed.pk, 3)}
             assert final_state(confirmed)[2:] == (1, 2)
             assert final_state(unconfirmed)[2:] == (1, 4)

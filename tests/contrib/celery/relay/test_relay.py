@@ -331,6 +331,7 @@ def test_an_expired_job_is_released_and_runs_later(carrier: FakeCarrier, start_r
     carrier.give_back(carried_job, "expired")
     wait_until(lambda: len(carrier.published) == 2)
     wait_until(lambda: carrier.acknowledged == [1])
+    # The release and the next claim have each raised the lease.
     assert carrier.published[1] == (job.pk, carried_job.lease + 2)
     job.refresh_from_db()
     assert job.attempts == 1

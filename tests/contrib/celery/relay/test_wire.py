@@ -88,7 +88,7 @@ def test_an_outcome_arrives_as_it_was_sent(attempt: Attempt, now: float) -> None
     assert arrived.outcome.exception is None
     assert arrived.ended == now
     assert math.isclose(arrived.duration_ms, attempt.duration_ms, rel_tol=1e-6)
-    assert arrived[4:] == attempt[4:]
+    assert arrived[4:] == attempt[4:]  # the worker, `is_written` and the database
 
 
 def test_large_arguments_do_not_come_back_with_the_outcome() -> None:
@@ -203,7 +203,7 @@ def test_a_body_that_is_not_json_raises_unknown_format(body: bytes) -> None:
 
 
 def test_a_job_with_an_invalid_field_raises_unknown_format(subtests: pytest.Subtests) -> None:
-    # Each case: the index of a field of the payload, and a value that this field cannot have.
+    # Each case: the index of a field of the job, and a value that this field cannot have.
     cases: list[tuple[int, object]] = [
         *((field, [1]) for field in range(12)),
         (0, True),
@@ -234,7 +234,7 @@ def test_a_job_with_an_invalid_field_raises_unknown_format(subtests: pytest.Subt
 
 
 def test_an_outcome_with_an_invalid_field_raises_unknown_format(subtests: pytest.Subtests) -> None:
-    # Each case: the index of a field of the payload, and a value that this field cannot have.
+    # Each case: the index of a field of the outcome, and a value that this field cannot have.
     cases: list[tuple[int, object]] = [
         *((field, [1]) for field in range(8)),
         (0, "running"),
