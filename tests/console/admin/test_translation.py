@@ -1,7 +1,7 @@
 """Every text on the admin's pages goes through gettext.
 
 The pages are rendered in a language that puts each translated text into brackets; the texts of the rows consist of
-the letter z. Every other text outside of brackets cannot be translated.
+the letter z. Any other text outside of brackets does not go through gettext.
 """
 
 import re
@@ -163,7 +163,9 @@ def test_the_page_of_a_job_is_in_the_language_of_the_project(boss: Client, setti
         assert shown in text
 
 
-def test_a_question_that_begins_with_its_number_begins_with_a_capital(settings: Any, tmp_path: Path) -> None:
+def test_a_question_that_begins_with_a_number_in_words_begins_with_a_capital_letter(
+    settings: Any, tmp_path: Path
+) -> None:
     discard = ("Discard %(number)s job", "Discard %(number)s jobs")
     to_discard = ("%(number)s taskon forĵeti", "%(number)s taskojn forĵeti")
     use_translations(settings, tmp_path, {discard: to_discard, "more than %(number)s": "pli ol %(number)s"})

@@ -146,7 +146,7 @@ def test_show_says_that_no_worker_serves_the_queue_or_that_the_queue_is_paused()
 
 
 def test_attempt_numbers_continue_after_a_manual_retry(retried_job: Job) -> None:
-    late = ERROR | {"at": "2126-03-01T02:13:45+00:00"}
+    late = ERROR | {"at": "2126-03-01T02:13:45+00:00"}  # after the manual retry
     Job.objects.filter(pk=retried_job.pk).update(attempts=1, errors=[ERROR, late])
     out = skipqueue("show", retried_job.pk).out
     assert "  attempt 1 failed" in out

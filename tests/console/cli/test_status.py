@@ -45,7 +45,7 @@ def test_each_queue_has_its_jobs_and_workers() -> None:
     assert re.search(r"^mail +1 +5m0\ds +1 +1m3\ds +0 +1$", skipqueue("status").out, re.MULTILINE)
 
 
-def test_jobs_outside_of_the_queues_are_counted() -> None:
+def test_jobs_that_no_worker_can_claim_yet_and_failed_jobs_are_counted() -> None:
     make_job("scheduled")
     make_job("scheduled", attempts=1)
     make_job("failed")

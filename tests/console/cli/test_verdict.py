@@ -38,7 +38,7 @@ def test_advice_and_a_command_are_printed_below_each_problem() -> None:
     assert others[3].startswith("    ")
 
 
-def test_the_verdict_says_for_how_long_a_problem_is_known() -> None:
+def test_the_verdict_says_how_long_a_problem_has_lasted() -> None:
     make_job()
     Incident.objects.create(rule="no-worker", subject="", since="2026-01-01T00:00Z")
     assert skipqueue("verdict").out.startswith("CRITICAL: No worker is alive, and jobs wait (has lasted ")
