@@ -1,6 +1,7 @@
 """Each patch of a guard can be applied to the current tree. `make guards` shows that tests fail without the guards."""
 
 import ast
+import re
 from functools import cache
 from pathlib import Path
 
@@ -15,6 +16,12 @@ def test_every_patch_can_be_applied() -> None:
 def test_every_test_that_a_guard_names_exists() -> None:
     missing = {test for guard in all_guards() for test in guard.failing_tests if not exists(test)}
     assert not missing
+
+
+def test_every_test_that_the_table_of_attacks_names_exists() -> None:
+    table = (ROOT / "tests" / "ATTACKS.md").read_text()
+    named = set(re.findall(r"`(tests/[\w/]+\.py(?:::\w+)*)`", table))
+    assert {test for test in named if not (exists(test) if "::" in test else (ROOT / test).is_file())} == set()
 
 
 def test_there_are_at_least_sixty_guards() -> None:

@@ -86,4 +86,4 @@ def test_the_comment_above_a_statement_names_the_rule_that_uses_it(subtests: pyt
         with subtests.test(name):
             (text,) = [text for module in MODULES_WITH_RULES if f"\n{name} = " in (text := inspect.getsource(module))]
             comment = text.split(f"\n{name} = ")[0].rsplit("\n\n", 1)[1]
-            assert re.match(r"# [\w-]+(, [\w-]+)* → ", comment), comment
+            assert re.match(r"# Sent by (the rule )?`?[\w-]+`?(, [\w-]+)*\. ", comment), comment
