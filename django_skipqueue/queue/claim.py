@@ -18,15 +18,16 @@ if TYPE_CHECKING:
     from .store import Store
 
 # Sent by workers. Claims at most `limit` jobs from the queues in the listed order; within a queue by priority, then by
-# due time. Returns only the columns of `ClaimedJob`, because returning whole rows would halve the speed. Each claim
-# gives the job a lease number that it never had before. Index: claim, once for each queue, starting after a position:
-# the negated priority, the due time in seconds since the epoch, and the id. The position -101, -infinity, 0 is the
-# front of a queue. The outer LIMIT stops the inner scans, so that no row is locked which is not claimed. A paused queue
-# is skipped before its jobs are read, which takes one index probe for each queue. The check is a scalar subquery,
-# because the planner could turn a join around: that could change the order of the queues, or lock rows first. The claim
-# ends after the job whose arguments bring the total stored size to 4 MB, because one claim of hundreds of jobs must not
-# return a gigabyte. The cost of computing this total is too small to measure. The chosen rows are locked, so their ctid
-# is stable. Updating by ctid saves a lookup: 8 % of the statement's time.
+# due time. The claim also ends after the job whose arguments bring the total stored size to 4 MB, because one claim of
+# hundreds of jobs must not return a gigabyte. Each claimed job gets a lease number that it never had before. Returns
+# only the columns of `ClaimedJob`, because returning whole rows would halve the speed.
+# Index: claim, once for each queue. The search in a queue starts after a position, which consists of the negated
+# priority, the due time in seconds since the epoch, and the id. The position -101, -infinity, 0 is the front of a
+# queue.
+# A paused queue is skipped before its jobs are read. This takes one index probe for each queue. The check is a scalar
+# subquery, because the planner could turn a join around, and then change the order of the queues, or lock rows of a
+# paused queue. The outer LIMIT stops the inner scans, so that only claimed rows are locked. The locked rows cannot
+# move, so they are updated by ctid. This saves a lookup: 8 % of the statement's time.
 CLAIM = joined(
     """
 WITH found AS MATERIALIZED (
@@ -66,9 +67,9 @@ chosen AS MATERIALIZED (
     to_run=to_run(),
 )
 
-# Sent by a worker process that runs one suspect job alone, because two workers died while they ran this job. Takes over
-# the job, which another worker of the same supervisor has claimed but not begun, and returns it. The other worker's
-# lease ends. The claim has already counted this attempt. Index: the primary key.
+# Sent by a worker process that runs only one job, a suspect: two workers died while they ran this job. Another worker
+# of the same supervisor has claimed the job, but not begun it. Takes over the job, which ends the other worker's lease,
+# and returns it. The claim has already counted this attempt. Index: the primary key.
 TAKE_OVER = joined(
     """
 UPDATE skipqueue_job AS job
@@ -123,8 +124,8 @@ LIMIT %(limit)s
 """
 
 # Sent by a worker after a claim timed out. Returns for each queue the id and the position of the first job after the
-# given position. For a queue without such a job, returns no id, and a position with the current time. Locks nothing and
-# reads no arguments. So if this statement is slow, dead index entries are the cause. Index: claim, once for each queue.
+# given position. For a queue without such a job, returns no id, and a position with the current time. Locks no rows and
+# reads no arguments, so if this statement is slow, dead index entries are the cause. Index: claim, once for each queue.
 FIRST_IN_QUEUES = """
 SELECT
     queue.name AS queue_name,

@@ -51,8 +51,9 @@ RETURNING id, status, gate, run_after, enqueued_at, true AS is_new
 
 # Sent by `enqueue` for a plain job outside of a transaction. The client sends all of it in one message: the INSERT, its
 # commit, and a NOTIFY in a separate transaction. The second of the four results has the columns of `ENQUEUE_PLAIN`. If
-# the connection fails meanwhile, we must know whether the job was inserted. So the statement stores the job's id in a
-# session setting, with the random text `call`. PostgreSQL resets the setting if the INSERT is not committed.
+# the connection fails meanwhile, the client must find out whether the job was inserted. So the statement stores the
+# job's id in a session setting, together with the random text `call`. PostgreSQL resets the setting if the INSERT is
+# not committed.
 ENQUEUE_AND_NOTIFY = joined(
     """
 BEGIN;{insert}, set_config('skipqueue.inserted', concat_ws('|', %(call)s, id, enqueued_at), false);

@@ -13,9 +13,9 @@ from .parameters import leases_as_values
 if TYPE_CHECKING:
     from .store import Store
 
-# Sent by workers. Returns each of these leases that is no longer valid, with the columns that show how it ended, which
-# are NULL if the row is gone. If an operator cancelled or discarded the job, that is the last record in `operations`:
-# only a retry can follow, which adds its own record. Index: the primary key.
+# Sent by workers. Returns each of these leases that is no longer valid, with the columns that show how it ended. These
+# columns are NULL if the row is gone. If an operator cancelled or discarded the job, the last record in `operations`
+# says so, because only a retry can follow, and a retry adds its own record. Index: the primary key.
 LOST_LEASES = """
 SELECT
     held.id, held.lease, job.lease - held.lease, job.status, job.locked_by, job.last_error, job.errors::text,
@@ -27,8 +27,8 @@ WHERE job.lease IS DISTINCT FROM held.lease
 """
 
 # Sent by workers, after a settle timed out and before a release. Returns the ids of the jobs whose rows another
-# transaction has locked, because a statement with a locked row waits until the lock timeout, and then writes none of
-# its rows. A deleted row does not count as locked. Index: the primary key.
+# transaction has locked. The caller leaves these jobs out, because a statement with a locked row waits until the lock
+# timeout, and then writes none of its rows. A deleted row does not count as locked. Index: the primary key.
 LOCKED_ROWS = """
 WITH held AS MATERIALIZED (
     SELECT job.id
@@ -46,9 +46,9 @@ EXCEPT
 SELECT id FROM free
 """
 
-# Sent by supervisors after workers died. Returns the ids of the workers that still hold jobs, because the recovery has
-# skipped locked rows. Index: recover, which is walked once for each worker until a job of the worker is found. Without
-# ORDER BY the planner would read the table instead, because it expects to find a matching row early.
+# Sent by supervisors after workers died. Returns the ids of the workers that still hold jobs because the recovery has
+# skipped locked rows. Index: recover. For each worker, the index is walked until one of the worker's jobs is found.
+# Without ORDER BY, the planner would expect to find a matching row early in the table, and read the table instead.
 STILL_HOLDING = """
 SELECT worker.id
 FROM unnest(%(worker_ids)s::text[]) AS worker (id)

@@ -37,11 +37,11 @@ QUEUED_HEADS = """head AS (
 
 # Sent by pages, commands and metrics. Returns each queue with queued jobs, alphabetically: its name, the number of its
 # queued jobs, whether there are more jobs than were counted, and the seconds since its longest waiting job was due.
-# `limit`: how many (queue, priority) pairs are read. At most `most` jobs of one queue are counted, and about `together`
-# jobs of all queues, but at least `least` of each queue.
+# `limit`: how many pairs of a queue and a priority are read. At most `most` jobs of one queue are counted, and about
+# `together` jobs of all queues, but at least `least` of each queue.
 # Index: claim, one probe for each pair, and one range for each queue. The range has an ORDER BY, so that PostgreSQL
-# reads only the index. If it ordered by (-priority), PostgreSQL would also fetch every job from the table, because it
-# does not see that the index has this value. Without an order, it might read the whole table.
+# reads only the index; without it, PostgreSQL might read the whole table. The ORDER BY leaves out (-priority), because
+# PostgreSQL does not see that the index has this value, and would fetch every job from the table.
 QUEUED_NOW = joined(
     """
 WITH RECURSIVE {heads},
@@ -209,6 +209,6 @@ def _running_now(store: "Store", most: int) -> dict[str, tuple[int, float]]:
 
 
 def raised(counts: Mapping[str, int], total: int) -> dict[str, int]:
-    """Scale up the counts of a sample, so that they add up to `total`. Never make a count smaller."""
+    """Scale up the counts of a sample, so that they add up to `total`. No count becomes smaller."""
     factor = max(1.0, total / max(1, sum(counts.values())))
     return {name: round(number * factor) for name, number in counts.items()}

@@ -29,11 +29,11 @@ if TYPE_CHECKING:
     from .store import Store
 
 # Sent by operators. Puts failed and discarded jobs back into their queues with a fresh set of attempts, and returns
-# them. Each job is due at once, or at a random time within `over` seconds.
+# them. Each job is due at once, or at a random time within `over` seconds. Parts fill the placeholders. Index: the
+# primary key.
 # The array of ids is a subquery, so that the planner does not see its length. Otherwise it would read a small table
 # whole. The statement is an INSERT, because only an INSERT writes rows in the order of its SELECT. Each of its rows
 # conflicts with the locked row from which it was read, so that PostgreSQL updates the locked row.
-# Parts fill the placeholders. Index: the primary key.
 RETRY = joined(
     """
 WITH {named}chosen AS MATERIALIZED (

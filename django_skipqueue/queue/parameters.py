@@ -265,9 +265,9 @@ def unindented(statement: str) -> str:
 def _end_transaction(connection: psycopg.Connection[Any], pipeline: psycopg.Pipeline) -> None:
     """Send a Sync message, so that PostgreSQL commits as soon as it has run the statements.
 
-    Without the Sync, no server timeout would end the statements. `pipeline.sync()` sends a Sync as well, but then waits
-    until the statements have run. This function does not wait. It adds an entry to the pipeline's queue of results,
-    which the end of the pipeline reads.
+    Without the Sync, no server timeout would end the statements. `pipeline.sync()` also sends a Sync, but then waits
+    until the statements have run. This function does not wait. It adds an entry for the Sync to the pipeline's queue of
+    results, and the end of the pipeline reads the result.
     """
     connection.pgconn.pipeline_sync()
     pipeline.result_queue.append(None)

@@ -1,4 +1,4 @@
-"""Deletes finished jobs after their retention, or lets a part move them. Rows locked by others are skipped."""
+"""Delete finished jobs after their retention, or let a part move them. Rows locked by others are skipped."""
 
 from collections.abc import Iterable
 from datetime import timedelta
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 _RETENTIONS = ", ".join(f"('{status}', %({status})s::interval)" for status in FINISHED_STATUSES)
 
-# Sent by supervisors and by the command prunejobs. Locks and returns the ids of finished jobs whose retention is over,
+# Sent by supervisors and by the command prunejobs. Locks finished jobs whose retention is over, and returns their ids,
 # within each status the oldest first. If the retention of a status is NULL, its jobs are kept forever. The second
-# SELECT finds jobs with their own, shorter retention. The first SELECT may find these jobs too. Each job is kept for
-# `grace` seconds longer. Leaves out the ids in `skipped`, and rows that other transactions have locked. Indexes: prune,
-# once for each status, and prune_own.
+# SELECT finds jobs with their own, shorter retention, which the first SELECT may find too. Each job is kept for `grace`
+# seconds longer. Leaves out the ids in `skipped`, and rows that other transactions have locked. Indexes: prune, once
+# for each status, and prune_own.
 EXPIRED = joined(
     """
 SELECT kept_job.id
@@ -156,7 +156,7 @@ def expired(store: "Store", *, limit: int = BATCH_ROWS, skipped: Iterable[int] =
 
 
 def prune_lag(store: "Store") -> float:
-    """The seconds since the retention of the oldest job to delete was over; 0 if there is no job to delete.
+    """The seconds since the retention of the next job to delete was over; 0 if there is no job to delete.
 
     Up to a minute and a half is usual. Costs a few index probes.
     """

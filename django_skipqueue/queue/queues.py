@@ -61,7 +61,7 @@ _GATES = [condition for condition in CONDITIONS if condition.key]
 
 
 def _own_or_queue(name: str, type: str, *, key: str) -> str:
-    """SQL for a column that belongs to this key: the job's own value, or the value that its new queue gives."""
+    """SQL for a column that belongs to this key: the job's own value, or else the value from its new queue."""
     return f"CASE WHEN NOT starts_with({key}, 'queue:') THEN {name} ELSE %({name})s::{type} END AS {name}"
 
 
@@ -97,10 +97,10 @@ _ENTERING = entering(column="job.{}", past="time", **_NEW_KEYS)
 
 _ENTERS = f"job.status IN ('queued', 'blocked') AND (job.id{_KEYS_OF_JOB}) IS DISTINCT FROM (chosen.id{_KEYS_CHOSEN})"
 
-# Sent by operators. Puts waiting jobs into another queue, and returns them. A worker that claims a job at the same
-# moment keeps the job, because then the row is locked, or the job runs. For each gate, a job without its own key gets
-# the key of its new queue. If a key changes, the job passes the gates again. If its key at a gate stays the same, it
-# keeps the permit that it has from this gate. Index: the primary key.
+# Sent by operators. Puts waiting jobs into another queue, and returns them. If a worker claims a job at the same
+# moment, the worker keeps the job, because then the row is locked, or the job runs. For each gate, a job without its
+# own key gets the key of its new queue. If a key changes, the job passes the gates again. If the job's key at a gate
+# stays the same, the job keeps its permit of this gate. Index: the primary key.
 CHANGE_QUEUE = joined(
     """
 WITH chosen AS MATERIALIZED (
@@ -139,7 +139,7 @@ RETURNING job.id, job.queue_name, job.status
 
 
 def columns_of_queue(queue_name: str, calls: Sequence[EncodedCall]) -> dict[str, Any]:
-    """The columns, such as a limit, that the setting `SKIPQUEUE["QUEUES"]` gives to these calls of one task."""
+    """The columns, such as the key of a limit, that `SKIPQUEUE["QUEUES"]` gives to these calls of one task."""
     columns: dict[str, Any] = {}
     for part in installed_parts():
         if part.of_queue:

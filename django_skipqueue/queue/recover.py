@@ -19,12 +19,13 @@ if TYPE_CHECKING:
     from .store import Store
 
 # Sent by supervisors before they recover the jobs of dead workers. Ends the sessions of these workers that are in a
-# transaction, and returns for each such session whether this was allowed. A machine that froze or lost power leaves
-# such a session, with locks on its jobs, and no server timeout ends the session while it waits for the client to read.
-# A session without a transaction is left alone, because it locks nothing, and a pooler may have given it to another
-# client. PostgreSQL allows a role to end the sessions of roles that it is a member of. A member of pg_signal_backend
-# may end the sessions of all roles except superusers, and a superuser all sessions. If a role may not see a session,
-# the session's state is NULL.
+# transaction, and returns for each such session whether PostgreSQL allowed this.
+# If a machine freezes or loses power, its session stays open and keeps the locks on its jobs. No server timeout ends
+# the session while it waits for the client to read. A session without a transaction is left alone, because it locks
+# nothing, and a pooler may have given it to another client.
+# A role may end the sessions of the roles that it is a member of. A member of pg_signal_backend may end the sessions of
+# all roles except superusers, and a superuser may end all sessions. If a role may not see a session, the session's
+# state is NULL.
 END_SESSIONS = """
 SELECT CASE WHEN may.end_it THEN pg_terminate_backend(session.pid) ELSE false END
 FROM
@@ -47,20 +48,23 @@ WHERE
     AND session.pid <> pg_backend_pid()
 """
 
-# Sent by supervisors. Recovers jobs, and returns them. Index: recover. With `worker_ids`, recovers all jobs that these
-# workers hold. With `locked_before`, recovers the jobs that were locked before this time by a process without a worker
-# row. With neither, recovers the jobs that were locked longer than `age` ago by a process without a worker row, or by a
-# worker whose heartbeat is older than `age`. The attempt counts. A job without attempts left fails. `deaths` lists the
-# workers that died, one after the other, while they ran the job. After the second death, the job waits for up to 30 s,
-# so that it does not run beside the same jobs again. After the first death, it waits for up to 5 s if the process
-# `crashed`, because a job may be the cause. After two deaths, the job is a suspect: it runs alone in a process. If this
-# process dies as well, the job fails even if it has attempts left, because no other job can be the cause. A worker with
-# one slot always runs its jobs alone, and so does a process without a worker row. An external worker runs jobs in
-# processes that have no rows in this table. A manual retry empties the list. So does every outcome, except the outcome
-# of an unknown task. A job waits again at its last gate with keys, and keeps the permit of an
-# earlier gate. A job is never taken from a live worker, however long it runs, because only the heartbeat in the
-# worker's row counts. For a process without a worker row, the heartbeat of the job counts. A job is never taken from an
-# external worker.
+# Sent by supervisors. Recovers running jobs, and returns them. Index: recover. Which jobs:
+# - With `worker_ids`, all jobs that these workers hold.
+# - With `locked_before`, the jobs of processes without a worker row that were locked before this time.
+# - With neither, the jobs of workers whose heartbeat is older than `age`, and the jobs of processes without a worker
+# row that were locked longer than `age` ago.
+# A live worker never loses a job, however long the job runs, because only the heartbeat in the worker's row counts. For
+# a process without a worker row, the heartbeat of the job counts. An external worker never loses a job.
+# The attempt counts. A job without attempts left fails. A job waits again at its last gate with keys, and keeps the
+# permit of an earlier gate.
+# `deaths` lists the workers that died, one after the other, while they ran the job. After the first death, the job
+# waits for up to 5 s if the process `crashed`, because a job may be the cause. After the second death, it waits for up
+# to 30 s, so that it does not run beside the same jobs again. From then on the job is a suspect: it runs alone in a
+# process. If this process dies as well, the job fails even if it has attempts left, because no other job can be the
+# cause.
+# A worker with one slot always runs its jobs alone, and so does a process without a worker row. An external worker runs
+# jobs in processes that have no rows in this table. A manual retry empties `deaths`, and so does every outcome except
+# the outcome of an unknown task.
 _RECOVER = """
 WITH lost AS MATERIALIZED (
     SELECT job.id, job.locked_by, job.locked_at

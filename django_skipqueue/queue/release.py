@@ -17,10 +17,10 @@ from .parameters import leases_as_values
 if TYPE_CHECKING:
     from .store import Store
 
-# Sent by `release`. Puts jobs back into their queues without counting the attempt. Returns the id and queue of each
-# job, and the gate and key for which the job waits again, if it was claimed ahead without a permit of its limit. A row
-# whose lease does not match stays unchanged. `interrupted`: the jobs were running, so their rows record which worker
-# gave them up, and when. `later`: the jobs are not due again for up to 10 s. Index: the primary key.
+# Sent by `release`. Puts jobs back into their queues without counting the attempt. A row whose lease does not match
+# stays unchanged. Returns the id and queue of each job. If a job was claimed ahead without a permit of its limit, also
+# returns the gate and key for which it waits again. `interrupted`: the jobs were running, so their rows record which
+# worker gave them up, and when. `later`: the jobs are not due again for up to 10 s. Index: the primary key.
 _RELEASE = """
 UPDATE skipqueue_job AS job
 SET status = CASE

@@ -37,13 +37,14 @@ if TYPE_CHECKING:
 # Sent by `settle` and by workers. Writes outcomes, and returns the job id and the lease of each written outcome, with a
 # number that a part may ask for, such as the batch id. An outcome whose lease is no longer valid matches no row.
 # Writing an outcome ends the lease, so that a second outcome of the attempt matches no row either. Index: the primary
-# key, in the order of the arrays. `started` and `ended` are the microseconds since the attempt began and ended, by the
-# worker's monotonic clock. NULL stands for the time of the claim in `started`, and for now in `ended`. An array that is
-# shorter than `ids` is filled up with NULL. In most batches every outcome is a plain completion, so that only ids,
-# leases and times are sent. If the values came as JSON, the statement would take an eighth longer. `notes` has the
-# progress and the log of the attempt, if it noted any; see NOTE_ATTEMPTS. The WHERE has no condition on the status.
-# With one, the planner might read every running and dead entry of the recover index instead, which takes 55 µs per job
-# instead of 8 µs.
+# key, in the order of the arrays.
+# `started` and `ended` are how many microseconds ago the attempt began and ended, by the worker's monotonic clock. NULL
+# stands for the time of the claim in `started`, and for now in `ended`. `notes` has the progress and the log of the
+# attempt, if it noted any; see NOTE_ATTEMPTS. An array that is shorter than `ids` is filled up with NULL. In most
+# batches every outcome is a plain completion, so that only ids, leases and times are sent. If the values came as JSON,
+# the statement would take an eighth longer.
+# The WHERE has no condition on the status. With one, the planner might read every running and dead entry of the recover
+# index instead, which takes 55 µs per job instead of 8 µs.
 _SETTLE = """
 UPDATE skipqueue_job AS job
 SET status = CASE

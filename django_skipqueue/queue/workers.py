@@ -60,9 +60,10 @@ RETURNING
     COALESCE((SELECT asked.request FROM skipqueue_worker_request AS asked WHERE asked.worker_id = worker.id), '')
 """
 
-# Sent by Worker.restart and Worker.stop. Returns the id if the worker has a row. The next heartbeat finds the request
-# once it is committed. The statement does not lock the worker's row. Otherwise an open transaction would block the
-# worker's heartbeats, so that other supervisors would recover the jobs of a live worker. Index: the primary keys.
+# Sent by Worker.restart and Worker.stop. Returns the id if the worker has a row. Once the request is committed, the
+# worker's next heartbeat finds it. The statement does not lock the worker's row. Otherwise an open transaction of the
+# operator would block the worker's heartbeats, so that other supervisors would recover the jobs of a live worker.
+# Index: the primary keys.
 REQUEST_OF_WORKER = """
 INSERT INTO skipqueue_worker_request (worker_id, request)
 SELECT id, %(request)s FROM skipqueue_worker WHERE id = %(worker_id)s AND NOT is_external
@@ -78,7 +79,7 @@ FROM (SELECT) AS always LEFT JOIN skipqueue_worker AS worker ON NOT worker.is_ex
 """
 
 # Sent by supervisors and workers. Deletes the rows of workers that have stopped, and requests to workers without a row.
-# The next call deletes requests that are not committed yet. Both tables have few rows for each worker process.
+# A request that is not committed yet is deleted by a later call. Both tables have few rows for each worker process.
 DELETE_WORKERS = """
 WITH answered AS MATERIALIZED (
     SELECT asked.worker_id
