@@ -180,8 +180,8 @@ def first_in_queues(
     """Find the first job to claim in each queue. The search in a queue starts after the queue's position in `after`.
 
     Returns (queue name, job id, position of the job). For a queue without a job to claim, the id is None, and the
-    position is where a job of priority 0 that is due now would be. `seconds` replaces the connection's statement
-    timeout.
+    position is where a job of priority 0 that is due now would be. The search may take `seconds`, whatever the
+    connection's statement timeout.
     """
     with transaction.atomic(using=store.alias):
         limit_statements(store, seconds)

@@ -82,7 +82,7 @@ class KeyGate(Gate, Protocol):
 
     @property
     def enqueue_alone(self) -> str | None:
-        """A statement that inserts a job, commits, and admits the job if its key has room. `None` if the gate has none."""
+        """The statement that inserts a job, commits, and admits the job if its key has room. `None` if there is none."""
 
     def admit_keys(self, store: "Store", keys: Collection[str]) -> Admitted:
         """Admit jobs of these keys. If another transaction has locked a key, notify the supervisors of that key."""
@@ -91,8 +91,8 @@ class KeyGate(Gate, Protocol):
         """Admit new jobs after the commit of the transaction that enqueued them.
 
         keys: each key with the id of its new job, or with `None` if it has several new jobs.
-        is_urgent: whether a new job may rank before a queued job of its key. If so, this notifies the supervisors, which
-        check the ranks.
+        is_urgent: whether a new job may rank before a queued job of its key. If so, notify the supervisors, which then
+        compare the ranks.
         """
 
     def sweep(self, store: "Store", *, limit: int) -> bool:

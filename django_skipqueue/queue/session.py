@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 # Sent by first_in_queues, pages, the doctor and metrics. Sets the statement timeout of the current transaction, and
 # makes PostgreSQL walk indexes in one process, without compiling the statement. Otherwise the planner would choose
 # badly in a table of millions of rows. It would expect a costly statement and compile it, which takes a hundred times
-# as long as a few index probes. For a window of jobs, it would expect so many rows that it reads the whole table, in
+# as long as a few index probes. For a window of jobs, it would expect enough rows to read the whole table, in
 # several processes. For the jobs of one cause of failures, it would expect few jobs, fetch all of them by a bitmap and
 # sort them, instead of walking the index until enough are counted.
 LIMIT_STATEMENTS = """

@@ -72,7 +72,7 @@ def test_a_line_about_another_database_does_not_name_the_served_one(log: pytest.
     assert record.__dict__["database"] == "other"
 
 
-def test_a_line_about_no_database_names_none(log: pytest.LogCaptureFixture) -> None:
+def test_a_line_that_is_not_about_a_database_names_none(log: pytest.LogCaptureFixture) -> None:
     liveness_logs.stopping("SIGTERM", 10.0)
     [record] = log.records
     assert "database" not in record.getMessage()
@@ -80,7 +80,7 @@ def test_a_line_about_no_database_names_none(log: pytest.LogCaptureFixture) -> N
 
 
 @pytest.mark.parametrize("setting", [{}, {"DATABASE": "other"}, {"DATABASES": ("other",)}], ids=str)
-def test_with_one_database_in_the_settings_no_line_names_it(
+def test_no_line_names_the_database_if_the_settings_have_only_one(
     log: pytest.LogCaptureFixture, settings: Any, setting: Any
 ) -> None:
     settings.SKIPQUEUE = setting

@@ -100,7 +100,7 @@ class Broken:
     __repr__ = __str__
 
 
-def test_the_formatter_raises_for_no_record() -> None:
+def test_the_formatter_never_raises_whatever_the_record() -> None:
     circle: list[Any] = []
     circle.append(circle)
     deep: list[Any] = []
@@ -186,7 +186,7 @@ CALLS = [("send", "[1]"), ("asend", "[2]"), ("fail", "[]")]
 
 
 @pytest.mark.django_db(transaction=True)
-def test_logging_that_the_project_configures_wins_over_the_log_format_option(runworker: Run) -> None:
+def test_the_projects_logging_configuration_overrides_the_log_format_option(runworker: Run) -> None:
     Job.objects.enqueue("extra.jobs.send", args="[1]")
     settings = """
         LOGGING = {

@@ -5,7 +5,7 @@ that says what the guard ensures, the promises that need it, and the tests that 
 
     Guard: an outcome is written only while its lease is valid
     Promise: 3 (a job has at most one live lease)
-    Red: tests/queue/test_settle.py::TestFences::test_a_stale_lease_cannot_settle
+    Red: tests/queue/test_settle.py::TestFences::test_no_outcome_is_written_with_a_stale_lease
 
 `make guards` takes each guard out of a copy of the tree, and checks that its tests fail. `make guards ARGS="settle
 claim"` does this only for guards whose name contains one of these texts. `make test` only checks that each patch can be

@@ -156,7 +156,7 @@ def test_secret_arguments_are_masked_in_a_span(exported: Exported, registry: Reg
     assert "no card ••••••" in str(span.status.description)
 
 
-def test_snooze_and_discard_are_no_errors_of_a_span(exported: Exported) -> None:
+def test_snooze_and_discard_are_not_recorded_as_errors_in_a_span(exported: Exported) -> None:
     jobs.snooze.defer()
     jobs.discard.defer()
     jobs.ask_for_retry.using(max_attempts=1).defer()

@@ -168,7 +168,7 @@ def test_jobs_outside_of_monitored_schedules_send_no_check_in(start: Start) -> N
 
 
 @pytest.mark.parametrize("rule", [{}, {"every": "day"}, {"every": 0}, {"every": None}, {"cron": 7}, {"cron": ""}])
-def test_metadata_that_is_no_schedule_gives_no_monitor_config(rule: dict[str, Any]) -> None:
+def test_metadata_that_is_not_a_schedule_gives_no_monitor_config(rule: dict[str, Any]) -> None:
     assert config_of({"name": "own", **rule}) is None
 
 
@@ -274,7 +274,7 @@ def test_tags_of_an_attempt_are_gone_after_it(start: Start) -> None:
 
 
 @pytest.mark.parametrize("level", [logging.WARNING, logging.ERROR])
-def test_the_log_line_of_a_failure_makes_no_second_event(
+def test_a_failure_and_its_log_line_make_only_one_event(
     start: Start, level: int, worker_thread: Callable[..., Any]
 ) -> None:
     recorder = start(level=level)
@@ -382,7 +382,7 @@ class TestSeveralDatabases:
         data = recorder.transaction(jobs.fail.name)["contexts"]["trace"]["data"]
         assert data["messaging.message.id"] == deferred.handle
 
-    def test_jobs_with_the_same_id_have_check_ins_of_their_own(self) -> None:
+    def test_jobs_of_two_databases_with_the_same_id_have_separate_check_ins(self) -> None:
         metadata = {
             SCHEDULE_METADATA_KEY: {"name": "nightly", "cron": "0 3 * * *", "planned_at": "2026-03-01T03:00:00Z"}
         }

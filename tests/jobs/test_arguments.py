@@ -136,7 +136,7 @@ def test_a_result_without_an_annotation_is_stored_as_its_value() -> None:
     assert run_one().result == ["s", ["2026-03-29", 1]]
 
 
-def test_plain_arguments_have_no_types() -> None:
+def test_a_task_with_only_plain_arguments_has_no_call_types() -> None:
     assert tasks.plain.call_types is None
 
 
@@ -230,7 +230,7 @@ def test_a_result_of_another_type_is_plain_json(given: Any, stored: Any) -> None
     assert (finished_job.status, finished_job.result) == ("completed", stored)
 
 
-def test_a_result_in_another_form_is_a_clear_error() -> None:
+def test_a_stored_result_that_does_not_fit_the_annotation_is_a_clear_error() -> None:
     with pytest.raises(UndecodableArguments, match="The result was stored as"):
         tasks.price.result_of(make_job("completed", result={"a": 1}))
     assert tasks.price.result_of(make_job("completed")) is None
@@ -370,7 +370,7 @@ def test_with_debug_on_arguments_must_have_the_types_of_their_annotations(
     task.encoded(args, kwargs)
 
 
-def test_the_error_for_an_argument_that_is_no_json_names_its_type(registry: Registry, settings: Any) -> None:
+def test_the_error_for_an_argument_that_is_not_json_names_its_type(registry: Registry, settings: Any) -> None:
     settings.DEBUG = True
     with pytest.raises(InvalidArguments, match="number is a Group, which is not JSON"):
         job(paid).encoded((Group(), 1.5), {})

@@ -203,7 +203,7 @@ class TestJobDecorator:
         with pytest.raises(InvalidTask, match="not at module level"):
             job(TestJobDecorator.test_job_without_brackets_makes_a_task)
 
-    def test_an_object_that_is_no_function_cannot_be_a_task(
+    def test_an_object_that_is_not_a_function_cannot_be_a_task(
         self, registry: Registry, subtests: pytest.Subtests
     ) -> None:
         objects: list[Any] = [functools.partial(subtract, 1), int, print, 5, "name", jobs.noop]
@@ -543,7 +543,7 @@ class TestRefusedCalls:
                 assert not queries.captured_queries
 
     @pytest.mark.parametrize("call", ["ab", 5, None, {1, 2}], ids=repr)
-    def test_defer_many_names_an_item_that_is_no_call(self, call: Any) -> None:
+    def test_defer_many_names_an_item_that_is_not_a_call(self, call: Any) -> None:
         with pytest.raises(InvalidArguments, match=r"call 1: give task\.s\(…\), a dict of keyword"):
             jobs.gather.defer_many([(1,), call])
 

@@ -108,7 +108,7 @@ if "RUN_MAIN" in os.environ:  # the child of the reloader
 """Settings that make the process wait at its exit, when it no longer handles signals."""
 
 
-def test_ctrl_c_while_a_reload_ends_the_worker_is_no_failure(run_on_terminal: RunWorker) -> None:
+def test_ctrl_c_while_a_reload_ends_the_worker_is_not_reported_as_a_failure(run_on_terminal: RunWorker) -> None:
     process = run_on_terminal(jobs="# nothing yet", settings=LINGERS_AT_EXIT)
     workers()
     (process.folder / "extra" / "jobs.py").write_text("# changed\n")

@@ -53,7 +53,7 @@ def test_a_verb_changes_the_jobs_of_the_filter_and_returns_their_number(name: st
     assert [state(job) for job in other_jobs] == states_before
 
 
-def test_a_verb_takes_any_query_set() -> None:
+def test_a_verb_works_on_any_kind_of_query_set() -> None:
     first, second, third = (make_job("failed", priority=number) for number in range(3))
     assert Job.objects.order_by("-priority")[:1].retry() == 1
     assert Job.objects.filter(pk=first.pk).union(Job.objects.filter(pk=third.pk)).retry() == 1
@@ -126,7 +126,7 @@ def test_many_jobs_are_changed_in_batches_of_one_statement_each(monkeypatch: pyt
 
 
 @pytest.mark.parametrize("found", [0, 1])
-def test_a_time_that_no_row_can_have_is_refused_before_anything_is_written(found: int) -> None:
+def test_a_time_that_cannot_be_stored_is_refused_before_anything_is_written(found: int) -> None:
     created_jobs = [make_job("queued") for _ in range(found)]
     with pytest.raises(InvalidOption, match="run_after"):
         Job.objects.all().postpone(timedelta(days=1_000_000))
@@ -154,7 +154,7 @@ def test_the_manager_has_no_verbs(verb: str) -> None:
 
 
 @pytest.mark.parametrize("method", ["enqueue", "insert", "claim"])
-def test_methods_that_ignore_filters_are_no_methods_of_a_query_set(method: str) -> None:
+def test_a_query_set_has_no_methods_that_would_ignore_its_filters(method: str) -> None:
     assert hasattr(Job.objects, method)
     assert not hasattr(Job.objects.filter(task="x"), method)
 

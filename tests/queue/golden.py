@@ -22,7 +22,7 @@ FILE = Path(__file__).with_name("statements.sql")
 
 
 def _modules_of_parts() -> Iterator[ModuleType]:
-    """Every module of every part, in the reversed order of their names."""
+    """Every module of every part, in reverse alphabetical order."""
     module_infos = walk_packages(parts.__path__, f"{parts.__name__}.")
     yield from (import_module(name) for name in sorted((module.name for module in module_infos), reverse=True))
 
@@ -70,7 +70,7 @@ def statements_in(content: str) -> dict[str, str]:
 
 
 def statements_of(module: ModuleType) -> Iterator[tuple[str, str]]:
-    """The statements that the module defines: those that it imports are another module's."""
+    """The statements that the module defines, without statements that it imports from other modules."""
     targets = re.findall(r"^([A-Z][\w, ]*)(?:: .*)? = ", inspect.getsource(module), re.MULTILINE)
     assigned = {name for target in targets for name in target.split(", ")}
     for name, text in vars(module).items():

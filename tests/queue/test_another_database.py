@@ -29,7 +29,7 @@ def no_query_of_default_database(transactional_db: None) -> Iterator[None]:
 
 
 def call_every_verb(store: Store, manager: Any, worker_manager: Any) -> None:
-    """Call every verb of a job once."""
+    """Call each operation on jobs once, from enqueue to prune."""
     worker_id = "w:0123456789ab"
     worker_row = {"id": worker_id, "name": "w", "hostname": "h", "pid": 1, "queues": [], "concurrency": 1}
     store.heartbeat_workers([worker_row])

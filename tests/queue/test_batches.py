@@ -13,7 +13,7 @@ from django_skipqueue.values.records import QUEUE_HEAD, ClaimedJob, EncodedCall,
 JOB = ClaimedJob(1, 1, "task", "default", "[]", "{}", 1, 10, 0, 9.0, 9.0, "{}")
 
 
-def test_a_batch_of_plain_completions_names_only_leases() -> None:
+def test_a_batch_of_plain_completions_sends_only_ids_leases_and_times() -> None:
     values = settlements_as_values([Settlement(7, 1, COMPLETED), Settlement(9, 3, COMPLETED)])
     assert {name: value for name, value in values.items() if value} == {
         "ids": "{7, 9}",
@@ -39,7 +39,7 @@ def test_the_times_of_attempts_are_sent_as_microseconds_before_now() -> None:
     assert 0 <= int(started[2]) < 10_000_000
 
 
-def test_outcomes_other_than_a_plain_completion_are_sent_column_by_column() -> None:
+def test_one_outcome_that_is_no_plain_completion_makes_the_batch_send_all_columns() -> None:
     retry = Outcome("scheduled", delay=2, refund=1, last_error="no", error={"message": "ü"}, is_unknown=True)
     values = settlements_as_values(
         [Settlement(7, 1, COMPLETED), Settlement(8, 1, retry), Settlement(9, 1, Outcome("completed", result="[1]"))]

@@ -65,7 +65,7 @@ def test_a_claimed_job_is_running_for_its_worker_with_an_attempt_charged_and_a_n
     assert changed == {"status", "locked_by", "attempts", "lease", "locked_at", "started_at"}
 
 
-def test_a_worker_gets_the_few_columns_that_running_needs() -> None:
+def test_a_claim_returns_only_the_columns_that_running_a_job_needs() -> None:
     jobs.gather.using(queue_name="q", priority=3, max_attempts=5).defer(1, "ü", flag=True)
     (job,) = claim_to_run("q", worker_id="me")
     row = Job.objects.get()
@@ -95,7 +95,9 @@ def test_a_worker_gets_the_few_columns_that_running_needs() -> None:
 
 @pytest.mark.core
 @WITH_BOTH_WAYS_TO_CLAIM
-def test_jobs_come_by_queue_as_listed_then_priority_then_time_then_id(claim_jobs: Callable[..., list[Any]]) -> None:
+def test_jobs_are_claimed_in_the_listed_order_of_queues_then_by_priority_time_and_id(
+    claim_jobs: Callable[..., list[Any]],
+) -> None:
     expected = [
         (queue, priority, minutes)
         for queue in ("mail", "default", "a")
@@ -118,7 +120,7 @@ def test_jobs_come_by_queue_as_listed_then_priority_then_time_then_id(claim_jobs
 
 @pytest.mark.core
 @WITH_BOTH_WAYS_TO_CLAIM
-def test_a_queue_that_is_not_listed_is_left_alone(claim_jobs: Callable[..., list[Any]]) -> None:
+def test_no_job_is_claimed_from_a_queue_that_is_not_listed(claim_jobs: Callable[..., list[Any]]) -> None:
     own_ids, _ = make_job(queue_name="mail"), make_job(queue_name="default")
     assert ids_of(claim_jobs("mail", "no such queue")) == [own_ids.pk]
 

@@ -1,4 +1,4 @@
-"""Gates (a time, a limit, a rate, another job) keep a job from being queued: its first status, and its admission."""
+"""A gate (a time, a limit, a rate or another job) keeps a job waiting: the first status of a job, and its admission."""
 
 import inspect
 import re
@@ -30,11 +30,11 @@ HELD, LIMITED, RATED = "job.held::boolean", "job.limit_key::text IS NOT NULL", "
 
 
 def test_every_gate_has_a_condition_in_the_statements() -> None:
-    names = dict.fromkeys(gate.name for gate in gates())  # two parts admit at the gate `held`
+    names = dict.fromkeys(gate.name for gate in gates())  # without duplicates, because two parts admit jobs at the gate `held`
     assert list(names) == [condition.gate for condition in CONDITIONS]
 
 
-def test_a_job_enters_the_status_of_the_first_gate_that_holds_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_new_job_gets_the_status_of_the_first_gate_at_which_it_must_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     assert entering(column="job.{}", run_after="now()") == {
         "status": "CASE WHEN now() > statement_timestamp() THEN 'scheduled' "
         f"WHEN {HELD} THEN 'blocked' WHEN {LIMITED} THEN 'blocked' WHEN {RATED} THEN 'blocked' ELSE 'queued' END",
@@ -54,7 +54,7 @@ def test_a_job_enters_the_status_of_the_first_gate_that_holds_it(monkeypatch: py
 
 
 def test_every_statement_that_queues_a_job_checks_the_gates() -> None:
-    """Only statements for jobs that have passed their gates write `queued` themselves."""
+    """Only statements for jobs that have already passed their gates may write the status `queued` directly."""
     modules = {module.__name__.rpartition("django_skipqueue.")[2]: module for module in (fragments, *MODULES)}
     sources = {name: inspect.getsource(module) for name, module in modules.items()}
     modules_writing_queued = {

@@ -104,7 +104,7 @@ def test_a_snooze_cannot_be_recognized_after_the_next_attempt_has_begun() -> Non
     assert written_status(job, SNOOZE) is None
 
 
-def test_a_cancelled_job_is_cancelled_whatever_the_outcome(row: Row) -> None:
+def test_a_lost_lease_names_the_cancel_that_ended_it_whatever_the_outcome(row: Row) -> None:
     for (name, outcome), is_error_kept in product(OUTCOMES.items(), [False, True]):
         with row(name, is_error_kept=is_error_kept):
             job = make_job("running")

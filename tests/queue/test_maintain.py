@@ -139,14 +139,14 @@ class TestRecover:
         assert after["last_error"] == f"WorkerDied: {message}so it is not run again"
         assert after["errors"][-1]["message"].startswith(message)
 
-    def test_the_first_death_is_noted(self) -> None:
+    def test_the_worker_of_the_first_death_is_recorded(self) -> None:
         job = make_job("running", attempts=3, errors=[{"attempt": 2, "exception": "ValueError"}], locked_by="gone")
         assert [job_recovered.status for job_recovered in store.recover(worker_ids=["gone"])] == ["queued"]
         assert state(job)["deaths"] == ["gone"]
 
     @pytest.mark.parametrize("before", [["alive"], ["alive", "dead"], ["dead", "alive"]], ids=str)
-    def test_one_worker_that_loses_a_job_again_and_again_counts_once(self, before: list[str]) -> None:
-        """The worker never died, so the job is not the cause of its death."""
+    def test_a_worker_that_loses_the_same_job_several_times_counts_as_one_death(self, before: list[str]) -> None:
+        """The worker is alive, so the job has not killed it several times."""
         job = make_job("running", attempts=6, deaths=before, locked_by="alive")
         store.recover(worker_ids=["alive"])
         after = state(job)
@@ -203,8 +203,8 @@ class TestRecover:
         Job.objects.update(locked_at=job.locked_at)
         assert len(store.recover(worker_timeout=60)) == 1
 
-    def test_a_holder_without_a_row_loses_its_jobs_if_it_was_silent_since_a_time(self) -> None:
-        """Neither the database's clock nor the heartbeat of a worker with a row changes this."""
+    def test_jobs_of_a_process_without_a_row_are_recovered_if_it_was_silent_since_a_time(self) -> None:
+        """Jobs of a worker with a row are not recovered, even if its heartbeat is older than this time."""
         worker = make_worker(heartbeat=-ONE_HOUR)
         make_job("running", locked_at=-ONE_HOUR, locked_by=worker.pk)
         lost = make_job("running", locked_at=-61 * ONE_SECOND, locked_by="by hand")
@@ -237,7 +237,7 @@ class TestRecover:
         assert len(store.recover(worker_timeout=60, limit=2)) == 2
         assert store.recover(worker_timeout=60, limit=2) == []
 
-    def test_a_reason_that_no_text_column_takes_stops_no_recovery(self) -> None:
+    def test_a_nul_character_in_the_reason_does_not_stop_a_recovery(self) -> None:
         make_job("running", locked_at=-ONE_HOUR)
         assert len(store.recover(worker_timeout=60, reason="a\0b")) == 1
 
@@ -279,7 +279,7 @@ class TestPrune:
                 assert Job.objects.filter(status=status).count() == remaining_count
                 assert Job.objects.exclude(status=status).count() == 6
 
-    def test_the_defaults_are_a_day_a_week_and_a_month(self) -> None:
+    def test_the_default_retentions_are_a_day_a_week_and_a_month(self) -> None:
         for status, days in (("completed", 1), ("discarded", 7), ("failed", 30)):
             make_job(status, finished_at=-timedelta(days=days) - ONE_HOUR)
             make_job(status, finished_at=-timedelta(days=days) + ONE_HOUR)
@@ -344,7 +344,7 @@ class TestPruneLag:
         make_job("completed", finished_at=-ONE_HOUR)
         assert store.prune_lag() == 0.0
 
-    def test_the_lag_is_that_of_the_status_furthest_behind(self) -> None:
+    def test_the_lag_is_the_largest_lag_of_any_status(self) -> None:
         make_job("completed", finished_at=timedelta(days=-1, hours=-3))
         make_job("completed", finished_at=timedelta(days=-1, hours=-2))
         make_job("failed", finished_at=timedelta(days=-30, hours=-1))
@@ -355,7 +355,7 @@ class TestPruneLag:
         make_job("completed", finished_at=timedelta(days=-1000))
         assert store.prune_lag() == 0.0
 
-    def test_the_lag_counts_a_retention_of_a_job(self) -> None:
+    def test_the_lag_includes_jobs_with_their_own_retention(self) -> None:
         make_job("completed", finished_at=-ONE_HOUR, retention={"completed": 60})
         make_job("failed", finished_at=-ONE_HOUR, retention={"completed": 60})
         with connection.cursor() as cursor:
@@ -370,10 +370,10 @@ class TestPruneLag:
 
 
 @pytest.mark.parametrize(("verb", "most"), [("admit", 6), ("recover", 1), ("prune", 2), ("next_due", 7)])
-def test_admit_recover_and_prune_are_a_few_statements_each(verb: str, most: int, settings: Any) -> None:
+def test_admit_recover_and_prune_send_only_a_few_statements_each(verb: str, most: int, settings: Any) -> None:
     """An admission sends one statement for each gate, or two if it checks all keys. A prune locks, then deletes."""
     settings.SKIPQUEUE = {"RETENTION": {"completed": 0}}
-    store.admit()  # finishes a sweep that another test may have left unfinished
+    store.admit()  # finish a sweep that another test may have left unfinished
     sweep_gates_soon(store)
     make_job("scheduled", run_after=-ONE_HOUR)
     make_job("running", locked_at=-ONE_HOUR)

@@ -1,4 +1,4 @@
-"""NOTIFY is sent after the commit, once for each queue and transaction, and nothing depends on it."""
+"""NOTIFY is sent after the commit, once for each queue and transaction. A lost NOTIFY loses no job."""
 
 import contextlib
 import signal
@@ -156,9 +156,7 @@ class TestSavepoints:
             defer_noop("a")
         assert listener.queues_named() == ["a"]
 
-    def test_a_savepoint_that_rolls_back_does_not_silence_the_job_before_it(
-        self, listener: NotificationListener
-    ) -> None:
+    def test_a_job_before_a_rolled_back_savepoint_is_still_notified(self, listener: NotificationListener) -> None:
         with transaction.atomic():
             defer_noop("a")
             with contextlib.suppress(RuntimeError), transaction.atomic():
@@ -256,13 +254,17 @@ def test_settled_retries_without_a_delay_notify_their_queue_with_their_number(li
     assert listener.payloads() == ["a,2"]
 
 
-def test_a_retry_without_a_delay_beside_a_claim_notifies_its_queue(listener: NotificationListener) -> None:
+def test_a_retry_without_a_delay_that_is_settled_with_a_claim_notifies_its_queue(
+    listener: NotificationListener,
+) -> None:
     running = make_job("running", queue_name="a")
     settle_and_claim([Settlement(running.pk, running.lease, RETRY_NOW)], queue_names=["b"], limit=1, worker_id="w")
     assert listener.queues_named() == ["a"]
 
 
-def test_a_retry_without_a_delay_beside_a_refused_outcome_notifies_its_queue(listener: NotificationListener) -> None:
+def test_a_retry_without_a_delay_settled_with_a_refused_outcome_notifies_its_queue(
+    listener: NotificationListener,
+) -> None:
     running, bad = (make_job("running", queue_name=name) for name in ("a", "b"))
     refused = Settlement(bad.pk, bad.lease, Outcome("completed", result="{oops"))
     settle_and_claim(
@@ -284,7 +286,7 @@ def test_run_now_notifies_the_queue_of_the_job(listener: NotificationListener) -
     assert listener.queues_named() == ["a"]
 
 
-def test_a_change_that_makes_no_job_claimable_sends_nothing(listener: NotificationListener) -> None:
+def test_a_change_that_makes_no_job_claimable_sends_no_notification(listener: NotificationListener) -> None:
     make_job("running", attempts=10, max_attempts=10)
     running = make_job("running", locked_by="another")
     store.recover(worker_ids=["w"])
@@ -304,7 +306,7 @@ def test_a_deferred_job_whose_unique_key_exists_sends_no_notification(listener: 
     assert listener.queues_named() == []
 
 
-def test_commit_hooks_of_the_caller_are_called_beside_the_notification(listener: NotificationListener) -> None:
+def test_commit_hooks_of_the_caller_are_called_as_well_as_the_notification(listener: NotificationListener) -> None:
     called: list[int] = []
     with transaction.atomic():
         transaction.on_commit(lambda: called.append(1))
@@ -554,7 +556,7 @@ def test_any_payload_is_read_as_a_queue_and_a_number(payload: str, expected: tup
 
 
 @pytest.mark.parametrize(("later", "workers", "supervisors"), [(False, ["a"], []), (True, [], [GATES_PAYLOAD])])
-def test_jobs_put_back_for_some_seconds_notify_supervisors_and_no_worker(
+def test_jobs_that_are_put_back_and_due_later_notify_supervisors_instead_of_workers(
     listener: NotificationListener, later: bool, workers: list[str], supervisors: list[str]
 ) -> None:
     defer_noop("a")

@@ -1,4 +1,4 @@
-"""`observe` counts the jobs that are in the queues now. It needs only a few probes of an index."""
+"""`observe` counts the jobs that are in the queues now, with a few index probes."""
 
 from datetime import timedelta
 

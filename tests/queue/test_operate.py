@@ -50,7 +50,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 
 
 def number_of_statements(queries: CaptureQueriesContext) -> int:
-    """The number of statements that change jobs. Each part may change its own rows by one statement more."""
+    """The number of statements that change jobs. The statements by which parts change their own rows do not count."""
     statements = [query for query in queries if "SAVEPOINT" not in query["sql"]]
     return len(statements) - sum(part.on_operate is not None for part in installed_parts())
 
@@ -60,7 +60,7 @@ def apply_verb(verb: str, ids: Iterable[int], **operator: str) -> dict[int, str]
     return changed
 
 
-def test_a_by_or_a_reason_that_is_no_string_is_refused(row: Row) -> None:
+def test_an_operation_whose_by_or_reason_is_not_a_string_is_refused(row: Row) -> None:
     values: list[Any] = [5, None, b"ann"]
     for verb, name, value in product(ALLOWED_STATUS_BY_VERB, ["by", "reason"], values):
         with row(verb=verb, name=name, value=value):
@@ -189,7 +189,7 @@ class TestDiscard:
             assert len(store.discard([job.pk for job in created_jobs])) == 50
         assert number_of_statements(queries) == 1
 
-    def test_a_reason_that_no_text_column_takes_is_written_as_far_as_possible(self) -> None:
+    def test_a_nul_character_in_the_reason_does_not_stop_a_discard(self) -> None:
         job = make_job()
         assert store.discard([job.pk], reason="a\0b").keys() == {job.pk}
 
@@ -320,7 +320,7 @@ class TestReschedule:
                 job = make_job(status)
                 assert store.reschedule([job.pk], 2 * ONE_HOUR).keys() == ({job.pk} if status in WAITING else set())
 
-    def test_the_time_may_be_later_or_earlier_and_the_gates_decide(self, row: Row) -> None:
+    def test_the_new_time_may_be_earlier_or_later_and_the_job_passes_the_gates_again(self, row: Row) -> None:
         for hours, status in {48: "scheduled", 2: "scheduled", -2: "queued"}.items():
             with row(hours=hours):
                 job = make_job("scheduled", run_after=24 * ONE_HOUR, attempts=2)
@@ -334,7 +334,7 @@ class TestReschedule:
 
 
 class TestChanges:
-    def test_only_waiting_jobs_are_changed_and_only_once(self, row: Row) -> None:
+    def test_only_waiting_jobs_are_changed_and_only_if_the_value_is_new(self, row: Row) -> None:
         for verb, status in product(["change_queue", "change_priority"], STATUSES):
             with row(verb=verb, status=status):
                 job = make_job(status)
@@ -351,7 +351,7 @@ class TestChanges:
         assert records == [("ann", "default", "mail"), ("ben", 3, -5)]
         assert (job.queue_name, job.priority) == ("mail", -5)
 
-    def test_a_job_is_claimed_from_its_new_queue_alone(self) -> None:
+    def test_a_moved_job_is_claimed_from_its_new_queue_and_not_from_the_old_one(self) -> None:
         job = make_job()
         job.change_queue("mail")
         assert Job.objects.claim(queue_names=["default"], worker_id="w") == []
@@ -452,7 +452,7 @@ class TestOperations:
 
 
 class TestKeepErrors:
-    """The error of an attempt whose job had been cancelled is appended to the row."""
+    """If a job was cancelled while it ran, the error of its attempt is appended to the row."""
 
     ERROR = {"attempt": 1, "exception": "x.JobCancelled", "message": "it hung", "traceback": "…", "duration_ms": 12.5}
     ENDED = Outcome("failed", last_error="JobCancelled: it hung", error=ERROR)
@@ -460,7 +460,7 @@ class TestKeepErrors:
     def append_error(self, job: Job, outcome: Outcome = ENDED) -> bool:
         return store.append_cancelled_errors([Settlement(job.pk, job.lease, outcome)]) == {job.pk}
 
-    def test_a_cancelled_job_keeps_the_error_of_its_attempt_and_nothing_else_changes(self) -> None:
+    def test_only_the_error_of_the_attempt_is_appended_to_a_cancelled_job(self) -> None:
         job = make_job("running", locked_by="w:0123456789ab")
         job.cancel("it hung")
         before = state(job)
@@ -470,7 +470,7 @@ class TestKeepErrors:
         assert kept_error == self.ERROR | {"at": kept_error["at"], "worker_id": "w:0123456789ab"}
         assert after == {name: value for name, value in before.items() if name != "errors"}
 
-    def test_an_error_that_is_sent_twice_is_kept_once(self) -> None:
+    def test_an_error_that_is_sent_twice_is_appended_once(self) -> None:
         job = make_job("running")
         job.cancel()
         assert [self.append_error(job), self.append_error(job)] == [True, False]
@@ -482,7 +482,7 @@ class TestKeepErrors:
         assert [error["attempt"] for error in state(job)["errors"]] == [*range(1, 10), 1]
 
     @pytest.mark.parametrize("after", ["retry", "settle", "another attempt", "nothing"])
-    def test_a_job_that_was_not_cancelled_or_has_moved_on_keeps_nothing(self, after: str) -> None:
+    def test_no_error_is_appended_unless_the_last_change_of_the_job_is_its_cancel(self, after: str) -> None:
         job = make_job("running")
         if after == "retry":
             store.cancel([job.pk])
@@ -493,7 +493,7 @@ class TestKeepErrors:
             store.recover(worker_ids=["w"])
             Job.objects.claim(queue_names=["default"], limit=1, worker_id="other")
             store.cancel([job.pk])
-            Job.objects.update(errors=[])  # of the recovery
+            Job.objects.update(errors=[])  # remove the error that the recovery has added
         assert not self.append_error(job)
         assert state(job)["errors"] == []
 

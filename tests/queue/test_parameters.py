@@ -28,7 +28,7 @@ def test_the_caller_goes_on_while_the_statements_run(
     connect: OpenSession, pipeline_connection: psycopg.Connection[Any]
 ) -> None:
     with connect(autocommit=False) as other:
-        other.execute("SELECT pg_advisory_xact_lock(4)")  # the statement of the pipeline ends after this transaction
+        other.execute("SELECT pg_advisory_xact_lock(4)")  # the pipeline's statement waits for this transaction
         _, rows = pipelined(pipeline_connection, [TAKE_LOCK, ("SELECT 1", {})], other.commit)
     assert fetched(rows) == [(1,)]
 

@@ -1,4 +1,4 @@
-"""Behind PgBouncer in transaction mode everything works but LISTEN: no statement needs an earlier statement."""
+"""Behind PgBouncer in transaction mode everything works except LISTEN, because no statement relies on its session."""
 
 import os
 import signal
@@ -60,7 +60,7 @@ def pgbouncer_folder(transactional_db: None) -> Iterator[Path]:
 
 
 def settings_through_pooler(folder: Path, database: dict[str, Any]) -> dict[str, Any]:
-    """Return the settings of a database that change if Django connects through the pooler in this folder."""
+    """Return the database settings with which Django connects through the pooler in this folder."""
     options = {name: value for name, value in database.get("OPTIONS", {}).items() if name != "host"}
     return {"HOST": str(folder), "PORT": PORT, "OPTIONS": options, "DISABLE_SERVER_SIDE_CURSORS": True}
 

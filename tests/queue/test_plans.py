@@ -1,6 +1,6 @@
 """Each statement uses its index and keeps its limit, at several sizes of the table and with old statistics.
 
-The cases with a million rows run only if SKIPQUEUE_MILLION is set: to fill the table takes half a minute.
+The cases with a million rows run only if SKIPQUEUE_MILLION is set, because filling the table takes half a minute.
 """
 
 import json
@@ -93,7 +93,7 @@ def table_of_size(django_db_setup: None, django_db_blocker: Any) -> Iterator[Tab
 
 @pytest.fixture(scope="module", params=STATES)
 def table_and_size(request: pytest.FixtureRequest, table_of_size: TableOfSize) -> tuple[TableOfSize, int]:
-    """The table, and its number of rows. The planner's statistics may be of a table with another number of rows."""
+    """The table, and its number of rows. The planner's statistics may say that it has another number of rows."""
     size, statistics_size = request.param
     table_of_size.set_sizes(size, statistics_size)
     return table_of_size, size
@@ -172,6 +172,6 @@ def test_a_claim_never_returns_more_than_its_limit(
     for mode in ("auto", "force_generic_plan", "force_custom_plan"):
         with subtests.test(mode=mode), table_of_size.connection.transaction(force_rollback=True):
             table_of_size.connection.execute(f"SET LOCAL plan_cache_mode = {mode}")
-            for _ in range(7):  # a statement is prepared after a few executions, and its plan kept after a few more
+            for _ in range(7):  # psycopg prepares a statement after a few executions, and PostgreSQL keeps its plan after a few more
                 claimed = table_of_size.connection.execute(STATEMENTS["CLAIM"], {**case.values, "limit": 3}).fetchall()
                 assert len(claimed) == (3 if size else 0)

@@ -1,4 +1,4 @@
-"""A pause of a queue: no worker claims its jobs until an operator resumes the queue or the time is over."""
+"""A paused queue: no worker claims its jobs until an operator resumes the queue or the pause ends by itself."""
 
 import logging
 from collections.abc import Callable
@@ -31,7 +31,7 @@ def claimed_ids(*queue_names: str, limit: int = 100) -> list[int]:
 
 
 def end_pause(name: str) -> None:
-    """End the time of the pause."""
+    """Make the pause end by itself, as if its time were over."""
     Queue.objects.filter(name=name).update(paused_until=Now())
 
 

@@ -102,7 +102,7 @@ def test_a_recovery_that_comes_while_the_job_is_being_settled_skips_it(session: 
     assert state(job)["status"] == "completed"
 
 
-def test_a_settle_wins_where_the_recovery_is_rolled_back(session: MakeSession) -> None:
+def test_a_settle_is_written_if_the_recovery_of_its_job_is_rolled_back(session: MakeSession) -> None:
     make_job()
     (job,) = claim()
     recovering, settling = session(), session()
@@ -127,7 +127,7 @@ def test_two_recoveries_at_once_do_not_take_the_same_job(session: MakeSession) -
     assert set(Job.objects.values_list("lease", flat=True)) == {2}
 
 
-def test_a_discard_waits_for_no_settle_and_discards_the_retried_job_afterwards(session: MakeSession) -> None:
+def test_a_discard_does_not_wait_for_a_settle_and_succeeds_after_its_commit(session: MakeSession) -> None:
     """A discard skips the job while it runs. After the commit of the settle, a second discard changes the job."""
     make_job()
     (job,) = claim()
@@ -287,7 +287,7 @@ def test_batches_that_end_the_same_jobs_in_opposite_order_do_not_deadlock(
 ) -> None:
     """Both batches begin while a third transaction has locked a job in the middle.
 
-    Without a lock order, each batch would lock one half of the jobs, and wait for the other half.
+    If the batches locked jobs in their own order, each would lock one half of the jobs, and wait for the other half.
     """
     jobs.noop.defer_many([()] * 9)
     held = claim()
@@ -340,7 +340,7 @@ def test_batches_of_admit_recover_and_prune_by_two_supervisors_share_the_work(
     assert (Job.objects.queued().count(), Job.objects.count()) == (4, 4)
 
 
-def test_a_job_that_is_being_admitted_is_not_discarded_and_the_reverse(
+def test_a_job_that_is_being_admitted_is_not_discarded_and_vice_versa(
     session: MakeSession,
 ) -> None:
     first, second = (make_job("scheduled", run_after=timedelta(seconds=-1)) for _ in range(2))
@@ -418,7 +418,7 @@ def test_a_settle_with_a_lost_lease_writes_nothing_while_the_job_is_discarded(se
     assert state(job)["status"] == "discarded"
 
 
-def test_a_job_that_is_being_settled_is_not_pruned_and_the_reverse(session: MakeSession, settings: Any) -> None:
+def test_a_job_that_is_being_settled_is_not_pruned_and_vice_versa(session: MakeSession, settings: Any) -> None:
     settings.SKIPQUEUE = {"RETENTION": {"completed": 0}}
     make_job()
     (job,) = claim()

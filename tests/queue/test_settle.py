@@ -300,11 +300,11 @@ WAYS_TO_LOSE_A_LEASE = [
 
 
 class TestFences:
-    """A lease that is no longer valid writes nothing."""
+    """Nothing is written with a lease that is no longer valid."""
 
     @pytest.mark.core
     @WITH_BOTH_WAYS_TO_SETTLE
-    def test_a_stale_lease_cannot_settle(self, row: Row, settle_jobs: SettleFunction) -> None:
+    def test_no_outcome_is_written_with_a_stale_lease(self, row: Row, settle_jobs: SettleFunction) -> None:
         for lose_lease in WAYS_TO_LOSE_A_LEASE:
             with row(lose_lease.__name__):
                 stale, *live = claim_new(1 + len(OUTCOMES))
@@ -321,7 +321,7 @@ class TestFences:
                     )
                     assert list(Job.objects.filter(pk=stale.pk).values()) == before
 
-    def test_a_stale_lease_cannot_release(self, row: Row) -> None:
+    def test_no_job_is_released_with_a_stale_lease(self, row: Row) -> None:
         for lose_lease in WAYS_TO_LOSE_A_LEASE:
             with row(lose_lease.__name__):
                 stale, _ = claim_new(2)
@@ -330,7 +330,7 @@ class TestFences:
                 assert store.release([lease_of(stale)]) == set()
                 assert list(Job.objects.order_by("pk").values()) == before
 
-    def test_a_stale_lease_cannot_heartbeat(self, row: Row) -> None:
+    def test_no_heartbeat_is_written_with_a_stale_lease(self, row: Row) -> None:
         for lose_lease in WAYS_TO_LOSE_A_LEASE:
             with row(lose_lease.__name__):
                 stale, _ = claim_new(2)
@@ -386,7 +386,7 @@ def test_an_empty_reason_replaces_the_last_error(settle_jobs: SettleFunction) ->
     assert state(job)["last_error"] == ""
 
 
-def test_a_release_costs_no_attempt_and_leaves_no_trace_of_the_worker() -> None:
+def test_a_release_counts_no_attempt_and_removes_the_worker_from_the_row() -> None:
     before = make_job(attempts=3, lease=9)
     (job,) = Job.objects.claim(queue_names=["default"], limit=1, worker_id="w")
     assert store.release([lease_of(job)]) == {job.pk}
@@ -447,9 +447,7 @@ UNSTORABLE_OUTCOMES = {
 
 
 @WITH_BOTH_WAYS_TO_SETTLE
-def test_an_outcome_that_postgresql_refuses_fails_its_own_job_and_blocks_no_other(
-    row: Row, settle_jobs: SettleFunction
-) -> None:
+def test_an_outcome_that_postgresql_refuses_fails_only_its_own_job(row: Row, settle_jobs: SettleFunction) -> None:
     for name, outcome in UNSTORABLE_OUTCOMES.items():
         with row(name):
             running = claim_new(4)
@@ -501,7 +499,7 @@ def test_the_error_of_a_refusal_does_not_quote_the_row(condition: str, caplog: p
 
 
 @WITH_BOTH_WAYS_TO_SETTLE
-def test_a_delay_that_no_row_can_have_fails_its_own_job(settle_jobs: SettleFunction) -> None:
+def test_an_outcome_with_a_delay_that_cannot_be_stored_fails_its_job(settle_jobs: SettleFunction) -> None:
     bad, good = claim_new(2)
     assert settle_jobs([settlement(bad, DELAY_BEYOND_THE_CALENDAR), settlement(good)]) == {bad.pk, good.pk}
     assert (state(bad)["status"], state(good)["status"]) == ("failed", "completed")

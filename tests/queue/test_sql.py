@@ -762,7 +762,7 @@ def test_unfinished_jobs_are_found_by_partial_indexes(busy_table: psycopg.Connec
     statement, values = Job.objects.unfinished().order_by().query.sql_with_params()
     with busy_table.transaction(force_rollback=True):
         cursor = psycopg.ClientCursor(busy_table)
-        cursor.execute("SET LOCAL enable_seqscan = off")  # two fifths of these jobs are alive; IN would read them all
+        cursor.execute("SET LOCAL enable_seqscan = off")  # because the planner might read the whole table: two fifths of its jobs are unfinished
         (((document,),),) = cursor.execute(f"EXPLAIN (FORMAT JSON) {statement}", values)
     plan_nodes = list(nodes(document["Plan"]))
     assert {node.get("Index Name") for node in plan_nodes} - {None} == {
@@ -798,7 +798,7 @@ def test_rows_that_become_a_record_have_its_fields_in_their_order(
             assert tuple(column.name for column in returned or ()) == fields
 
 
-def test_every_statement_has_a_case() -> None:
+def test_the_plan_of_every_statement_is_tested() -> None:
     assert {case.statement for case in CASES} == set(STATEMENTS)
 
 
@@ -823,7 +823,7 @@ def test_a_job_spec_is_plain_only_if_the_plain_insert_writes_all_its_fields() ->
     parameters = set(re.findall(r"%\((\w+)\)s", STATEMENTS["ENQUEUE_PLAIN"]))
     plain: Any = JobSpec("t")
     assert plain.is_plain
-    for name in set(JobSpec._fields) - {"after_failure", "on_conflict"}:  # they mean something only with another field
+    for name in set(JobSpec._fields) - {"after_failure", "on_conflict"}:  # which have no effect without `after` and a unique key
         assert plain._replace(**{name: 1.0}).is_plain is (name in parameters), name
 
 

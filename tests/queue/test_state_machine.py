@@ -100,7 +100,7 @@ class JobModel:
         """The job after its worker has died, or after its carrier has returned it, which counts as a death."""
         is_known = self.holder in self.deaths and not is_returned
         dead = self.deaths if is_known else (*self.deaths, self.holder)
-        is_proof = len(dead) >= 3 and self.holder != RELAY  # a relay holds many jobs: any of them may be the cause
+        is_proof = len(dead) >= 3 and self.holder != RELAY  # a relay holds many jobs, and any of them may have killed it
         if is_proof or self.attempts >= self.max_attempts:
             status = "failed"
         else:
@@ -115,7 +115,7 @@ class JobModel:
 
 
 class QueueMachine(RuleBasedStateMachine):
-    """Three workers, a relay and its carrier, who remember every lease that they ever had, and an operator."""
+    """Three workers, a relay with its carrier, and an operator. They remember every lease that they ever had."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -499,10 +499,10 @@ def outcome_after(job: Job, error: BaseException | None) -> Outcome:
 
 
 @pytest.mark.django_db(transaction=True)
-@pytest.mark.timeout(600 + EXAMPLES)  # to make a sequence short takes minutes
-def test_random_sequences_of_verbs_make_only_legal_changes() -> None:
+@pytest.mark.timeout(600 + EXAMPLES)  # because shortening a sequence that fails takes minutes
+def test_random_sequences_of_calls_change_jobs_only_as_the_model_allows() -> None:
     with connection.cursor() as cursor:
-        cursor.execute("SET synchronous_commit = off")  # thousands of commits, none of which must outlive the test
+        cursor.execute("SET synchronous_commit = off")  # to save time: the test makes thousands of commits, which may be lost in a crash
     run_state_machine_as_test(
         QueueMachine,
         settings=settings(

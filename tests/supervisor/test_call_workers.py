@@ -166,7 +166,7 @@ def test_two_jobs_make_one_call_and_the_third_job_calls_another_worker(make_work
     )
 
 
-def test_more_jobs_than_free_slots_call_a_full_worker_too_but_only_once(make_workers: MakeWorkers) -> None:
+def test_if_jobs_exceed_the_free_slots_a_full_worker_is_called_too_but_only_once(make_workers: MakeWorkers) -> None:
     workers = make_workers(0, 1)
     service = make_service(workers)
     for _ in range(3):
@@ -264,7 +264,9 @@ class TestLaterCheckOfACall:
         review(service)
         assert read_calls_of(workers)[1] == ["mail"]
 
-    def test_a_claim_by_the_successor_of_a_called_worker_is_no_answer(self, make_workers: MakeWorkers) -> None:
+    def test_a_claim_by_the_successor_of_a_called_worker_does_not_count_as_an_answer(
+        self, make_workers: MakeWorkers
+    ) -> None:
         workers = make_workers(4, 3)
         service = make_service(workers)
         service.notified(["mail"])

@@ -138,7 +138,7 @@ def test_a_worker_that_comes_back_keeps_the_jobs_that_it_claims_then(clock: Cloc
     assert statuses() == {"running": 1}
 
 
-def test_a_holder_without_a_row_lives_by_the_heartbeats_of_its_jobs(clock: Clock) -> None:
+def test_a_process_without_a_row_keeps_its_jobs_by_their_heartbeats(clock: Clock) -> None:
     kept_job, lost_job = (make_job("running", locked_by="by hand") for _ in range(2))
     supervisor = SupervisorUnderTest(clock)
     for _ in range(8):
@@ -147,7 +147,7 @@ def test_a_holder_without_a_row_lives_by_the_heartbeats_of_its_jobs(clock: Clock
     assert [job.id for job in supervisor.recovered] == [lost_job.pk]
 
 
-def test_after_the_clock_was_set_back_holders_without_a_row_are_watched_again(clock: Clock) -> None:
+def test_after_the_clock_was_set_back_processes_without_a_row_are_watched_again(clock: Clock) -> None:
     supervisor = SupervisorUnderTest(clock)
     supervisor.run_for(2 * TIMEOUT)
     assert supervisor.dead.locked_before is not None
@@ -218,7 +218,7 @@ def test_a_carrier_is_never_declared_dead(clock: Clock) -> None:
     assert list(Worker.objects.all()) == [carrier]
 
 
-def test_with_a_long_timeout_the_rows_of_dead_workers_stay_as_long(clock: Clock) -> None:
+def test_the_row_of_a_dead_worker_stays_at_least_for_the_worker_timeout(clock: Clock) -> None:
     worker = make_worker(heartbeat=-2 * ONE_HOUR)
     supervisor = SupervisorUnderTest(clock)
     supervisor.run_for(2 * TIMEOUT)

@@ -63,7 +63,7 @@ def test_a_part_chooses_the_database_of_each_job(install_part: Callable[..., Non
     assert add.defer_many([(3,), (4,)]).databases == ["other", "default"]
 
 
-def test_one_command_serves_several_databases_if_a_part_can(install_part: Callable[..., None]) -> None:
+def test_one_command_serves_several_databases_if_a_part_allows_it(install_part: Callable[..., None]) -> None:
     options = {"database": "default, other"}
     assert run.databases_of(options) == ("default, other",)
     databases_run: list[Any] = []
@@ -79,14 +79,14 @@ def test_one_command_serves_several_databases_if_a_part_can(install_part: Callab
     assert databases_run == ["default", "other"]
 
 
-def test_a_rule_of_a_part_may_concern_only_some_databases(install_part: Callable[..., None]) -> None:
+def test_a_rule_of_a_part_may_apply_to_only_some_databases(install_part: Callable[..., None]) -> None:
     letters_rule = Rule("letters", lambda _: (), "No letter is lost", concerns=lambda alias: alias == "other")
     install_part(console=lambda: PartConsole(rules=(letters_rule,)))
     assert rules_of("default") == RULES
     assert rules_of("other") == (*RULES, letters_rule)
 
 
-def test_a_section_of_a_part_may_be_the_first_of_the_dashboard(install_part: Callable[..., None]) -> None:
+def test_a_section_of_a_part_may_come_first_on_the_dashboard(install_part: Callable[..., None]) -> None:
     install_part(
         console=lambda: PartConsole(sections=(PartSection(name="letters", template="", content=str, after=""),))
     )

@@ -56,7 +56,7 @@ def install_part(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     return make
 
 
-def test_a_part_prunes_in_place_of_the_core_unless_it_leaves_the_jobs_to_it(install_part: Callable[..., None]) -> None:
+def test_a_part_may_prune_jobs_itself_or_leave_them_to_the_core(install_part: Callable[..., None]) -> None:
     created_ids = [make_job("completed", finished_at=OLD).pk for _ in range(2)]
     prune_calls: list[Any] = []
     result_of_part: dict[str, int] | None = {"completed": 7}
@@ -95,7 +95,7 @@ def test_a_supervisor_keeps_jobs_for_the_grace_of_a_part(install_part: Callable[
     assert not Job.objects.exists()
 
 
-def test_a_receiver_is_connected_once(install_part: Callable[..., None]) -> None:
+def test_a_receiver_of_a_part_is_connected_only_once(install_part: Callable[..., None]) -> None:
     signal, received = Signal(), list[Any]()
 
     def receive(**values: Any) -> None:
@@ -137,7 +137,7 @@ def test_a_part_adds_the_start_of_a_problem_and_the_pages_of_deleted_jobs(
     assert operator.get(page("change", 7_000_000_007)).headers["Location"] == "/admin/mail/7000000007/"
 
 
-def test_a_part_has_pages_beside_the_list_of_jobs(install_part: Callable[..., None], operator: Client) -> None:
+def test_a_part_adds_pages_to_the_admin_of_jobs(install_part: Callable[..., None], operator: Client) -> None:
     def view(job_admin: Any, request: HttpRequest) -> HttpResponse:
         return HttpResponse(f"{job_admin.opts.model_name} {request.path}")
 
@@ -191,7 +191,9 @@ def test_a_part_adds_queues_and_their_rates(install_part: Callable[..., None], o
     assert {name for family in queues.collect(Store("default")) for (name,) in family.values} == {"cards", "mail"}
 
 
-def test_a_part_has_facts_a_filter_and_a_column_of_jobs(install_part: Callable[..., None], operator: Client) -> None:
+def test_a_part_adds_facts_a_filter_and_a_column_to_the_job_pages(
+    install_part: Callable[..., None], operator: Client
+) -> None:
     class LetterFilter(GroupFilter):
         title = "letter"
         parameter_name = "letter"
@@ -219,7 +221,7 @@ def test_a_part_is_called_with_the_ids_of_deleted_jobs(install_part: Callable[..
     assert calls == [({job.pk}, "default")]
 
 
-def test_a_part_has_system_checks(install_part: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_part_adds_system_checks(install_part: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
     def check_letters(**_: Any) -> list[Any]:
         return []
 

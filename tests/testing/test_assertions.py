@@ -74,7 +74,7 @@ class TestAssertDeferred(TestCase):
             with pytest.raises(InvalidArguments, match="paymnt_id"):
                 call(jobs.send_mail, paymnt_id=1)
 
-    def test_an_object_that_is_no_task_is_an_error(self) -> None:
+    def test_an_object_that_is_not_a_task_is_an_error(self) -> None:
         for task in (print, 3):
             with pytest.raises(InvalidTask, match="is no task"):
                 assert_deferred(task)
@@ -120,7 +120,7 @@ class TestAssertDeferred(TestCase):
         assert_not_deferred(jobs.noop.using(queue_name="bulk"))
         assert_not_deferred(jobs.noop.using(run_after=timedelta(hours=1)))
 
-    def test_an_option_of_using_that_is_no_column_is_an_error(self) -> None:
+    def test_an_option_of_using_that_is_not_a_column_is_an_error(self) -> None:
         with pytest.raises(InvalidArguments, match="after is no column of a job"):
             assert_not_deferred(jobs.noop.using(after=[jobs.noop.defer()]))
 

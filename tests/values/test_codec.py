@@ -184,7 +184,7 @@ REFUSED = {
 }
 
 
-def test_a_value_that_is_no_json_is_refused_with_the_path_to_it(subtests: pytest.Subtests) -> None:
+def test_a_value_that_is_not_json_is_refused_with_the_path_to_it(subtests: pytest.Subtests) -> None:
     for name, (value, message) in REFUSED.items():
         with subtests.test(name):
             with pytest.raises(InvalidArguments) as raised:

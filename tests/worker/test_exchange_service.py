@@ -34,7 +34,7 @@ class RecordingStore(Store):
         return ExchangeResult(settled, [], options["queue_names"], 0.0)
 
 
-def test_an_outcome_that_took_too_long_is_sent_again_without_a_claim() -> None:
+def test_a_slow_outcome_is_sent_in_an_exchange_that_claims_no_jobs() -> None:
     store = RecordingStore()
     service = ExchangeService(
         MagicMock(take_finished=MagicMock(return_value=[])),

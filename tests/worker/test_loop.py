@@ -94,7 +94,9 @@ def test_a_service_that_needs_a_fresh_heartbeat_runs_after_a_heartbeat(control_t
     assert runs == ["heartbeat", "careful", "other"]
 
 
-def test_a_refused_service_keeps_no_other_service_from_running(control_thread: ThreadPoolExecutor) -> None:
+def test_other_services_run_even_if_the_database_refuses_the_statement_of_one(
+    control_thread: ThreadPoolExecutor,
+) -> None:
     runs: list[str] = []
     heartbeat, second = RecordingService("heartbeat", runs), RecordingService("second", runs)
     first = RecordingService("first", runs, error=DataError("no"))

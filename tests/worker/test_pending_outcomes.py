@@ -89,7 +89,7 @@ def test_a_failure_without_pending_outcomes_plans_no_check() -> None:
     assert pending.due_at > 0
 
 
-def test_an_error_of_the_question_for_locked_rows_loses_no_outcome(pending: PendingOutcomes) -> None:
+def test_no_outcome_is_lost_if_the_query_for_locked_rows_fails(pending: PendingOutcomes) -> None:
     def raise_error(leases: Collection[LeaseRef]) -> set[int]:
         raise OSError("gone")
 

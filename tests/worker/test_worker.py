@@ -539,7 +539,7 @@ def test_an_idle_worker_reconnects_and_gets_notifications_again(worker_thread: S
     assert worker.wait() == EXIT_CLEAN
 
 
-def test_600_jobs_run_once_each_although_the_connection_is_cut_three_times(worker_thread: StartWorker) -> None:
+def test_600_jobs_run_once_each_even_if_the_connection_is_cut_three_times(worker_thread: StartWorker) -> None:
     jobs.record.using(max_attempts=1).defer_many([{"entry": str(number)} for number in range(600)])
     worker = worker_thread(poll_interval=HOUR, worker_timeout=1.0)
     for completed_count in (50, 200, 350):
@@ -1038,7 +1038,7 @@ def test_the_result_of_an_exchange_is_applied_during_the_next_exchange(worker_th
     assert worker.worker.jobs_done == Job.objects.completed().count() == MANY_JOBS
 
 
-def test_a_result_is_applied_although_the_next_exchange_did_not_do_so(worker_thread: StartWorker) -> None:
+def test_a_result_is_applied_even_if_it_was_not_applied_during_the_next_exchange(worker_thread: StartWorker) -> None:
     class IgnoreMeanwhileStore(OverlapStore):
         def exchange(self, *arguments: Any, meanwhile: Any = None, **options: Any) -> Any:
             return super().exchange(*arguments, **options)

@@ -61,7 +61,7 @@ def run_attempts(result: Any, *, count: int, worker_id: str = WORKER) -> None:
 
 
 class TestEnqueue:
-    def test_a_generator_is_no_task(self) -> None:
+    def test_a_generator_function_is_refused_as_a_task(self) -> None:
         """Calling a generator function does not run its body."""
         with pytest.raises(InvalidTask, match="yields, so calling it would run nothing of it"):
             task_backends["default"].validate_task(variant(tasks.add, func=yields_numbers))
@@ -114,7 +114,7 @@ class TestEnqueue:
             tasks.add.using(**options)
 
     @pytest.mark.parametrize("argument", [datetime(2030, 1, 1), {1, 2}, object()])  # noqa: DTZ001
-    def test_an_argument_that_is_no_json_is_refused(self, argument: Any) -> None:
+    def test_an_argument_that_is_not_json_is_refused(self, argument: Any) -> None:
         with pytest.raises(TypeError, match="Unsupported type"):
             tasks.echo.enqueue(argument)
         assert not Job.objects.exists()
@@ -136,7 +136,7 @@ class TestEnqueue:
             task_of_missing_queue.enqueue(1)
         assert not Job.objects.exists()
 
-    def test_queues_limit_the_names_and_an_empty_list_does_not(self) -> None:
+    def test_the_setting_queues_limits_the_queue_names_unless_it_is_empty(self) -> None:
         with pytest.raises(InvalidTask, match="Queue 'default' is not valid"):
             tasks.add.using(backend="mail")
         assert tasks.add.using(queue_name="whatever").enqueue(1).task.queue_name == "whatever"
@@ -201,7 +201,9 @@ class TestRegistry:
         run_next()
         assert read(result).return_value == "a"
 
-    def test_discovery_registers_the_tasks_of_each_app_also_those_of_other_backends(self, registry: Registry) -> None:
+    def test_discovery_registers_the_tasks_of_each_app_even_if_they_have_another_backend(
+        self, registry: Registry
+    ) -> None:
         with override_settings(
             INSTALLED_APPS=["django.contrib.contenttypes", "django_skipqueue", "tests.integrations.django_tasks.app"]
         ):
@@ -209,7 +211,7 @@ class TestRegistry:
         names = {task.name.rpartition(".")[2] for task in registry}
         assert {"add", "aadd", "visit", "fail"} <= names
 
-    def test_the_context_is_no_parameter_of_the_registered_task(self) -> None:
+    def test_the_registered_task_does_not_have_the_context_as_a_parameter(self) -> None:
         assert list(registered(tasks.fail_times).signature.parameters) == ["times"]
 
     def test_a_task_and_a_job_share_the_registry_and_the_rows(self) -> None:
@@ -254,7 +256,7 @@ class TestResult:
                 with pytest.raises(TaskResultDoesNotExist):
                     task_backends["default"].get_result(id)
 
-    def test_an_id_has_one_spelling(self, row: Row) -> None:
+    def test_a_result_is_found_only_by_the_exact_spelling_of_its_id(self, row: Row) -> None:
         for template in ("0{}", " {}", "{}\n", "+{}", "{}.0", "{}e0"):
             with row(template=template):
                 id = tasks.add.enqueue(1).id
@@ -463,7 +465,7 @@ class TestAttempts:
 
 
 class TestOptions:
-    def test_the_backoff_of_the_alias_and_not_of_the_task_decides(self) -> None:
+    def test_the_backoff_of_the_alias_decides_and_not_that_of_the_task(self) -> None:
         plain = tasks.fail.enqueue()
         mailed = tasks.fail.using(backend="mail", queue_name="mail").enqueue()
         run_next()
@@ -502,7 +504,7 @@ class TestOptions:
             assert store.prune() == {"completed": 1}
         assert Job.objects.get().pk == int(kept_result.id)
 
-    def test_a_row_of_an_alias_that_the_settings_no_longer_have_still_runs(self) -> None:
+    def test_a_job_of_an_alias_that_was_removed_from_the_settings_still_runs(self) -> None:
         result = tasks.fail_times.using(backend="mail", queue_name="mail").enqueue(1)
         with override_settings(TASKS={"default": TASKS["default"]}):
             run_next("mail")
@@ -543,7 +545,7 @@ class TestOptions:
         settings.INSTALLED_APPS = [app for app in settings.INSTALLED_APPS if app != "django_skipqueue"]
         assert [message.id for message in task_backends["default"].check()] == ["skipqueue.E006"]
 
-    def test_the_check_names_a_database_that_is_no_postgresql(self) -> None:
+    def test_the_check_names_a_database_that_is_not_postgresql(self) -> None:
         lite = {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}
         connections.settings["lite"] = connections.configure_settings({"default": lite})["default"]
         try:

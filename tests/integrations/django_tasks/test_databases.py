@@ -128,7 +128,7 @@ def test_task_finished_is_sent_for_a_job_whose_worker_died_in_any_database(
     assert signalled_ids == [result.id]
 
 
-def test_the_check_reports_a_database_that_is_no_queue_database(set_placement: Any) -> None:  # noqa: F811
+def test_the_check_reports_a_database_that_holds_no_queue(set_placement: Any) -> None:  # noqa: F811
     set_placement(DATABASES=("default",))
     (message,) = SkipQueueBackend("x", {"OPTIONS": {"database": "other"}}).check()
     assert "'database' is 'other', which SKIPQUEUE['DATABASES'] does not list." in message.msg

@@ -74,7 +74,7 @@ def test_the_setting_periodic_can_name_a_django_task() -> None:
     assert (entry.task, problems) == (tasks.add.module_path, [])
 
 
-def test_periodic_refuses_a_function_that_is_no_task() -> None:
+def test_periodic_refuses_a_function_that_is_not_a_task() -> None:
     with pytest.raises(InvalidTask, match="must be put above @job or @task"):
         periodic(timedelta(minutes=5))(tasks.add.func)
     assert all(entry.task != "add" for entry, _ in entries.values())

@@ -76,7 +76,7 @@ def test_each_signal_is_sent_once_by_the_class_of_the_backend(received: Received
     assert finished.return_value == 3
 
 
-def test_a_job_of_no_django_task_sends_no_signal(received: ReceivedSignals) -> None:
+def test_a_job_that_is_not_of_a_django_task_sends_no_signal_of_django(received: ReceivedSignals) -> None:
     jobs.add.defer(1)
     run_next()
     assert received == []

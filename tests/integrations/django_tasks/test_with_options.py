@@ -95,7 +95,7 @@ def test_a_unique_key_can_be_held_by_a_job_of_another_task() -> None:
     assert shared.enqueue(1).id != result.id
 
 
-def test_the_function_of_a_key_does_not_get_the_context() -> None:
+def test_a_unique_key_function_does_not_get_the_context() -> None:
     first, again = (tasks.keyed_with_context.enqueue(5) for _ in range(2))
     assert Job.objects.get().unique_key == "context-5"
     assert first.id == again.id

@@ -304,7 +304,7 @@ def test_an_atomic_task_that_catches_its_timeout_is_rolled_back_all_the_same(
     assert not Ledger.objects.exists()
 
 
-def test_after_complete_is_rolled_back_to_a_savepoint_the_time_limit_still_counts(worker_thread: Start) -> None:
+def test_the_time_limit_still_holds_after_complete_was_rolled_back_to_a_savepoint(worker_thread: Start) -> None:
     late_job = completes_in_a_savepoint_and_stays.defer()
     worker_thread()
     wait_for_statuses(failed=1)
@@ -356,7 +356,7 @@ def test_a_task_that_raises_after_it_completed_its_job_changes_nothing(
     assert 'error="ValueError: afterwards' in caplog.text
 
 
-def test_a_complete_that_is_rolled_back_does_not_count(run_job: Run) -> None:
+def test_a_job_is_not_completed_if_its_call_of_complete_is_rolled_back(run_job: Run) -> None:
     finished_job, attempt = run_job(completes_itself, "once", then="roll back")
     assert (finished_job.status, finished_job.result, attempt.is_written) == ("completed", "returned", False)
     assert not Ledger.objects.exists()
@@ -381,7 +381,7 @@ def test_complete_in_an_atomic_task_is_refused(run_job: Run) -> None:
 
 
 @pytest.mark.django_db
-def test_complete_on_a_context_that_no_worker_made_is_refused() -> None:
+def test_complete_is_refused_on_a_context_that_was_not_made_by_a_worker() -> None:
     context = JobContext(1, 1, 1, "default", "me", "default")
     with transaction.atomic(), pytest.raises(CannotComplete, match="No worker runs this job"):
         context.complete()
@@ -394,7 +394,7 @@ def test_a_coroutine_may_complete_its_job_in_a_thread(worker_thread: Start) -> N
     assert (finished_job.status, finished_job.result) == ("completed", "from a coroutine")
 
 
-def test_a_task_that_a_killed_worker_left_has_its_effect_once(runworker: Callable[..., ManagePy]) -> None:
+def test_an_atomic_task_whose_worker_was_killed_has_its_effect_only_once(runworker: Callable[..., ManagePy]) -> None:
     finished_job = atomic_dies_once.defer()
     runworker()
     wait_for_statuses(completed=1)

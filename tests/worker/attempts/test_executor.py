@@ -151,7 +151,7 @@ def test_a_task_with_takes_context_gets_the_context_of_its_job(execute: Execute,
         ("picky", ["Other"], ("failed", 0, 0)),
     ],
 )
-def test_the_exception_of_a_task_decides_status_delay_and_refund(
+def test_the_exception_of_a_task_decides_the_status_the_delay_and_whether_the_attempt_counts(
     execute: Execute, task: str, args: list[Any], expected: Any
 ) -> None:
     outcome = execute(make_claimed(f"{APP}.{task}", *args)).outcome
@@ -189,7 +189,7 @@ def test_an_exception_whose_str_raises_system_exit_only_fails_the_attempt(execut
     assert "could not be read: SystemExit" in outcome.error["message"]
 
 
-def test_the_next_task_does_not_see_the_decimal_context_of_the_last_one(execute: Execute, registry: Registry) -> None:
+def test_a_task_does_not_see_the_decimal_context_of_the_task_before_it(execute: Execute, registry: Registry) -> None:
     decimal.getcontext()  # creates the context in this thread, which a mere copy of its variables would share
 
     def set_precision() -> int:
@@ -296,7 +296,7 @@ def test_arguments_that_do_not_fit_the_task_are_retried_like_other_errors(execut
     assert "unexpected keyword argument 'gone'" in (outcome.last_error or "")
 
 
-def test_the_next_task_does_not_see_a_context_variable_of_the_last_one(execute: Execute, registry: Registry) -> None:
+def test_a_task_does_not_see_a_context_variable_of_the_task_before_it(execute: Execute, registry: Registry) -> None:
     variable: contextvars.ContextVar[str] = contextvars.ContextVar("variable", default="unset")
 
     def set_and_return_before() -> str:

@@ -175,7 +175,7 @@ def test_stopping_the_pool_ends_all_its_threads(make_pool: MakePool) -> None:
 
 
 @DEF_AND_ASYNC
-def test_a_thread_that_breaks_is_reported_to_the_control_loop(
+def test_an_exception_of_a_thread_itself_is_raised_to_the_control_loop(
     make_pool: MakePool, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     def raise_error(*_: object) -> None:
@@ -563,7 +563,9 @@ def test_an_event_loop_blocked_by_leftover_code_is_found(
 
 
 @pytest.mark.usefixtures("_blocked_at_once", "gates")
-def test_an_event_loop_blocked_by_a_running_attempt_is_no_blockage(make_pool: MakePool, gates: Any) -> None:
+def test_an_event_loop_blocked_by_a_running_attempt_does_not_count_as_a_blockage(
+    make_pool: MakePool, gates: Any
+) -> None:
     pool = make_pool(2)
     pool.submit([make_claimed(f"{WORKER_APP}.ablock_loop", "g")])
     wait_until(lambda: gates["g"].inside == 1)
@@ -666,7 +668,7 @@ def test_waiting_for_calls_of_other_attempts_counts_after_a_while(
 
 
 @pytest.mark.usefixtures("gates")
-def test_a_query_thread_that_becomes_free_again_is_no_blockage(
+def test_a_query_thread_that_becomes_free_again_does_not_count_as_a_blockage(
     make_pool: MakePool, gates: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pool = make_pool(1)
@@ -680,7 +682,7 @@ def test_a_query_thread_that_becomes_free_again_is_no_blockage(
 
 
 @pytest.mark.usefixtures("gates")
-def test_an_event_loop_that_answers_late_is_no_blockage(
+def test_an_event_loop_that_answers_late_does_not_count_as_a_blockage(
     make_pool: MakePool, gates: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A call into C may stop all threads, and the control loop's thread may be the first to continue."""
@@ -880,7 +882,9 @@ def test_a_thread_closes_its_connections_at_its_end(make_pool: MakePool) -> None
     wait_until(lambda: not backends() - others, "the threads' sessions are over")
 
 
-def test_a_thread_that_ends_as_the_pool_gives_it_up_leaves_its_slot_free(make_pool: MakePool, gates: Any) -> None:
+def test_the_slot_of_a_thread_that_ends_while_the_pool_gives_it_up_becomes_free(
+    make_pool: MakePool, gates: Any
+) -> None:
     """The control loop reports the attempt, but the thread has ended before the pool could replace it."""
     pool = make_pool(1)
     pool.submit([make_claimed(f"{WORKER_APP}.pass_gate", "g")])

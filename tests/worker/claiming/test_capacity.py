@@ -19,11 +19,11 @@ def test_a_worker_claims_at_most_half_of_the_jobs_that_it_holds_ahead_at_once() 
     assert capacity.room(unfinished=900, now=0.0) == 100
 
 
-def test_running_jobs_are_no_surplus() -> None:
+def test_running_jobs_do_not_count_as_surplus() -> None:
     assert Capacity(4).surplus(unfinished=4, now=0.0) == 0
 
 
-def test_jobs_that_would_wait_too_long_in_the_worker_are_surplus() -> None:
+def test_jobs_that_would_wait_too_long_in_the_worker_count_as_surplus() -> None:
     capacity = Capacity(4)
     capacity.finished(100, now=0.0)
     capacity.finished(10, now=LONGEST_WAIT_AHEAD)
