@@ -143,7 +143,7 @@ class Settings(
 
     @property
     def external_queues(self) -> dict[str, str]:
-        """The queues whose jobs an external engine runs, each with the engine's name in the settings, the carrier.
+        """The queues whose jobs an external engine (a carrier) runs, each with the carrier's name in the settings.
 
         A worker serves such a queue only if `--queues` names it.
         """

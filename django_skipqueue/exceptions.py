@@ -46,7 +46,7 @@ class UniqueKeyTaken(SkipQueueError):
         self.job_id = job_id
         """The id of the job that holds the key; `None` if two calls of the same `defer_many` have the key."""
         self.handle = handle
-        """The handle of this job, such as `queue_1:42`, which also names the database; `None` in the same case."""
+        """The handle of this job, such as `queue_1:42`, which also names the database; `None` if `job_id` is `None`."""
 
 
 class UniqueKeyDeadlock(SkipQueueError):
@@ -91,7 +91,7 @@ class ChildFailed(StepFailed):
         self.job_id = job_id
         """The id of the first child that did not complete."""
         self.error = error
-        """Its last error, in one line."""
+        """The last error of this child, in one line."""
         self.job_ids = job_ids
         """The ids of all children that did not complete."""
 

@@ -40,7 +40,7 @@ class LineFormatter(logging.Formatter):
         event = getattr(record, "event", None)
         if event is None and getattr(record, "job_id", None) is not None:
             alias, job_id = getattr(record, "database", None), record.__dict__["job_id"]
-            message += f" job={handle_of(alias, job_id) if alias else job_id}"  # one database: records have no alias
+            message += f" job={handle_of(alias, job_id) if alias else job_id}"  # one database has no alias
         event_words = (event or "").replace("_", " ")
         coloured = event_words if message.startswith(event_words) else ""
         time = self._paint(TRACEBACK_COLOUR, self.formatTime(record, self.datefmt))

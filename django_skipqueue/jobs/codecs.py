@@ -148,7 +148,7 @@ class Scalar(Codec):
         return isinstance(value, self._kind) and not (self._not is not None and isinstance(value, self._not))
 
     def encode(self, name: str, value: Any) -> Any:
-        """See `Codec`. Reads the string back as a check, because a subclass may write one that only it can read."""
+        """See `Codec`. Reads the string back as a check, because only a subclass may be able to read what it writes."""
         if not self.fits(value) and not isinstance(value, str):
             self.refuse(name, value, self._advice)
         try:

@@ -43,7 +43,7 @@ class AttemptHandle(Protocol):
     completed: Outcome | None
     """The outcome that the task itself has committed."""
     parts: "tuple[PartOfAttempt, ...]"
-    """What parts keep of this attempt; empty for most attempts."""
+    """What parts keep about this attempt; empty for most attempts."""
 
     @property
     def is_stopping(self) -> bool:

@@ -71,7 +71,7 @@ settled: a bigint that SETTLE returns in its third column.
 retry_named: a CTE for RETRY.
 retry_ids, retry_order: the array with the ids of the jobs to retry, and the order in which the jobs are written.
 retry_started_at: the new value of the jobs' `started_at`.
-retry_spread: when a job is retried within the time of the retry, as a number from 0 to 1.
+retry_spread: at which point of the time given by `over` a job is due, as a number from 0 to 1.
 discard_also: `OR` and a condition, which selects further jobs that DISCARD changes.
 unless_held: the end of an INSERT, which makes it insert no job if another job holds the unique key.
 unless_needed: `AND` and a condition for the jobs that are pruned; a column of the job is `job.id`.

@@ -82,7 +82,7 @@ class KeyGate(Gate, Protocol):
 
     @property
     def enqueue_alone(self) -> str | None:
-        """The statement that inserts a job, commits, and admits the job if its key has room. `None` if there is none."""
+        """One statement that inserts, commits and admits a job if its key has room; `None` if the gate has none."""
 
     def admit_keys(self, store: "Store", keys: Collection[str]) -> Admitted:
         """Admit jobs of these keys. If another transaction has locked a key, notify the supervisors of that key."""

@@ -36,7 +36,7 @@ class Recover(Periodic):
     needs_fresh_heartbeat = True
 
     def __init__(self, store: Store, *, dead: DeadWorkers, timeout: float, heartbeat: Periodic) -> None:
-        """heartbeat: this supervisor's service. If it fails, other supervisors may also fail to write heartbeats."""
+        """heartbeat: writes this supervisor's heartbeats. If it fails, other supervisors may fail too, yet be alive."""
         self._store = store
         self._dead = dead
         self._heartbeat = heartbeat

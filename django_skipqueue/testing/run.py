@@ -122,11 +122,11 @@ class Planned(Protocol):
         """The first planned time after this moment, if any."""
 
     def fire(self, store: Store, due: datetime) -> datetime | None:
-        """Do the planned thing that is due at this time. Returns the next planned time, if any."""
+        """Do what is planned for this time. Returns the next planned time, if any."""
 
 
 class Clock(Protocol):
-    """The clock by which a part's gate in one database admits jobs, such as the clock of the rate limits."""
+    """The clock by which a gate of a part admits jobs in one database, such as the clock of the rate limits."""
 
     def due(self) -> Sequence[datetime]:
         """The real times at which the gate may admit a job."""
@@ -347,7 +347,10 @@ class OpenTransaction:
 
 
 class OpenTransactions:
-    """A context manager around one attempt, for all transactions that are open in this thread."""
+    """Keeps the transactions that are open in this thread usable after an attempt in the `with` block.
+
+    At the end of the block, undoes what the attempt has written in a transaction that it has broken.
+    """
 
     def __enter__(self) -> Self:
         opened = connections.all(initialized_only=True)

@@ -99,7 +99,7 @@ class RetryPolicy:
     backoff: Callable[[int], float] = field(default_factory=exponential)
     """Takes the number of the failed attempt (1, 2, …), and returns the seconds before the next attempt."""
     retry_on: tuple[type[BaseException], ...] | None = None
-    """Only these exceptions are retried; `None`: all exceptions but `RowMissing` and `StepFailed`."""
+    """Only these exceptions are retried. `None` means all exceptions except `RowMissing` and `StepFailed`."""
     discard_on: tuple[type[BaseException], ...] = ()
     """These exceptions discard the job at once. They take precedence over `retry_on`."""
 

@@ -101,7 +101,7 @@ class Outcome:
     is_held: bool = False
     """Whether a part holds the job: it is blocked until the part lets it go on."""
     is_release: bool = False
-    """Whether the worker, which stops, releases the job in place of a settle."""
+    """Whether the worker stops, and therefore releases the job instead of settling it."""
     notes: str | None = None
     """A JSON object with the attempt's progress and log; `None` if the attempt noted nothing."""
     exception: BaseException | None = field(default=None, compare=False, repr=False)

@@ -122,7 +122,7 @@ class Part:
 
 
 class PartOfAttempt(Protocol):
-    """What a part keeps of one attempt: see `AttemptHandle.parts`. It raises nothing."""
+    """What a part keeps about one attempt: see `AttemptHandle.parts`. Its methods never raise."""
 
     def raised(self) -> None:
         """The task's code has raised; the outcome is decided after this. Called in its thread."""
@@ -274,7 +274,7 @@ class Condition:
     key: str = ""
     """The column with the key, if the gate admits jobs key by key, as the gate of the limits does; else empty."""
     returns: str = ""
-    """The condition under which a job whose worker died waits at this gate again. Empty: the job never does."""
+    """The condition under which a job whose worker died waits at this gate again. If empty, it never does."""
     keeps_released: bool = False
     """Whether `returns` applies only to a job whose attempt counts. A released job then goes straight to its queue."""
     grants_permits: bool = False

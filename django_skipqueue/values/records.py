@@ -190,7 +190,7 @@ class ClaimedJob(NamedTuple):
     metadata: str
     """A JSON object, not yet decoded."""
     timeout: float | None = None
-    """Seconds that an attempt may take; `None`: the task's `timeout`."""
+    """Seconds that an attempt may take; `None` means the task's `timeout`."""
     unknown_since: float | None = None
     """When the job was first claimed by a worker in which the job's task is not registered. Reset when an attempt
     runs."""

@@ -51,7 +51,7 @@ class Redacted(NamedTuple):
     def text(self, text: str) -> str:
         """Mask the secret values in `text`, for example in an error message.
 
-        A secret is masked also where Python or JSON has escaped it. The text then contains a backslash.
+        If the text contains a backslash, it may contain secrets that Python or JSON has escaped. These are masked too.
         """
         forms: Iterable[str] = self.secrets
         if "\\" in text:

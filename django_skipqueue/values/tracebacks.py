@@ -1,4 +1,4 @@
-"""Shorten and format tracebacks and stacks, so that they begin in the project's code and not in the worker's code."""
+"""Shorten and format tracebacks and stacks, so that they begin in the project's code, not in the worker's code."""
 
 import re
 import traceback

@@ -276,7 +276,7 @@ class ClaimPolicy:
 
         admitting: whether jobs are admitted right before the claim. Most of these jobs are before the known positions.
         """
-        if len(self.queue_names) > len(names) >= FEW_QUEUES:  # queues take turns, so all start at their fronts
+        if len(self.queue_names) > len(names) >= FEW_QUEUES:  # queues take turns, so each is claimed from its front
             return {}
         return self.cursor.start(now, from_front=admitting)
 
@@ -338,8 +338,8 @@ class ClaimPolicy:
     def resume_from(self, found: Sequence[tuple[str, int | None, QueuePosition]], now: float) -> None:
         """After a claim timed out, continue at the positions of the first jobs, which were found by `first_in_queues`.
 
-        If the claim asked for only one job, and this job is at exactly the same position, the job is too large. Then
-        the next claim skips the job.
+        If the claim asked for only one job, and this job came first after the claim's position, the job is too large.
+        Then the next claim skips the job.
         """
         assert self.lost is not None  # noqa: S101 (for the type checker: called only after a lost claim)
         lost_claim, self.lost = self.lost, None

@@ -178,8 +178,8 @@ def _time(position: int) -> Any:
 class SharedCounts:
     """Memory that a worker and its supervisor share. It is made before the fork.
 
-    Times are by the monotonic clock, which all processes of a machine share. A call passes three stages: the worker has
-    read it, then a claim has begun (heard), then this claim has succeeded (answered).
+    Times are by the monotonic clock, which all processes of a machine share. A call is
+    read by the worker, then heard, which means that a claim has begun, and answered once this claim has succeeded.
     """
 
     # The worker writes

@@ -42,7 +42,7 @@ class CancelCheck(Service):
     def __init__(
         self, held: Callable[[], Collection[LeaseRef]], drop_lost: Callable[[Sequence[LeaseRef]], object]
     ) -> None:
-        """held: returns all leases of the worker. drop_lost: drops those of the given jobs whose leases were lost."""
+        """held: returns all leases of the worker. drop_lost: gets leases, and drops the jobs whose lease was lost."""
         self._held = held
         self.drop_lost = drop_lost
         self._next_check = 0.0

@@ -86,7 +86,7 @@ def test_a_second_ctrl_c_stops_at_once_and_leaves_no_orphan(run_on_terminal: Run
 
 def test_ctrl_c_while_the_worker_is_still_starting_prints_no_traceback(run_on_terminal: RunWorker) -> None:
     process = run_on_terminal(settings="DEBUG = True\nimport time\nprint('starting', flush=True)\ntime.sleep(0.5)\n")
-    process.wait_for("starting", times=2)  # the second time by the child
+    process.wait_for("starting", times=2)  # by the command, and then by its child process
     process.type(CTRL_C)
     assert process.wait() == 0
     assert "Traceback" not in process.log

@@ -30,7 +30,7 @@ HELD, LIMITED, RATED = "job.held::boolean", "job.limit_key::text IS NOT NULL", "
 
 
 def test_every_gate_has_a_condition_in_the_statements() -> None:
-    names = dict.fromkeys(gate.name for gate in gates())  # without duplicates, because two parts admit jobs at the gate `held`
+    names = dict.fromkeys(gate.name for gate in gates())  # without duplicates: two parts have the gate `held`
     assert list(names) == [condition.gate for condition in CONDITIONS]
 
 

@@ -66,7 +66,7 @@ BATCH, OPEN = "skipqueue_batch_pkey", "skipqueue_batch_open"
 UNTAKEN, DUE = "skipqueue_signal_untaken", "skipqueue_step_due"
 SOME_BATCHES = as_array([5, 700, 19_950, 19_999, 20_000])
 INDEX_TWINS = {"skipqueue_queue_name_8ef7ef6d_like": QUEUE, "skipqueue_rate_key_f767a521_like": BUCKETS}
-"""By the name of Django's second index of a unique text: the first index. PostgreSQL may use either of them."""
+"""Django makes two indexes for a unique text, and PostgreSQL may use either. The first one, by the name of the second."""
 SOME_IDS = [1_000, 50_000, 65_000, 66_000, 84_000, 92_000, 99_500]
 
 
@@ -762,7 +762,7 @@ def test_unfinished_jobs_are_found_by_partial_indexes(busy_table: psycopg.Connec
     statement, values = Job.objects.unfinished().order_by().query.sql_with_params()
     with busy_table.transaction(force_rollback=True):
         cursor = psycopg.ClientCursor(busy_table)
-        cursor.execute("SET LOCAL enable_seqscan = off")  # because the planner might read the whole table: two fifths of its jobs are unfinished
+        cursor.execute("SET LOCAL enable_seqscan = off")  # many jobs are unfinished
         (((document,),),) = cursor.execute(f"EXPLAIN (FORMAT JSON) {statement}", values)
     plan_nodes = list(nodes(document["Plan"]))
     assert {node.get("Index Name") for node in plan_nodes} - {None} == {
@@ -816,14 +816,14 @@ def test_an_insert_writes_every_field_of_a_job_spec() -> None:
 
 
 NO_PARAMETERS = {"columns", "after", "after_failure", "on_conflict"}
-"""Fields of a spec that are no columns."""
+"""Fields of a spec that are not columns."""
 
 
 def test_a_job_spec_is_plain_only_if_the_plain_insert_writes_all_its_fields() -> None:
     parameters = set(re.findall(r"%\((\w+)\)s", STATEMENTS["ENQUEUE_PLAIN"]))
     plain: Any = JobSpec("t")
     assert plain.is_plain
-    for name in set(JobSpec._fields) - {"after_failure", "on_conflict"}:  # which have no effect without `after` and a unique key
+    for name in set(JobSpec._fields) - {"after_failure", "on_conflict"}:  # without another field these do nothing
         assert plain._replace(**{name: 1.0}).is_plain is (name in parameters), name
 
 

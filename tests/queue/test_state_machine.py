@@ -100,7 +100,7 @@ class JobModel:
         """The job after its worker has died, or after its carrier has returned it, which counts as a death."""
         is_known = self.holder in self.deaths and not is_returned
         dead = self.deaths if is_known else (*self.deaths, self.holder)
-        is_proof = len(dead) >= 3 and self.holder != RELAY  # a relay holds many jobs, and any of them may have killed it
+        is_proof = len(dead) >= 3 and self.holder != RELAY  # a relay holds many jobs: any of them may kill it
         if is_proof or self.attempts >= self.max_attempts:
             status = "failed"
         else:
@@ -502,7 +502,7 @@ def outcome_after(job: Job, error: BaseException | None) -> Outcome:
 @pytest.mark.timeout(600 + EXAMPLES)  # because shortening a sequence that fails takes minutes
 def test_random_sequences_of_calls_change_jobs_only_as_the_model_allows() -> None:
     with connection.cursor() as cursor:
-        cursor.execute("SET synchronous_commit = off")  # to save time: the test makes thousands of commits, which may be lost in a crash
+        cursor.execute("SET synchronous_commit = off")  # for thousands of fast commits
     run_state_machine_as_test(
         QueueMachine,
         settings=settings(

@@ -34,7 +34,7 @@ def leave_idle_in_transaction(session: psycopg.Connection[Any]) -> None:
 
 
 def leave_pipeline_open(session: psycopg.Connection[Any]) -> None:
-    """The server waits for the rest of the pipeline, and no timeout runs."""
+    """Make the server wait for the rest of a pipeline. Meanwhile no server timeout runs."""
     session.pgconn.enter_pipeline_mode()
     session.pgconn.send_query_params(LOCK_ALL_JOBS.encode(), [])
     session.pgconn.send_flush_request()
@@ -42,7 +42,7 @@ def leave_pipeline_open(session: psycopg.Connection[Any]) -> None:
 
 
 def leave_result_unread(session: psycopg.Connection[Any]) -> None:
-    """The server waits until the client reads, and handles no cancel."""
+    """Make the server wait until the client reads. Meanwhile the server handles no cancel request."""
     session.pgconn.send_query(f"{LOCK_ALL_JOBS}; {SELECT_A_MEGABYTE}".encode())
     session.pgconn.flush()
 

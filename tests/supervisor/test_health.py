@@ -183,7 +183,7 @@ def test_a_supervisor_is_unhealthy_once_its_loop_has_hung_for_too_long(monkeypat
     now += 1
     problem = health.page("/healthz")
     assert problem == Page("503 Service Unavailable", "the supervisor's control loop has not turned for 31 s\n")
-    pulse.turn(within=120)  # a statement that may take so long
+    pulse.turn(within=120)  # the loop sends a statement that may take two minutes
     now += 119
     assert health.page("/healthz") == Page("200 OK", "ok\n")
     now += 2

@@ -23,7 +23,7 @@ PAGE = Path(__file__).parents[2] / "docs/how-to/scale.md"
 
 @pytest.fixture
 def work_once() -> Callable[[], int]:
-    """The function of this name on the page."""
+    """The function `work_once` of the page."""
     (code,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
     functions, loop, _ = code.partition("while True:")
     assert loop

@@ -323,7 +323,7 @@ def test_after_a_prepared_statement_was_deleted_none_is_prepared_again(run_in_th
             control.prepare_statements()
         assert claim_once(control) == "1"
         with connections["default"].cursor() as cursor:
-            cursor.execute("DO $$ BEGIN EXECUTE 'DEALLOCATE ALL'; END $$")  # as psycopg does not notice
+            cursor.execute("DO $$ BEGIN EXECUTE 'DEALLOCATE ALL'; END $$")  # within DO, so that psycopg does not notice
         assert claim_once(control) is None
         assert control.is_broken
         with control.handling_errors():

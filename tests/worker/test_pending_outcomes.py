@@ -17,7 +17,7 @@ def make_attempt(id: int, *, size: int = 0) -> Attempt:
 
 
 class FakeDatabase:
-    """Returns which rows are locked, and records the questions, because `PendingOutcomes` should ask rarely."""
+    """Returns which rows are locked, and records each query for them, because `PendingOutcomes` should rarely ask."""
 
     def __init__(self, *locked: int) -> None:
         self.locked = set(locked)

@@ -175,7 +175,7 @@ def _ended(attempt: Attempt, **_: Any) -> None:
 
 
 def _ended_without_attempt(job: RecoveredJob | Dependant, database: str, **_: Any) -> None:
-    """Send the signal for a job that ended without an attempt, because its worker or a job that it waits for failed.
+    """Send the signal for a job that ended without an attempt: its worker died, or a job that it waits for failed.
 
     Sends nothing if somebody has retried or deleted the job meanwhile.
     """

@@ -340,7 +340,7 @@ async def _do_not_shut_down(timeout: float | None = None) -> None:
 
 
 class QueryThread:
-    """Suspends an attempt's timeout while a call of the attempt waits for the query thread, and none runs there."""
+    """Suspends an attempt's timeout while it waits for the query thread, and none of its calls runs there."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()  # guards the next two attributes, and the clocks of the attempts
@@ -361,7 +361,7 @@ class QueryThread:
         attempt = current_attempt.get() if executor is SyncToAsync.single_thread_executor else None
         if not isinstance(attempt, RunningAttempt) or attempt.timeout is None:
             return run_in_executor(executor, call, *args)
-        unstarted = [attempt]  # emptied when the call begins, or when it is cancelled before
+        unstarted = [attempt]  # emptied when the call begins, or when it is cancelled before it begins
         self._note(attempt, waiting=1)
         future = run_in_executor(executor, self._run_call, unstarted, attempt, call, *args)
         future.add_done_callback(lambda _: self._stop_waiting(unstarted))
@@ -387,7 +387,7 @@ class QueryThread:
     def _note(self, attempt: RunningAttempt, *, waiting: int = 0, is_running: bool | None = None) -> None:
         """Note that a call of the attempt began to wait, stopped waiting, began to run, or ended.
 
-        The timeout is suspended while a call of the attempt waits and no call of it runs.
+        The timeout is suspended while a call of the attempt waits, and none of the attempt's calls runs.
         """
         with self._lock:
             self._waiting[attempt] += waiting

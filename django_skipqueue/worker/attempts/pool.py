@@ -216,7 +216,7 @@ class Pool:
         return False
 
     def charge_only_stuck(self) -> None:
-        """When this process ends, count the attempts of stuck jobs only, and not those of other running jobs."""
+        """When this process ends, count only the attempts of stuck jobs, and not the attempts of other running jobs."""
         self.running_jobs.charge_only([running.job.id for running in self.executor.interrupter.stuck()])
 
     def stop_at_boundaries(self) -> None:
@@ -265,7 +265,7 @@ class Runner(Protocol):
 
     @property
     def silent_since(self) -> float:
-        """The monotonic time since which a job has waited although a slot is free; `NEVER` if no job waits so."""
+        """The monotonic time since which a job has waited although a slot is free; `NEVER` if there is no such job."""
 
     def submit(self, jobs: list[ClaimedJob]) -> None:
         """Run these jobs in this order, each when a slot is free."""

@@ -107,7 +107,7 @@ class RunningAttempt:
         """The outcome, if the task has committed it itself."""
         self.is_stuck = False
         self.has_ended = False
-        self.exposure: dict[str, bool] = {}  # the key is EXPOSED or SHIELDED, for a moment both; empty at the end
+        self.exposure: dict[str, bool] = {}  # the key is EXPOSED or SHIELDED, or for a moment both; empty at the end
         self._clock: tuple[float, float | None] = (0.0, None)
         """For how many seconds the timeout was suspended, and the time since which it is suspended now. This is one
         tuple, so that another thread always reads two values that belong together."""

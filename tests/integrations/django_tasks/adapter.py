@@ -55,7 +55,7 @@ if sys.version_info < (3, 12):
 
 
 def in_any_thread(function: Callable[P, R]) -> Callable[P, R]:
-    """Make a function that may send queries while an event loop runs. It then runs in another thread."""
+    """Wrap a function that sends queries. If an event loop runs in this thread, the function runs in another thread."""
 
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:

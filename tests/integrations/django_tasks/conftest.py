@@ -31,7 +31,7 @@ TASKS: dict[str, Any] = {
 
 
 if not collect_ignore_glob:
-    with override_settings(TASKS=TASKS):  # for the decorators
+    with override_settings(TASKS=TASKS):  # because the decorators of the tasks read it
         from .app import tasks, typed_tasks  # noqa: F401
 
     from django_skipqueue.integrations.django_tasks import backend

@@ -17,7 +17,7 @@ REQUIRED = "SKIPQUEUE_REQUIRE_DJANGO_TESTS"
 """The environment variable that is 1 if the tests must not be skipped."""
 
 REQUIREMENT = f"django=={django.get_version()}" if django.VERSION >= (6, 0) else "django~=6.0.0"
-"""The backport is published without tests. It gets the tests of the first Django that has the framework."""
+"""The backport is published without tests. It is tested with the tests of the first Django that has the framework."""
 
 
 class Unreachable(Exception):

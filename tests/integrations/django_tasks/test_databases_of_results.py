@@ -12,7 +12,7 @@ from django_skipqueue.testing import run_jobs
 from .app import tasks as typed_tasks
 
 tasks: Any = typed_tasks
-"""Hides from mypy that Django's task has no method of our task."""
+"""Typed as `Any`, because mypy does not know the methods that we add to Django's tasks."""
 
 pytestmark = pytest.mark.django_db(databases=["default", "other"])
 

@@ -225,7 +225,7 @@ FOR EACH ROW EXECUTE FUNCTION be_slow()
 
 @pytest.fixture
 def _slow_commit(transactional_db: None) -> Iterator[None]:
-    """Commits take three seconds. Everything before the commit has half of this time, also on a busy machine."""
+    """Make each commit take three seconds, so long that a busy machine does everything else in half of this time."""
     with connection.cursor() as cursor:
         cursor.execute(SLOW_COMMIT)
     yield

@@ -190,7 +190,7 @@ def test_an_exception_whose_str_raises_system_exit_only_fails_the_attempt(execut
 
 
 def test_a_task_does_not_see_the_decimal_context_of_the_task_before_it(execute: Execute, registry: Registry) -> None:
-    decimal.getcontext()  # creates the context in this thread, which a mere copy of its variables would share
+    decimal.getcontext()  # this thread's context: a task that only got a copy of the thread's variables would change it
 
     def set_precision() -> int:
         before = decimal.getcontext().prec
@@ -234,7 +234,7 @@ def test_characters_that_postgresql_cannot_store_are_replaced_in_an_error(execut
     assert outcome.error is not None
     for text in (outcome.last_error or "", outcome.error["message"], outcome.error["traceback"]):
         assert "\0" not in text
-        assert text.encode().decode() == text  # half of a surrogate pair cannot be encoded
+        assert text.encode().decode() == text  # `encode` raises for half of a surrogate pair
         assert "before" in text
         assert "after" in text
 

@@ -425,9 +425,9 @@ def test_after_several_coroutines_get_stuck_no_more_run_than_there_are_slots(mak
     loop = pool.runners[EVENT_LOOP]
     assert isinstance(loop, EventLoopRunner)
     wait_until(lambda: len(loop.running) == 3)
-    time.sleep(2 * TIME_LIMIT)  # longer than they may take
+    time.sleep(2 * TIME_LIMIT)  # longer than the time limit of the attempts
     assert loop.loop is not None
-    loop.loop.call_soon_threadsafe(time.sleep, 0.3)  # afterwards the loop handles all events of this time at once
+    loop.loop.call_soon_threadsafe(time.sleep, 0.3)  # then the loop handles all events of these 0.3 s at once
     wait_until(lambda: not enforce_limits(pool) and len(loop.stuck) == 3)
     wait_for_finished(pool, 2)
     wait_until(lambda: gates["beside"].inside == 1)

@@ -40,7 +40,7 @@ def needed_after_claim(*claimed_jobs: tuple[str, str], names: str = "abc", is_fu
 
 
 @pytest.mark.parametrize(
-    # Free slots of threads and event loop, the queues to claim from, and the jobs that there is room for.
+    # Free slots of the threads and of the event loop, the queues to claim from, and for how many jobs there is room.
     ("free", "names", "room"),
     [
         (free_slots(7, 3), "abc", 3),

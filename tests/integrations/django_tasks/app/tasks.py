@@ -55,13 +55,13 @@ RETURNED["endless"].append(RETURNED["endless"])
 
 @task
 def give(kind: str) -> Any:
-    """Return a value that could not be an argument."""
+    """Return a value that is not allowed as an argument."""
     return RETURNED[kind]
 
 
 @task
 def approve(number: int) -> Any:
-    """Go on where the job has stopped, by the steps of the package."""
+    """Run as steps, so that each attempt continues where the last one has stopped."""
     context = JobContext.current()
     assert context is not None
     first = context.step("first", lambda: number + 1)
@@ -241,10 +241,10 @@ def unplaced_with_context(context: "TaskContext[Any, Any]", value: int) -> int:
 @task()
 @with_options(concurrency=limit(1, by="account"))
 def limited(account: str, cents: int = 0) -> None:
-    """A task of which one job runs at a time for each account."""
+    """A task that runs at most one job at a time for each account."""
 
 
 @task
 @with_options(fair_by="tenant")
 def fair(tenant: str) -> None:
-    """Share the workers with other tenants."""
+    """A task whose tenants share the workers fairly."""

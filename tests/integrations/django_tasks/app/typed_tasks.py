@@ -38,7 +38,7 @@ async def asee_user(user: User) -> Decimal:
 
 @task
 def priced(of: Any) -> Decimal:
-    """Its annotation is wrong where `of` is something else."""
+    """Return `of`, which does not fit the annotation unless it is a Decimal."""
     return of  # type: ignore[no-any-return]
 
 
