@@ -374,7 +374,7 @@ def _signature(function: Callable[..., Any], takes_context: bool) -> inspect.Sig
 
 
 ARGUMENTS = repeat(True)
-"""The parameter `is_argument` of `encode`, repeated for each argument."""
+"""The value of `is_argument`, for each call of `encode` in a `map`."""
 
 
 def split_call(call: Mapping[str, Any] | Sequence[Any]) -> tuple[Sequence[Any], Mapping[str, Any]]:

@@ -111,8 +111,8 @@ class Part:
     """Returns the events to come, as `testing.run.Planned`, for tests that move the clock forward. Its argument is a
     list of tasks, or `True` for the events of all tasks."""
     after_step: Callable[[str, Callable[[], None]], Any] | None = None
-    """Makes a context manager. In it a function is called, in the attempt, once a step of this name is recorded: tests
-    end the attempt there."""
+    """Takes the name of a step and a function. Returns a context manager, in which the attempt calls the function once
+    this step is recorded, so that a test can end the attempt there."""
     clock: Callable[[str], Any] | None = None
     """Takes the alias of a database, and returns the `testing.run.Clock` of the part's gate, for tests that move the
     clock forward."""

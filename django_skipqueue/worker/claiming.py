@@ -425,8 +425,8 @@ class Capacity:
         """How many more jobs to claim: the capacity minus the number of unfinished jobs.
 
         The capacity is concurrency + prefetch, at most `most`, but never less than the concurrency. One claim asks for
-        at most half of the capacity, so that one half runs while the other half is claimed; but always for at least
-        the concurrency.
+        at most half of the capacity, or for the concurrency if that is more. So one half of the jobs runs while the
+        other half is claimed.
         """
         capacity = self._concurrency + self.prefetch(now)
         if capacity > most:

@@ -66,7 +66,7 @@ BATCH, OPEN = "skipqueue_batch_pkey", "skipqueue_batch_open"
 UNTAKEN, DUE = "skipqueue_signal_untaken", "skipqueue_step_due"
 SOME_BATCHES = as_array([5, 700, 19_950, 19_999, 20_000])
 INDEX_TWINS = {"skipqueue_queue_name_8ef7ef6d_like": QUEUE, "skipqueue_rate_key_f767a521_like": BUCKETS}
-"""Django makes two indexes for a unique text, and PostgreSQL may use either. The first one, by the name of the second."""
+"""Django makes two indexes for a unique text, and PostgreSQL may use either: the first, by the name of the second."""
 SOME_IDS = [1_000, 50_000, 65_000, 66_000, 84_000, 92_000, 99_500]
 
 
