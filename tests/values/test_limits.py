@@ -41,7 +41,7 @@ def test_each_number_setting_has_a_range_that_allows_its_default() -> None:
     numbers = [setting for setting in fields(conf.Settings) if type(setting.default) in (int, float)]
     assert numbers
     for setting in numbers:
-        if "problems" in setting.metadata:  # of a part
+        if "problems" in setting.metadata:  # the setting of a part has its own check
             assert list(setting.metadata["problems"](setting.name, setting.default)) == []
         else:
             assert NUMBER_RANGES[setting.name].allows(setting.default)

@@ -1,4 +1,4 @@
-"""`ClaimCursor`: a claim starts where the last claim ended, and jobs that come in before this position are found."""
+"""`ClaimCursor`: a claim starts where the last one ended. A full scan, from the front, finds jobs before this position."""
 
 from collections.abc import Callable
 
@@ -74,8 +74,8 @@ def test_only_one_full_scan_runs_at_a_time() -> None:
     cursor = ClaimCursor()
     cursor.start(START)
     cursor.claimed([CLAIMED_JOB], after={}, took=0.03, now=START)
-    assert not cursor.start(START + 10)
-    after = cursor.start(START + 10)
+    assert not cursor.start(START + 10)  # a full scan begins
+    after = cursor.start(START + 10)  # meanwhile the next claim goes on after the position
     assert after == {"default": CLAIMED_JOB.position}
     cursor.claimed([CLAIMED_JOB._replace(id=2)], after={}, took=0.03, now=START + 10)
     cursor.claimed([CLAIMED_JOB._replace(id=3)], after=after, took=0.03, now=START + 10)
@@ -88,8 +88,8 @@ def test_an_older_claim_does_not_undo_a_full_scan() -> None:
     cursor = ClaimCursor()
     cursor.start(START)
     cursor.claimed([CLAIMED_JOB], after={}, took=0.03, now=START)
-    assert not cursor.start(START + 10)
-    after = cursor.start(START + 10)
+    assert not cursor.start(START + 10)  # a full scan begins
+    after = cursor.start(START + 10)  # meanwhile an older claim goes on after the position
     urgent = CLAIMED_JOB._replace(id=2, priority=7)
     cursor.claimed([urgent], after={}, took=0.03, now=START + 10)
     cursor.claimed([CLAIMED_JOB._replace(id=3)], after=after, took=0.03, now=START + 10)

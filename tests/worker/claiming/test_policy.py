@@ -50,7 +50,7 @@ def test_after_an_error_the_next_claim_is_made_at_once_and_from_the_front() -> N
     assert policy.next_check > 100.5
     policy.start_over()
     assert policy.next_check == 0.0
-    assert policy.after(NAMES, now=100.5) == {}
+    assert policy.after(NAMES, now=100.5) == {}  # no position: from the front
 
 
 def test_after_an_error_queues_with_jobs_are_searched_again() -> None:
@@ -128,7 +128,7 @@ def test_a_claim_looks_at_no_more_queues_than_it_has_room_for_jobs() -> None:
     turns = [policy.choose_queues(fail_if_searched, clock=lambda: 0.0, room=300) for _ in range(3)]
     assert [len(names) for names in turns] == [300, 300, 300]
     assert len(set().union(*turns)) == 900
-    assert policy.after(turns[-1], now=0.0) == {}
+    assert policy.after(turns[-1], now=0.0) == {}  # queues that take turns are claimed from their fronts
 
 
 def test_empty_queues_are_not_looked_at_again() -> None:
@@ -137,7 +137,7 @@ def test_empty_queues_are_not_looked_at_again() -> None:
     for turn in range(2):
         chosen = policy.choose_queues(search_that_finds(*names), clock=lambda: 0.0, room=4)
         assert policy.claimed([], room=4, names=chosen, after={}, started=0.0, ended=0.5) is False
-        assert len(policy.queue_names) == FEW_QUEUES * (1 - turn)
+        assert len(policy.queue_names) == FEW_QUEUES * (1 - turn)  # without the queues that were empty
         assert policy.next_check == 0.5
     assert policy.choose_queues(search_that_finds("found"), clock=lambda: 0.5, room=4) == ["found"]
 
@@ -178,7 +178,7 @@ def test_a_claim_from_the_front_that_is_not_full_is_followed_by_a_pause(jobs: li
     policy = make_policy()
     policy.after(NAMES, now=100.0)
     assert policy.claimed(jobs, room=4, names=NAMES, after={}, started=100.0, ended=100.5) is empty
-    assert policy.next_check == 102.5
+    assert policy.next_check == 102.5  # two seconds, the poll interval, after the claim
 
 
 def test_a_short_claim_leads_to_an_early_claim_from_the_front() -> None:
@@ -186,7 +186,7 @@ def test_a_short_claim_leads_to_an_early_claim_from_the_front() -> None:
     policy.after(NAMES, now=100.0)
     policy.claimed([JOB], room=1, names=NAMES, after={}, started=100.0, ended=100.5)
     after = policy.after(NAMES, now=100.5)
-    assert after
+    assert after  # the next claim is not from the front
     assert policy.claimed([], room=4, names=NAMES, after=after, started=100.5, ended=100.6) is False
     assert policy.next_check == pytest.approx(100.5 + JOB.claim_seconds * (1 / FULL_SCAN_SHARE - 1))
 
@@ -211,7 +211,7 @@ def test_a_queue_that_gets_its_first_jobs_is_served_without_a_search() -> None:
 def test_a_worker_holds_only_a_few_large_jobs(registry: Registry) -> None:
     policy = make_policy()
     policy.capacities[THREADS].finished(1000, now=0.0)
-    assert policy.room({THREADS: 0}, 0, now=0.0) == 502
+    assert policy.room({THREADS: 0}, 0, now=0.0) == 502  # half of 4 slots and 1,000 jobs ahead
     large = JOB._replace(args="x" * 1_000_000)
     policy.claimed([large, JOB], room=502, names=NAMES, after={}, started=0.0, ended=0.0)
     assert policy.next_check == 0.0, "the claim may have stopped because of the large job"
@@ -232,21 +232,21 @@ class TestWhileTheSupervisorWatches:
     def test_an_idle_worker_looks_for_jobs_when_the_supervisor_stops_watching(self, shared: SharedCounts) -> None:
         policy = make_policy(shared, queue_names=("default",))
         policy.claimed([], room=4, names=NAMES, after={}, started=100.0, ended=100.1)
-        assert policy.next_check == 1000.0
+        assert policy.next_check == 1000.0  # until then the supervisor has promised to watch the queues
         shared.watched_until = 1003.0
         assert policy.next_check == 1003.0
         shared.watched_until = 0.0
-        assert policy.next_check == 102.1
+        assert policy.next_check == 102.1  # the poll interval after the claim
 
     def test_a_draining_worker_looks_for_jobs_itself(self, shared: SharedCounts) -> None:
         policy = make_policy(shared, queue_names=("default",), drain=True)
         policy.claimed([], room=4, names=NAMES, after={}, started=100.0, ended=100.1)
-        assert policy.next_check == 102.1
+        assert policy.next_check == 102.1  # the poll interval after the claim
 
     def test_a_full_claim_is_followed_by_another_while_the_supervisor_watches(self, shared: SharedCounts) -> None:
         policy = make_policy(shared, queue_names=("default",))
         policy.claimed([JOB] * 4, room=4, names=NAMES, after={}, started=100.0, ended=100.1)
-        assert policy.next_check == 100.1
+        assert policy.next_check == 100.1  # at once
 
     def test_a_call_for_a_single_job_is_followed_by_no_claim_from_the_front(self, shared: SharedCounts) -> None:
         policy = make_policy(shared, queue_names=("default",))
@@ -256,7 +256,7 @@ class TestWhileTheSupervisorWatches:
         after = policy.after(NAMES, now=100.2)
         policy.claimed([JOB], room=4, names=NAMES, after=after, started=100.2, ended=100.3)
         policy.claimed([], room=4, names=NAMES, after={"default": JOB.position}, started=100.4, ended=100.5)
-        assert policy.next_check == 1000.0
+        assert policy.next_check == 1000.0  # when the supervisor's promise to watch the queues ends
 
     @pytest.mark.parametrize("call", ["default", ""])
     def test_an_empty_claim_after_a_call_is_followed_by_a_claim_from_the_front(
@@ -266,7 +266,7 @@ class TestWhileTheSupervisorWatches:
         policy.claimed([], room=4, names=NAMES, after={}, started=100.0, ended=100.1)
         policy.called(call)
         policy.claimed([], room=4, names=NAMES, after={"default": JOB.position}, started=100.2, ended=100.3)
-        assert policy.next_check < 102.3
+        assert policy.next_check < 102.3  # earlier than by polling
 
     def test_a_call_for_all_queues_searches_for_queues_and_a_call_for_one_does_not(self, shared: SharedCounts) -> None:
         policy = make_policy(shared)
@@ -297,6 +297,7 @@ class TestHangingQueues:
         return policy
 
     def turns(self, policy: ClaimPolicy, number: int = 4, now: float = 100.0) -> list[tuple[list[str], int]]:
+        """The queues and the limit of each of the next claims."""
         turns = []
         for _ in range(number):
             names = policy.choose_queues(fail_if_searched, clock=lambda: now, room=8)
