@@ -34,9 +34,9 @@ def test_the_times_of_attempts_are_sent_as_microseconds_before_now() -> None:
     )
     started, ended = (values[name].strip("{}").split(", ") for name in ("started", "ended"))
     assert int(started[0]) - int(ended[0]) == pytest.approx(3_540_000_000, abs=1)
-    assert 60_000_000 <= int(ended[0]) < 70_000_000
+    assert 60_000_000 <= int(ended[0]) < 70_000_000  # a minute ago
     assert (started[1], ended[1:]) == ("NULL", ["NULL", "NULL"])
-    assert 0 <= int(started[2]) < 10_000_000
+    assert 0 <= int(started[2]) < 10_000_000  # just now
 
 
 def test_one_outcome_that_is_no_plain_completion_makes_the_batch_send_all_columns() -> None:

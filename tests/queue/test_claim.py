@@ -158,7 +158,7 @@ def test_the_limit_holds_on_stale_statistics(
             jobs.noop.defer_many([()] * (2_000 if not jobs_in_statistics else 20))
             for _ in range(7):  # psycopg prepares a statement after a few executions
                 assert len(claim_jobs("default", "other", limit=2)) == 2
-            assert Job.objects.running().count() == 14
+            assert Job.objects.running().count() == 14  # seven claims of two jobs
         finally:
             cursor.execute("RESET plan_cache_mode")
             cursor.execute("TRUNCATE skipqueue_job")

@@ -54,7 +54,7 @@ def test_a_long_queue_is_estimated_from_the_statistics(most: int, is_estimate: b
         cursor.execute("ANALYZE skipqueue_job")
     (queue,) = queues_now(store, most=most)
     assert queue.is_estimate is is_estimate
-    assert 290 <= queue.queued <= 310
+    assert 290 <= queue.queued <= 310  # exact, or as the planner estimates
 
 
 def test_with_many_queues_fewer_jobs_of_each_queue_are_counted() -> None:

@@ -33,7 +33,7 @@ def test_a_machine_waits_briefly_after_a_lost_claim_but_not_after_a_won_claim() 
     assert contention.answer_at(1, 10.0) == 10.0
     contention.lost(10.0)
     assert 10.0 < contention.answer_at(1, 10.0) <= 10.0 + ANSWER_PAUSE
-    assert contention.answer_at(1, 10.2) == 10.2
+    assert contention.answer_at(1, 10.2) == 10.2  # the pause after the lost claim is over
     contention.won(10.2)
     assert contention.answer_at(1, 10.2) == 10.2
 
@@ -43,7 +43,7 @@ def test_a_claim_without_a_job_just_after_a_won_claim_is_ignored() -> None:
     contention, _ = make_machines(2)
     contention.won(10.0)
     contention.lost(10.0 + WIN_SECONDS / 2)
-    assert contention.answer_at(1, 10.1) == 10.1
+    assert contention.answer_at(1, 10.1) == 10.1  # at once, as after a won claim
     contention.lost(10.2)
     assert contention.answer_at(1, 10.2) > 10.2
 
@@ -51,21 +51,21 @@ def test_a_claim_without_a_job_just_after_a_won_claim_is_ignored() -> None:
 def test_a_machine_that_lost_reacts_at_once_if_there_is_a_job_for_each_machine() -> None:
     contention, *_ = make_machines(5)
     contention.lost(10.0)
-    assert contention.answer_at(4, 10.0) > 10.0
+    assert contention.answer_at(4, 10.0) > 10.0  # four jobs, five machines
     assert contention.answer_at(5, 10.0) == 10.0
 
 
 def test_the_workers_of_one_supervisor_count_as_one_machine() -> None:
     contention = Contention()
     contention.see(["a/1:0", "a/2:1", "b/c/1:2"])
-    assert contention.machines == 3
+    assert contention.machines == 3  # the supervisors a and b/c, and this one
 
 
 def test_machines_that_lost_at_the_same_time_react_at_different_times() -> None:
     machines = make_machines(50)
     for contention in machines:
         contention.lost(10.0)
-    assert len({contention.answer_at(1, 10.0) for contention in machines}) == 50
+    assert len({contention.answer_at(1, 10.0) for contention in machines}) == 50  # all times differ
 
 
 @pytest.mark.parametrize("number", [1, 2, 8, 25, 200])

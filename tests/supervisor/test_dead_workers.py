@@ -119,7 +119,7 @@ def test_after_a_gap_a_supervisor_watches_for_a_whole_timeout_again(clock: Clock
     make_job("running", locked_by="by hand")
     supervisor = SupervisorUnderTest(clock)
     supervisor.run_for(TIMEOUT - 1)
-    clock.now += TIMEOUT / 2 + 0.1
+    clock.now += TIMEOUT / 2 + 0.1  # the supervisor reads no heartbeats for too long
     supervisor.run_for(TIMEOUT - 1)
     assert statuses() == {"running": 2}
     supervisor.run_for(1 + TIMEOUT / 4)

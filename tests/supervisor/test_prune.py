@@ -54,7 +54,7 @@ def test_pruning_skips_and_names_jobs_with_foreign_keys(
     kept_ids = {ids[0], ids[1], ids[17], ids[39]}
     execute(f"INSERT INTO theirs (job_id) VALUES {', '.join(f'({id})' for id in kept_ids)}")
     pruner = Pruner(Store("default"))
-    assert prune_all(pruner) == 36
+    assert prune_all(pruner) == 36  # all jobs without a foreign key
     assert set(Job.objects.values_list("pk", flat=True)) == kept_ids
     for id in kept_ids:
         assert f"job not pruned id={id} error=" in caplog.text

@@ -169,7 +169,7 @@ def test_the_garbage_collector_of_a_worker_ignores_objects_made_by_imports(runwo
     runworker()
     wait_for_statuses(completed=1)
     job.refresh_from_db()
-    assert job.result > 10_000
+    assert job.result > 10_000  # the number of objects that the garbage collector skips
 
 
 def test_the_job_of_a_killed_worker_is_recovered_and_run_again_at_once(runworker: Run) -> None:

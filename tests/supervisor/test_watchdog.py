@@ -115,7 +115,7 @@ def test_after_a_pause_of_the_whole_machine_a_worker_gets_its_whole_time_again(
     fake_worker: WatchdogWithFakes,
 ) -> None:
     fake_worker.run_for(FROZEN_AFTER - 2)
-    fake_worker.now += 600
+    fake_worker.now += 600  # the machine sleeps for ten minutes
     fake_worker.run_for(FROZEN_AFTER - 2)
     assert fake_worker.process.signals == []
 

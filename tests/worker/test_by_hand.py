@@ -91,7 +91,7 @@ def test_run_returns_the_attempt_and_updates_the_status_of_the_job() -> None:
 
 def test_a_task_gets_its_context_and_may_complete_its_job_itself() -> None:
     attempt = run(make_claimed_job("tests.app.worker_jobs.completes_itself", args=["x"]))
-    assert attempt.is_written
+    assert attempt.is_written  # by the task itself
     assert (Job.objects.get().result, Ledger.objects.get().entry) == ("by hand", "x")
 
 

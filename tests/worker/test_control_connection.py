@@ -364,7 +364,7 @@ def test_plans_for_a_small_table_are_made_again_after_a_slow_exchange(
                 control.prepare_statements()
             assert claim_reads_whole_table(control), "the plan was made for an empty table"
             make_many_jobs()
-            assert claim_reads_whole_table(control)
+            assert claim_reads_whole_table(control)  # by the plan for a small table
             control.note_exchange(SLOW_EXCHANGE_SECONDS / 2)
             assert claim_reads_whole_table(control), "a quick exchange keeps the plan"
             control.note_exchange(SLOW_EXCHANGE_SECONDS * 2)

@@ -92,7 +92,7 @@ class TestHeartbeatsOfTheSupervisor:
         self, row: OwnRow, shared: SharedCounts
     ) -> None:
         shared.heartbeat_at = 1000.0
-        assert not row.is_alive(1000.0)
+        assert not row.is_alive(1000.0)  # because the row is not inserted yet
         assert row.due_at == 0.0
         row.run(1000.0)
         assert Worker.objects.filter(pk="w/1:0").exists()
@@ -101,12 +101,12 @@ class TestHeartbeatsOfTheSupervisor:
         self, row: OwnRow, shared: SharedCounts
     ) -> None:
         row.run(1000.0)
-        assert row.is_alive(1030.0)
+        assert row.is_alive(1030.0)  # for half of the worker timeout
         assert not row.is_alive(1030.1)
-        assert row.due_at == 1015.0
+        assert row.due_at == 1015.0  # a quarter of the worker timeout later
         shared.heartbeat_at = 1010.0
         assert row.due_at == 1030.0, "after a third of the worker timeout"
-        assert row.is_alive(1040.0)
+        assert row.is_alive(1040.0)  # half of the worker timeout after the heartbeat of the supervisor
         assert not row.is_alive(1040.1)
 
     def test_a_worker_waits_longer_than_the_pause_between_heartbeats_of_the_supervisor(

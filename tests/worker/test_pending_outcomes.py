@@ -72,7 +72,7 @@ def test_after_a_failure_outcomes_of_locked_rows_wait_and_the_others_are_sent(
     assert len(database.asked) == 1
     pending.answered()
 
-    assert pending.next_check == 101.0
+    assert pending.next_check == 101.0  # a second after the last check
     assert pending.due_at <= 101.0
     assert pending.next_batch(database, 101.0) == []
     assert len(caplog.records) == 1, "the lock is logged once"
@@ -149,7 +149,7 @@ def test_has_more_is_true_after_failures_only_once_very_many_characters_wait(sma
         pending.add([make_attempt(number, size=60)])
         pending.next_batch(FakeDatabase(), 0.0)
         report_failure(pending, alone=True)
-        assert pending.has_more == (number >= 6)
+        assert pending.has_more == (number >= 6)  # from the seventh outcome on, more than 400 characters wait
 
 
 def test_a_batch_that_failed_without_a_claim_is_sent_again_in_halves(pending: PendingOutcomes) -> None:

@@ -45,7 +45,7 @@ def test_a_failed_claim_does_not_answer_a_call() -> None:
     shared.read_call()
     shared.begin_claim()
     offer_a_slot(shared)()
-    assert (shared.heard, shared.answered) == (1, 0)
+    assert (shared.heard, shared.answered) == (1, 0)  # the claim began, but did not succeed
 
 
 def offer_a_slot(shared: SharedCounts) -> Callable[[], None]:

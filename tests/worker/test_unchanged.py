@@ -21,8 +21,8 @@ def test_a_slow_observation_counts_from_its_end_to_the_start_of_the_next() -> No
 def test_after_a_gap_between_observations_the_time_begins_again() -> None:
     unchanged = Unchanged(longest_gap=10)
     assert not unchanged.observe({"a": 1}, 0.0, 0.0)
-    assert unchanged.observe({"a": 1}, 9.0, 9.0)
-    assert not unchanged.observe({"a": 1}, 20.0, 20.0)
+    assert unchanged.observe({"a": 1}, 9.0, 9.0)  # no gap
+    assert not unchanged.observe({"a": 1}, 20.0, 20.0)  # a gap of 11 seconds
     assert unchanged.seconds("a") == 0
 
 

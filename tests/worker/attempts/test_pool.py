@@ -372,7 +372,7 @@ def test_a_stuck_attempt_takes_no_slot_until_all_slots_are_stuck(make_pool: Make
     pool.submit([make_limited(f"{WORKER_APP}.{kind}pass_gate_come_what_may", "g")])
     wait_until_one_is_stuck(pool)
     wait_for_finished(pool, 1)
-    assert not pool.is_used_up
+    assert not pool.is_used_up  # one of the two slots is stuck
     pool.submit([make_claimed(f"{WORKER_APP}.{kind}pass_gate", "beside") for _ in range(3)])
     wait_until(lambda: gates["beside"].inside == 2, "two run beside it")
     gates["beside"].open()
@@ -381,7 +381,7 @@ def test_a_stuck_attempt_takes_no_slot_until_all_slots_are_stuck(make_pool: Make
     pool.submit([make_limited(f"{WORKER_APP}.{kind}pass_gate_come_what_may", "g")])
     wait_until_one_is_stuck(pool)
     wait_for_finished(pool, 1)
-    assert pool.is_used_up
+    assert pool.is_used_up  # both slots are stuck
     gates["g"].open()
     wait_until(lambda: not pool.has_stuck and not pool.is_used_up, "nothing is stuck any more")
     assert not pool.take_finished()

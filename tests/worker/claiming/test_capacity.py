@@ -7,14 +7,14 @@ def test_a_worker_claims_for_its_free_slots_and_as_many_jobs_as_it_has_lately_fi
     capacity = Capacity(4)
     assert capacity.room(unfinished=1, now=0.0) == 3
     capacity.finished(10, now=0.0)
-    assert capacity.room(unfinished=8, now=0.0) == 6
+    assert capacity.room(unfinished=8, now=0.0) == 6  # 4 slots and 10 jobs ahead, minus the 8 jobs
     assert capacity.room(unfinished=20, now=0.0) == 0
 
 
 def test_a_worker_claims_at_most_half_of_the_jobs_that_it_holds_ahead_at_once() -> None:
     capacity = Capacity(4)
     capacity.finished(996, now=0.0)
-    assert capacity.room(unfinished=0, now=0.0) == 500
+    assert capacity.room(unfinished=0, now=0.0) == 500  # half of 4 slots and 996 jobs ahead
     assert capacity.room(unfinished=500, now=0.0) == 500
     assert capacity.room(unfinished=900, now=0.0) == 100
 
@@ -27,7 +27,7 @@ def test_jobs_that_would_wait_too_long_in_the_worker_count_as_surplus() -> None:
     capacity = Capacity(4)
     capacity.finished(100, now=0.0)
     capacity.finished(10, now=LONGEST_WAIT_AHEAD)
-    assert capacity.surplus(unfinished=200, now=LONGEST_WAIT_AHEAD) == 200 - 4 - 110
+    assert capacity.surplus(unfinished=200, now=LONGEST_WAIT_AHEAD) == 200 - 4 - 110  # 4 run, 110 are kept
     assert capacity.surplus(unfinished=200, now=1.5 * LONGEST_WAIT_AHEAD) == 200 - 4 - 10
     assert capacity.surplus(unfinished=200, now=3 * LONGEST_WAIT_AHEAD) == 200 - 4
 
@@ -35,7 +35,7 @@ def test_jobs_that_would_wait_too_long_in_the_worker_count_as_surplus() -> None:
 def test_a_worker_holds_no_more_than_its_cap_except_in_free_slots() -> None:
     capacity = Capacity(4)
     capacity.finished(1000, now=0.0)
-    assert capacity.room(unfinished=0, now=0.0, most=50) == 25
+    assert capacity.room(unfinished=0, now=0.0, most=50) == 25  # half of the cap
     assert capacity.room(unfinished=40, now=0.0, most=50) == 10
     assert capacity.room(unfinished=60, now=0.0, most=50) == 0
-    assert capacity.room(unfinished=1, now=0.0, most=0) == 3
+    assert capacity.room(unfinished=1, now=0.0, most=0) == 3  # the free slots

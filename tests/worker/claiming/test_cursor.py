@@ -1,4 +1,4 @@
-"""`ClaimCursor`: a claim starts where the last one ended. A full scan, from the front, finds jobs before this position."""
+"""`ClaimCursor`: a claim starts where the last one ended. A full scan, from the front, finds jobs before this place."""
 
 from collections.abc import Callable
 
@@ -66,8 +66,8 @@ def test_full_scans_take_at_most_their_share_of_the_time(batch: list[ClaimedJob]
     cursor.claimed([CLAIMED_JOB], after={"default": CLAIMED_JOB.position}, took=0.03, now=START + 0.1)
     pause = scan_seconds / FULL_SCAN_SHARE - scan_seconds
     assert cursor.due_at == pytest.approx(START + pause)
-    assert cursor.start(START + pause - 0.01)
-    assert not cursor.start(START + pause + 0.01)
+    assert cursor.start(START + pause - 0.01)  # not yet from the front
+    assert not cursor.start(START + pause + 0.01)  # from the front
 
 
 def test_only_one_full_scan_runs_at_a_time() -> None:
@@ -112,8 +112,8 @@ def test_one_slow_full_scan_delays_the_next_by_at_most_the_maximum_pause() -> No
     cursor = ClaimCursor()
     cursor.start(START)
     cursor.claimed([CLAIMED_JOB._replace(claim_seconds=7.0)], after={}, took=7.0, now=START)
-    assert cursor.start(START + MAX_FULL_SCAN_PAUSE - 0.01)
-    assert not cursor.start(START + MAX_FULL_SCAN_PAUSE)
+    assert cursor.start(START + MAX_FULL_SCAN_PAUSE - 0.01)  # not yet from the front
+    assert not cursor.start(START + MAX_FULL_SCAN_PAUSE)  # from the front
 
 
 # With a worker that works through a backlog: each of its claims returns as many jobs as it asks for
@@ -160,7 +160,7 @@ def test_a_job_added_before_the_position_of_the_cursor_is_found_during_a_backlog
     wait_until(lambda: Ledger.objects.count() > 100)
     make_claimable()
     wait_until(lambda: Ledger.objects.filter(entry="found").exists())
-    assert Job.objects.queued().exists()
+    assert Job.objects.queued().exists()  # the backlog is not finished yet
     worker.stop(now=True)
 
 

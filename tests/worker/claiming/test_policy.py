@@ -49,7 +49,7 @@ def test_after_an_error_the_next_claim_is_made_at_once_and_from_the_front() -> N
     policy.claimed([JOB], room=4, names=NAMES, after={}, started=100.0, ended=100.5)
     assert policy.next_check > 100.5
     policy.start_over()
-    assert policy.next_check == 0.0
+    assert policy.next_check == 0.0  # at once
     assert policy.after(NAMES, now=100.5) == {}  # no position: from the front
 
 
@@ -170,7 +170,7 @@ def test_a_full_claim_is_followed_by_the_next_claim_at_once() -> None:
     policy = make_policy()
     policy.after(NAMES, now=100.0)
     assert policy.claimed([JOB], room=1, names=NAMES, after={}, started=100.0, ended=100.5) is False
-    assert policy.next_check == 100.5
+    assert policy.next_check == 100.5  # at once
 
 
 @pytest.mark.parametrize(("jobs", "empty"), [([], True), ([JOB], False)])
@@ -195,7 +195,7 @@ def test_a_notification_for_a_served_queue_leads_to_a_claim_at_once() -> None:
     policy = make_policy(queue_names=("a",))
     policy.check_at(500.0)
     policy.queues_notified({"b"})
-    assert policy.next_check == 500.0
+    assert policy.next_check == 500.0  # unchanged: this worker does not serve the queue b
     policy.queues_notified({"a", "b"})
     assert policy.next_check == 0.0
 
