@@ -289,7 +289,7 @@ class HealthPort:
         for opened in (self._listener, self._stopped, self._stop):
             opened.close()
 
-    # In the thread
+    # Called in the thread of the port
 
     def _run(self) -> None:
         while True:

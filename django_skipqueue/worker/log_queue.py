@@ -78,7 +78,7 @@ class LogQueue:
             closing.start()
             closing.join(max(0.0, deadline - time.monotonic()))
 
-    # In the writer's thread
+    # Called in the writer's thread
 
     def _run(self) -> None:
         while True:

@@ -269,7 +269,7 @@ def test_tags_of_an_attempt_are_gone_after_it(start: Start) -> None:
     run_jobs()
     sentry_sdk.capture_message("later")
     failure, later = recorder.errors
-    assert "before" not in str(failure["breadcrumbs"])
+    assert "before" not in str(failure["breadcrumbs"])  # an attempt begins without breadcrumbs
     assert "tags" not in later
 
 

@@ -185,7 +185,7 @@ def test_a_failure_shows_its_traceback_in_colour(run_on_terminal: RunWorker) -> 
     process = run_on_terminal()
     process.wait_for("raise ValueError(message)")
     assert "\x1b[31mERROR   job failed\x1b[0m task=tests.app.jobs.fail" in process.log
-    assert "django_skipqueue/worker" not in process.log
+    assert "django_skipqueue/worker" not in process.log  # the traceback begins in the code of the task
 
 
 def test_with_no_color_the_log_has_no_colours(run_on_terminal: RunWorker) -> None:

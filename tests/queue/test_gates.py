@@ -108,6 +108,7 @@ class OtherGate:
 
 
 @pytest.mark.django_db
+# The seconds until the other gate may admit a job, and until any gate may admit one: the time gate does in 5 seconds.
 @pytest.mark.parametrize(("other", "seconds"), [(None, 5.0), (2.0, 2.0), (9.0, 5.0)])
 def test_admit_calls_every_gate(monkeypatch: pytest.MonkeyPatch, other: float | None, seconds: float) -> None:
     gates_with_other = [*(type(gate)() for gate in gates()), OtherGate(other)]

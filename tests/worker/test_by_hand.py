@@ -1,4 +1,4 @@
-"""`running.run`, and the loop of docs/how-to/scale.md, by the page's own text."""
+"""`by_hand.run`, and the loop in docs/how-to/scale.md: the tests run the code of the page."""
 
 import re
 from collections.abc import Callable

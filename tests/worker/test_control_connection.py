@@ -1,4 +1,4 @@
-"""`ControlConnection`: the connection of a control loop, which opens it again whenever it breaks."""
+"""`ControlConnection`: the connection of a control loop, which is opened again whenever it breaks."""
 
 import signal
 import threading

@@ -158,7 +158,7 @@ def test_a_worker_of_all_queues_alternates_between_two_full_queues(worker_thread
     gates["b"].open()
     wait_for_statuses(completed=40)
     order = "".join(Job.objects.order_by("started_at", "id").values_list("queue_name", flat=True))
-    assert order[:20] not in ("a" * 20, "b" * 20)
+    assert order[:20] not in ("a" * 20, "b" * 20)  # not only jobs of one queue
 
 
 def test_workers_that_hanging_jobs_fill_are_replaced_until_one_begins_with_another_queue(
@@ -594,7 +594,7 @@ def test_jobs_whose_claim_was_committed_but_never_answered_are_released_and_run(
     make_worker(id="00000000-0000-0000-0000-000000000001")
     worker_thread(prepare=prepare, id="00000000-0000-0000-0000-000000000001", poll_interval=HOUR)
     wait_for_statuses(completed=3)
-    assert lost_answers
+    assert lost_answers  # the answer to a claim was lost
     assert set(Job.objects.values_list("attempts", flat=True)) == {1}
     assert Ledger.objects.count() == 3
 
@@ -995,7 +995,10 @@ def waits_for_lock(worker: WorkerThread) -> bool:
 
 
 class OverlapStore(Store):
-    """A store that calls `before` and `after` around each exchange that begins before the last result is applied."""
+    """A store that calls `before` and `after` around each exchange that begins before the last result is applied.
+
+    `overlaps` has an entry for each of these exchanges: whether the last result was applied during the exchange.
+    """
 
     worker: WorkerLoop
     overlaps: list[bool]
@@ -1033,8 +1036,8 @@ def test_the_result_of_an_exchange_is_applied_during_the_next_exchange(worker_th
     jobs.noop.defer_many([()] * MANY_JOBS)
     worker = worker_thread(prepare=_use_overlap_store(OverlapStore), drain=True)
     assert worker.wait() == EXIT_CLEAN
-    assert OverlapStore.overlaps
-    assert all(OverlapStore.overlaps)
+    assert OverlapStore.overlaps  # some exchanges began before the last result was applied
+    assert all(OverlapStore.overlaps)  # each of them applied the last result
     assert worker.worker.jobs_done == Job.objects.completed().count() == MANY_JOBS
 
 
@@ -1046,7 +1049,7 @@ def test_a_result_is_applied_even_if_it_was_not_applied_during_the_next_exchange
     worker_jobs.seen.clear()
     worker_jobs.see.defer_many([(number,) for number in range(MANY_JOBS)])
     assert worker_thread(prepare=_use_overlap_store(IgnoreMeanwhileStore), drain=True).wait() == EXIT_CLEAN
-    assert IgnoreMeanwhileStore.overlaps
+    assert IgnoreMeanwhileStore.overlaps  # some exchanges began before the last result was applied
     assert sorted(worker_jobs.seen) == list(range(MANY_JOBS)), "each job has run once"
 
 
@@ -1092,8 +1095,8 @@ def test_jobs_of_a_waiting_result_are_not_taken_for_orphans(worker_thread: Start
     worker_jobs.seen.clear()
     worker_jobs.see.defer_many([(number,) for number in range(MANY_JOBS)])
     assert worker_thread(prepare=_use_overlap_store(OrphanSearchStore), drain=True).wait() == EXIT_CLEAN
-    assert orphans_by_search
-    assert not set().union(*orphans_by_search)
+    assert orphans_by_search  # the worker has searched for orphans
+    assert not set().union(*orphans_by_search)  # and has found none
     assert sorted(worker_jobs.seen) == list(range(MANY_JOBS)), "each job has run once"
 
 
@@ -1191,7 +1194,7 @@ def test_a_drain_goes_on_after_a_database_error(worker_thread: StartWorker) -> N
 
     jobs.noop.defer()
     assert worker_thread(prepare=prepare, drain=True, poll_interval=HOUR).wait() == EXIT_CLEAN
-    assert not database_is_down
+    assert not database_is_down  # the error was raised once
 
 
 @pytest.mark.usefixtures("refuse_retries")
@@ -1207,7 +1210,7 @@ def test_outcomes_that_the_database_refuses_do_not_harm_others_of_overlapping_ex
     worker_jobs.see_or_never.defer_many([(number,) for number in range(MANY_JOBS)])
     worker = worker_thread(prepare=_use_overlap_store(OverlapStore), drain=True)
     assert worker.wait() == EXIT_CLEAN
-    assert OverlapStore.overlaps
+    assert OverlapStore.overlaps  # some exchanges have overlapped
     assert statuses() == {"completed": MANY_JOBS - MANY_JOBS // 500, "failed": MANY_JOBS // 500}
     assert len(worker_jobs.seen) == len(completed_events) == MANY_JOBS - MANY_JOBS // 500, "each job has run once"
     assert len(failed_events) == MANY_JOBS // 500
@@ -1218,7 +1221,7 @@ def test_outcomes_that_the_database_refuses_do_not_harm_others_of_overlapping_ex
 def test_max_jobs_counts_the_jobs_of_waiting_results(worker_thread: StartWorker) -> None:
     jobs.noop.defer_many([()] * MANY_JOBS)
     assert worker_thread(prepare=_use_overlap_store(OverlapStore), max_jobs=MANY_JOBS - 1234).wait() == EXIT_CLEAN
-    assert OverlapStore.overlaps
+    assert OverlapStore.overlaps  # some results have waited
     assert statuses() == {"completed": MANY_JOBS - 1234, "queued": 1234}
 
 
@@ -1265,7 +1268,7 @@ def test_jobs_that_finish_during_an_outage_do_not_cause_more_attempts_to_connect
     worker_jobs.see_slowly.defer_many([(number,) for number in range(200)])
     worker_thread(prepare=prepare, concurrency=1, poll_interval=HOUR)
     wait_until(lambda: len(worker_jobs.seen) >= 50)
-    assert len(failed_exchanges) < 10
+    assert len(failed_exchanges) < 10  # fewer than one for each finished job
     database_is_down.clear()
     wait_for_statuses(completed=200)
     assert sorted(worker_jobs.seen) == list(range(200)), "each job has run once"
@@ -1319,7 +1322,7 @@ def test_a_worker_that_stops_during_an_outage_retries_slowly_and_obeys_a_second_
     wait_until(lambda: len(failed_exchanges) >= 4)
     worker.stop(now=True)
     assert worker.wait() == EXIT_CLEAN
-    assert len(failed_exchanges) < 20
+    assert len(failed_exchanges) < 20  # the worker waits longer after each failure
     assert statuses() == {"queued": 1}
 
 

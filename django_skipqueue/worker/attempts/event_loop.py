@@ -147,7 +147,7 @@ class EventLoopRunner:
         self._called_at = min(self._called_at, time.monotonic())
         self.loop.call_soon_threadsafe(self._fill)
 
-    # In the event loop's thread
+    # Called in the event loop's thread
 
     def _run(self) -> None:
         assert self.loop is not None  # noqa: S101 (for the type checker: `submit` has made the loop)

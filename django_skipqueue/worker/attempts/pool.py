@@ -386,7 +386,7 @@ class ThreadRunner:
         self._threads[entry] = thread
         thread.start()
 
-    # In the threads
+    # Called in the threads
 
     def _run(self, entry: int) -> None:
         try:

@@ -139,7 +139,7 @@ class RunningAttempt:
         except IndexError:
             return None
 
-    # In the thread of the attempt
+    # Called in the thread of the attempt
 
     def expose(self) -> None:
         """Allow interruptions from now on, in the calling thread."""
@@ -199,7 +199,7 @@ class RunningAttempt:
         self.completed = outcome
         self.unshield()
 
-    # Under the lock of `QueryThread`
+    # Called under the lock of `QueryThread`
 
     def stop_clock(self) -> None:
         """Suspend the timeout."""
@@ -212,7 +212,7 @@ class RunningAttempt:
         if since is not None:
             self._clock = (suspended + time.monotonic() - since, None)
 
-    # For any thread
+    # Called in any thread
 
     def deadline(self, now: float) -> float:
         """Return `due_at`, plus the time for which the timeout was suspended."""
@@ -247,7 +247,7 @@ class RunningAttempt:
         """Whether an exception was raised in the attempt's thread, so that the thread may be in a broken state."""
         return self.interruption is not None and self.coroutine is None
 
-    # In the thread of the control loop
+    # Called in the thread of the control loop
 
     def interrupt(self, error: JobInterrupted) -> bool:
         """Interrupt the attempt with this error. Returns False if the attempt has already ended."""

@@ -375,7 +375,7 @@ class TestAttempts:
         run_attempts(result, count=13)
         result.refresh()
         assert result.return_value == 13
-        assert (result.attempts, result.worker_ids) == (13, ["", "", *[WORKER] * 11])
+        assert (result.attempts, result.worker_ids) == (13, ["", "", *[WORKER] * 11])  # the row keeps ten errors
         assert len(result.errors) == 10
         assert are_in_order(result.started_at, result.last_attempted_at)
 
@@ -471,8 +471,8 @@ class TestOptions:
         run_next()
         run_next("mail")
         delays = {row.pk: (row.run_after - row.enqueued_at).total_seconds() for row in Job.objects.all()}
-        assert delays[int(plain.id)] < 5
-        assert 59 < delays[int(mailed.id)] < 65
+        assert delays[int(plain.id)] < 5  # the default backoff
+        assert 59 < delays[int(mailed.id)] < 65  # the backoff in the OPTIONS of the alias "mail"
 
     @pytest.mark.skipif(not tasks.HAS_OPTIONS, reason="Django 6.0's @task takes no options")
     def test_the_options_of_a_task_override_those_of_the_alias(self) -> None:

@@ -23,5 +23,5 @@ def test_djangos_own_tests_pass_except_those_left_out_for_a_reason() -> None:
     assert not problems, "\n\n".join(problems)
     assert not result.skipped
     assert result.testsRun == len(ran)
-    assert len(ran) > 65
+    assert len(ran) > 65  # so that not nearly all tests are left out
     assert left_out == set(LEFT_OUT), f"left out, but not among Django's tests any more: {set(LEFT_OUT) - left_out}"

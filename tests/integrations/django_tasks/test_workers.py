@@ -61,13 +61,13 @@ def ledger_entries() -> list[str]:
 @override_settings(ROOT_URLCONF=__name__)
 def test_a_task_of_a_view_runs_only_after_commit(start: Start) -> None:
     id = Client().get("/pay").content.decode()
-    assert Client().get("/pay?fail=1").status_code == 402
+    assert Client().get("/pay?fail=1").status_code == 402  # this view's transaction is rolled back
     worker = start("--drain")
     assert worker.wait() == 0
     assert ledger_entries() == ["paid", "receipt"]
     result = task_backends["default"].get_result(id)
     assert (result.return_value, result.attempts) == ("receipt", 1)
-    assert LOGGER not in worker.log.replace(__package__, "")
+    assert LOGGER not in worker.log.replace(__package__, "")  # Django's logger of tasks wrote nothing
 
 
 @override_settings(ROOT_URLCONF=__name__)
