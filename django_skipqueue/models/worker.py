@@ -113,7 +113,7 @@ class WorkerRequest(models.Model):
     """One request to one worker. The row is deleted once the worker has ended."""
 
     worker_id = models.TextField(primary_key=True)
-    """The id of the worker. It is no foreign key, because the check of a foreign key would lock the worker's row."""
+    """The id of the worker. Not a foreign key, because the check of a foreign key would lock the worker's row."""
     request = models.TextField()
     """`restart` or `stop`."""
 

@@ -66,7 +66,7 @@ def _own_or_queue(name: str, type: str, *, key: str) -> str:
 
 
 def _keeps_permit(condition: Condition) -> str:
-    """SQL for whether a job keeps its permit of this gate, because it has a key of its own and has passed the gate."""
+    """SQL for whether a job keeps its permit of this gate, because it has its own key, and has passed the gate."""
     at_later_gate = [f" OR gate = '{later.gate}'" for later in _GATES[_GATES.index(condition) + 1 :]]
     has_own_key = f"NOT starts_with({condition.key}, 'queue:')"
     return f"COALESCE({has_own_key} AND (status = 'queued'{''.join(at_later_gate)}), false) AS keeps_{condition.gate}"

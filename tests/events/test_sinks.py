@@ -137,7 +137,7 @@ def test_a_store_passes_its_events_to_its_send_function(record_signal: Callable[
 
 
 @pytest.mark.django_db
-def test_a_store_with_a_send_function_calls_no_receiver_of_job_deferred(
+def test_a_store_with_a_send_function_does_not_call_receivers_of_job_deferred(
     record_signal: Callable[[Signal], Received],
 ) -> None:
     received = record_signal(signals.job_deferred)

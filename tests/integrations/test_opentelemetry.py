@@ -287,7 +287,9 @@ class Broken:
         return ended
 
 
-def test_a_tracer_that_raises_harms_nothing(exported: Exported, caplog: pytest.LogCaptureFixture) -> None:
+def test_jobs_are_deferred_and_run_even_if_a_tracer_raises(
+    exported: Exported, caplog: pytest.LogCaptureFixture
+) -> None:
     tracing.use(Broken())
     for queue_name in ("broken", "default"):
         jobs.noop.using(queue_name=queue_name).defer()

@@ -130,7 +130,7 @@ PLAIN: list[Any] = [
 ]  # fmt: skip
 
 
-def test_other_annotations_have_no_codec() -> None:
+def test_annotations_of_plain_json_values_have_no_codec() -> None:
     assert [annotation for annotation in PLAIN if codec_of(annotation) is not None] == []
 
 

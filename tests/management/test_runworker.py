@@ -397,7 +397,7 @@ def test_the_projects_own_logging_gets_the_figures_as_extra_fields(runworker: Ru
 
 
 @uses_database
-def test_receivers_of_signals_that_raise_or_are_slow_stop_no_job(runworker: RunWorker) -> None:
+def test_signal_receivers_that_raise_or_are_slow_do_not_stop_jobs(runworker: RunWorker) -> None:
     jobs.noop.defer_many([()] * 100)
     jobs.fail.defer()
     process = runworker(

@@ -147,7 +147,7 @@ def test_the_newest_of_many_jobs_with_one_key_is_retried(monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("verb", VERBS_BY_NAME)
-def test_the_manager_has_no_verbs(verb: str) -> None:
+def test_the_manager_does_not_have_the_operations_of_query_sets(verb: str) -> None:
     """Otherwise a mistyped line or a template could change all jobs of the table."""
     assert not hasattr(Job.objects, verb)
     assert getattr(JobQuerySet, verb).alters_data
@@ -169,7 +169,7 @@ def test_a_verb_works_on_the_database_of_its_query_set(name: str) -> None:
 
 
 def test_enqueue_takes_the_columns_of_a_row() -> None:
-    """The task and the metadata are arguments of their own; other code chooses the remaining columns."""
+    """Task and metadata are separate arguments of `enqueue`. Other code chooses the remaining columns."""
     others = ("task", "metadata", "retention", "columns", "after", "after_failure", "on_conflict")
     hints = get_type_hints(JobSpec)
     assert get_type_hints(JobColumns) == {name: hints[name] for name in hints if name not in others}

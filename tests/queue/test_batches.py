@@ -39,7 +39,7 @@ def test_the_times_of_attempts_are_sent_as_microseconds_before_now() -> None:
     assert 0 <= int(started[2]) < 10_000_000  # just now
 
 
-def test_one_outcome_that_is_no_plain_completion_makes_the_batch_send_all_columns() -> None:
+def test_a_batch_sends_all_columns_unless_every_outcome_is_a_plain_completion() -> None:
     retry = Outcome("scheduled", delay=2, refund=1, last_error="no", error={"message": "ü"}, is_unknown=True)
     values = settlements_as_values(
         [Settlement(7, 1, COMPLETED), Settlement(8, 1, retry), Settlement(9, 1, Outcome("completed", result="[1]"))]

@@ -191,7 +191,7 @@ class TestRecover:
         Worker.objects.update(is_external=False)
         assert len(store.recover(worker_timeout=60)) == 1
 
-    def test_a_job_just_claimed_is_left_alone_though_its_worker_has_no_row_yet(self) -> None:
+    def test_a_job_that_was_just_claimed_is_not_recovered_even_if_its_worker_has_no_row_yet(self) -> None:
         make_job("running", locked_at=-59 * ONE_SECOND, locked_by="gone:0123456789ab")
         assert store.recover(worker_timeout=60) == []
         assert len(store.recover(worker_timeout=58)) == 1

@@ -44,7 +44,7 @@ class NotificationListener:
         return [jobs_in(payload)[0] for payload in self.payloads()]
 
     def payloads(self) -> list[str]:
-        """The payloads since the last call. Sends a payload of its own, the fence, and reads until it arrives.
+        """The payloads since the last call. Sends a payload itself, the fence, and reads until it arrives.
 
         Notifications arrive in the order of the commits.
         """

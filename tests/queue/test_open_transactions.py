@@ -1,4 +1,4 @@
-"""Transactions of users and operators that stay open: no worker and no supervisor waits for them."""
+"""Users and operators may leave transactions open: workers and supervisors do not wait for them."""
 
 from collections.abc import Callable, Iterator
 from datetime import timedelta

@@ -307,7 +307,7 @@ class TestPostpone:
         assert job.postpone(until)
         assert (job.status, state(job)["run_after"]) == ("scheduled", until)
 
-    def test_a_postpone_makes_no_job_due_earlier(self) -> None:
+    def test_a_postpone_never_makes_a_job_due_earlier(self) -> None:
         job = make_job("scheduled", run_after=24 * ONE_HOUR)
         assert store.postpone([job.pk], ONE_HOUR).keys() == set()
         assert state(job) == {name: getattr(job, name) for name in state(job)}

@@ -1,4 +1,4 @@
-"""Each statement of the queue uses its index among 100,000 rows, whatever its plan."""
+"""Each statement of the queue uses its index in a table of 100,000 rows, with custom and generic plans."""
 
 import json
 import re
@@ -627,7 +627,7 @@ SELECT 74001 + number / 40, 'kids', number % 40, 40001 + number FROM generate_se
 
 @pytest.fixture(scope="module")
 def busy_table(django_db_setup: None, django_db_blocker: Any) -> Iterator[psycopg.Connection[Any]]:
-    """A connection that sees, in a schema of its own, the tables as the migrations make them, with 100,000 jobs."""
+    """A connection to a separate schema with the tables as the migrations make them, and 100,000 jobs."""
     with django_db_blocker.unblock(), schema("busy") as migrate, connect(options="-c search_path=busy") as connection:
         migrate(LAST_MIGRATION)
         fill_tables(connection)

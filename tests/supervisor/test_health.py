@@ -283,7 +283,9 @@ def test_wrong_requests_get_an_answer_with_the_right_status(port: int, sent: byt
     assert b"secret" not in received
 
 
-def test_a_slow_client_is_disconnected_and_delays_no_other(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slow_client_is_disconnected_and_does_not_delay_other_clients(
+    port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(http_exchange, "HTTP_EXCHANGE_SECONDS", 3.0)
     with socket.create_connection(("127.0.0.1", port), timeout=30) as slow_client:
         slow_client.sendall(b"GET /ok HT")

@@ -112,7 +112,7 @@ def test_many_old_jobs_are_all_pruned() -> None:
     assert prune_all(Pruner(Store("default"))) == 40
 
 
-def test_a_broken_connection_marks_no_job_as_undeletable(session: Callable[[], Session]) -> None:
+def test_no_job_counts_as_undeletable_because_a_connection_broke(session: Callable[[], Session]) -> None:
     make_job("completed", finished_at=OLD)
     pruner, supervisor = Pruner(Store("default")), session()
     terminate([supervisor.pid])

@@ -154,7 +154,7 @@ class TestRedactOption:
     def test_redact_takes_a_single_name(self, forget_tasks: None) -> None:
         assert job(redact="card")(charge_card).redact == ("card",)
 
-    def test_redact_refuses_a_value_that_is_no_name(self, forget_tasks: None, subtests: pytest.Subtests) -> None:
+    def test_redact_refuses_a_value_that_is_not_a_name(self, forget_tasks: None, subtests: pytest.Subtests) -> None:
         cases: list[Any] = [None, 1, [1], [""], ["42"], {"card"}, ("card", "-")]
         for names in cases:
             with subtests.test(names=names), pytest.raises(InvalidOption, match="redact must be a tuple of names"):

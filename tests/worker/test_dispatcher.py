@@ -1,4 +1,4 @@
-"""`EventDispatcher`: sends all events in order, and delays no other thread."""
+"""`EventDispatcher`: sends all events in order, without delaying other threads."""
 
 import logging
 import signal

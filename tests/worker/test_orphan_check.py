@@ -1,4 +1,4 @@
-"""`OrphanCheck` decides when a worker searches for orphans: jobs of its own by their rows, but not in its memory."""
+"""`OrphanCheck` decides when a worker searches for orphans: jobs whose rows name it, but which it does not know."""
 
 import time
 

@@ -1,4 +1,4 @@
-"""`PendingOutcomes` keeps outcomes until they are saved. An outcome whose row is locked delays no other."""
+"""`PendingOutcomes` keeps outcomes until they are saved. An outcome whose row is locked does not delay others."""
 
 import time
 from collections.abc import Collection

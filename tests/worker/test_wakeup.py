@@ -78,7 +78,7 @@ def test_a_readable_file_ends_the_wait_and_is_returned(wakeup: Wakeup) -> None:
         os.close(descriptor)
 
 
-def test_calls_while_awake_cost_no_system_call_and_end_no_later_wait(
+def test_calls_to_a_loop_that_is_awake_make_no_system_call_and_do_not_end_a_later_wait(
     wakeup: Wakeup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "write", lambda *_: pytest.fail("a system call"))

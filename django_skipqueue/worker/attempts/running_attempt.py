@@ -57,7 +57,7 @@ class Interruption:
     error: JobInterrupted
     """The exception with which the attempt ends."""
     is_raised: bool = False
-    """Whether the exception was set in the thread. This is no Event, because an Event has a lock."""
+    """Whether the exception was set in the thread. Not an Event, because an Event has a lock."""
     is_cancelled: bool = False
     """Whether the coroutine was cancelled. Only the event loop's thread uses this."""
 

@@ -265,7 +265,7 @@ class TestResult:
                     with pytest.raises(TaskResultDoesNotExist):
                         task_backends["default"].get_result(wrong_id)
 
-    def test_a_job_of_a_plain_task_has_no_result_of_django(self) -> None:
+    def test_a_job_of_a_task_that_is_not_djangos_has_no_django_result(self) -> None:
         row = jobs.add.defer(1)
         with pytest.raises(TaskResultDoesNotExist):
             task_backends["default"].get_result(str(row.pk))
@@ -573,7 +573,7 @@ class TestContext:
             "note": "n",
         }
 
-    def test_the_number_of_the_attempt_costs_no_query(self, django_assert_num_queries: Any) -> None:
+    def test_the_number_of_the_attempt_is_known_without_a_query(self, django_assert_num_queries: Any) -> None:
         tasks.fail_times.enqueue(0)
         job = claim()
         with django_assert_num_queries(0):

@@ -1,4 +1,4 @@
-"""Tasks that share a transaction with their outcome: both are committed, or neither, and never with a lost lease."""
+"""Tasks that share a transaction with their outcome: both are committed or neither, and neither without the lease."""
 
 import logging
 import threading

@@ -331,7 +331,7 @@ def test_a_call_that_ignores_its_timeout_is_reported_as_stuck_with_its_stack(mon
 
 
 @pytest.mark.parametrize("timeout", [0, -1, float("inf"), float("nan"), True, "soon"])
-def test_an_option_timeout_that_is_no_positive_number_is_refused(timeout: Any) -> None:
+def test_a_timeout_that_is_not_a_positive_number_is_refused(timeout: Any) -> None:
     with pytest.raises(InvalidOption, match=r"above 0, at most 31,536,000,000, .*no time limit"):
         add.using(timeout=timeout)
 

@@ -577,7 +577,7 @@ def test_an_event_loop_blocked_by_a_running_attempt_does_not_count_as_a_blockage
     wait_for_finished(pool, 2)
 
 
-def test_a_broken_task_factory_in_the_event_loop_harms_no_later_job(make_pool: MakePool) -> None:
+def test_later_jobs_complete_although_a_task_has_set_a_broken_task_factory(make_pool: MakePool) -> None:
     pool = make_pool(2)
     pool.submit([make_claimed(f"{WORKER_APP}.aset_factory")])
     wait_for_finished(pool, 1)
@@ -716,7 +716,7 @@ def leave_hanging_calls(pool: Pool, gates: Any, count: int) -> None:
     assert {attempt.outcome.last_error for attempt in attempts} == {f"JobTimeout: timed out after {TIME_LIMIT} s"}
 
 
-def test_hanging_calls_take_no_thread_from_later_calls(make_pool: MakePool, gates: Any) -> None:
+def test_later_calls_get_a_thread_although_earlier_calls_hang(make_pool: MakePool, gates: Any) -> None:
     pool = make_pool(20)
     leave_hanging_calls(pool, gates, 2 * (os.cpu_count() or 1) + 8)
     gates["quick"].open()

@@ -55,7 +55,7 @@ def test_only_the_jobs_named_by_charge_only_are_charged_afterwards() -> None:
 def test_a_child_process_writes_what_its_parent_reads() -> None:
     running_jobs = RunningJobs(1)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # Python warns of a fork beside threads
+        warnings.simplefilter("ignore", DeprecationWarning)  # Python warns of a fork in a process with threads
         pid = os.fork()
     if pid == 0:
         running_jobs.begin(0, 7)

@@ -31,7 +31,7 @@ ODD_ARGUMENTS = {
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_job_with_unreadable_arguments_fails_without_retries_and_ends_no_worker(
+def test_a_job_with_unreadable_arguments_fails_without_retries_and_does_not_end_its_worker(
     runworker: Callable[..., ManagePy],
 ) -> None:
     with connection.cursor() as cursor:

@@ -1,4 +1,4 @@
-"""`NeededRunners`, and workers that run `def` and `async def` tasks: jobs of one runner take no slots of the other."""
+"""`NeededRunners`, and workers that run `def` and `async def` tasks: jobs of one runner take no slot of the other."""
 
 import time
 from collections.abc import Callable

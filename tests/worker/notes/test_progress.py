@@ -159,7 +159,9 @@ def test_a_job_is_settled_although_the_database_refuses_its_progress(
     wait_until(lambda: reload(other).status == "completed")
 
 
-def test_a_broken_connection_loses_no_note(worker_thread: StartWorker, gates: Any, monkeypatch: Any) -> None:
+def test_progress_is_written_even_if_the_connection_breaks(
+    worker_thread: StartWorker, gates: Any, monkeypatch: Any
+) -> None:
     monkeypatch.setattr(notes, "NOTES_CHECK_SECONDS", 0.05)
     job = tasks.advance.defer("a", 0.5)
     worker = worker_thread()
