@@ -224,7 +224,7 @@ def test_results_of_coroutines_and_of_complete_are_stored_by_the_annotation() ->
 
 
 @pytest.mark.parametrize(("given", "stored"), [("1.50", "1.50"), ({"a": 1}, {"a": 1}), (0.5, 0.5), (None, None)])
-def test_a_result_of_another_type_is_plain_json(given: Any, stored: Any) -> None:
+def test_a_result_that_does_not_fit_its_annotation_is_stored_as_plain_json(given: Any, stored: Any) -> None:
     tasks.price.defer(given)
     finished_job = run_one()
     assert (finished_job.status, finished_job.result) == ("completed", stored)

@@ -358,7 +358,7 @@ class TestChanges:
         assert Job.objects.claim(queue_names=["mail"], worker_id="w") == [job]
 
     @pytest.mark.django_db(transaction=True)
-    def test_a_job_that_is_being_claimed_is_left_alone(self, session: Callable[[], Session]) -> None:
+    def test_a_job_that_is_being_claimed_is_not_changed(self, session: Callable[[], Session]) -> None:
         job = make_job()
         other = session()
         other.begin()
@@ -430,7 +430,7 @@ class TestOperations:
                 assert [record["attempts"] for record in kept_records[:-1]] == list(range(1, 50))
                 assert kept_records[-1]["verb"] == verb
 
-    def test_a_name_and_a_reason_of_any_kind_are_written_as_far_as_possible(self) -> None:
+    def test_a_long_or_unstorable_name_or_reason_is_cut_and_cleaned(self) -> None:
         job = make_job("failed")
         assert job.retry(by="x" * 1000 + "\0", reason="\udcff\0" + "y" * 1000)
         (operation,) = state(job)["operations"]

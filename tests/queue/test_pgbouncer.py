@@ -66,7 +66,7 @@ def settings_through_pooler(folder: Path, database: dict[str, Any]) -> dict[str,
 
 
 @pytest.mark.parametrize("ignored", ["", "extra_float_digits, options"], ids=["refuses", "ignores"])
-def test_a_pooler_without_our_timeouts_is_named_once(
+def test_a_pooler_that_does_not_set_our_timeouts_is_logged_once(
     runworker: RunWorker, transactional_db: None, ignored: str
 ) -> None:
     jobs.noop.defer()

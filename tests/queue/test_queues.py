@@ -146,7 +146,7 @@ def test_paused_queues_lists_queues_that_are_still_paused() -> None:
 
 
 @pytest.mark.parametrize("name", ["", " mail", "a,b", "x" * 1001, 7])
-def test_a_name_that_no_queue_can_have_is_refused(name: Any) -> None:
+def test_an_invalid_queue_name_is_refused(name: Any) -> None:
     with pytest.raises(InvalidOption):
         Queue.pause(name)
     with pytest.raises(InvalidOption):

@@ -95,7 +95,7 @@ def test_sessions_of_a_loop_written_by_hand_are_not_ended(connect: OpenSession) 
 
 @pytest.fixture
 def role_without_rights() -> Iterator[None]:
-    """This session's role may not end sessions of other roles."""
+    """Give this session a role that may not end sessions of other roles."""
     with connection.cursor() as cursor:
         cursor.execute("DROP ROLE IF EXISTS tests_plain; CREATE ROLE tests_plain; SET ROLE tests_plain")
         yield

@@ -37,7 +37,7 @@ class RecordingService(Periodic):
         if self.then_due:
             self.then_due.due_at = 0.0
         if self.error:
-            store.next_due()  # a connection that works
+            store.next_due()  # the loop sees that the connection works
             raise self.error
         self.due_at = NEVER
 

@@ -351,7 +351,7 @@ def test_a_drain_waits_for_its_orphaned_job_that_another_session_has_locked(
 
 @pytest.fixture
 def refuse_retries(transactional_db: None) -> Iterator[None]:
-    """A trigger refuses each UPDATE that makes a job scheduled again, as PostgreSQL refuses an invalid value."""
+    """Add a constraint that refuses each UPDATE which makes a job scheduled or queued again after an attempt."""
     with connection.cursor() as cursor:
         cursor.execute(
             "ALTER TABLE skipqueue_job"

@@ -227,7 +227,7 @@ class TestRegistry:
 
 
 class TestResult:
-    def test_the_status_of_a_result_for_each_status_of_its_job(self, row: Row) -> None:
+    def test_each_status_of_a_job_gives_its_result_a_status_of_django(self, row: Row) -> None:
         for status in STATUSES:
             with row(status):
                 job = make_job(status, task=ADD, args=[1], result=5 if status == "completed" else None)
@@ -345,14 +345,14 @@ class TestAttempts:
         assert (result.attempts, result.worker_ids, result.errors) == (0, [], [])
         assert result.started_at is result.last_attempted_at is result.finished_at is None
 
-    def test_attempts_of_a_job_that_runs(self) -> None:
+    def test_a_running_attempt_counts_and_names_its_worker(self) -> None:
         result = tasks.add.enqueue(1)
         claim()
         result.refresh()
         assert (result.status, result.attempts, result.worker_ids) == (TaskResultStatus.RUNNING, 1, [WORKER])
         assert result.started_at == result.last_attempted_at == Job.objects.get().started_at
 
-    def test_attempts_by_different_workers(self) -> None:
+    def test_a_result_names_the_worker_of_each_attempt(self) -> None:
         result = tasks.fail_times.enqueue(2)
         run_attempts(result, count=1, worker_id="one")
         run_attempts(result, count=1, worker_id="two")
@@ -369,7 +369,7 @@ class TestAttempts:
         assert are_in_order(row.enqueued_at, result.started_at, result.last_attempted_at, result.finished_at)
         assert result.last_attempted_at == row.started_at
 
-    def test_attempts_of_a_job_with_more_failures_than_a_row_keeps(self) -> None:
+    def test_attempts_whose_errors_the_row_no_longer_has_count_without_a_worker(self) -> None:
         result = tasks.fail_times.enqueue(12)
         Job.objects.update(max_attempts=20)
         run_attempts(result, count=13)
@@ -379,7 +379,7 @@ class TestAttempts:
         assert len(result.errors) == 10
         assert are_in_order(result.started_at, result.last_attempted_at)
 
-    def test_attempts_of_a_job_whose_worker_died(self) -> None:
+    def test_an_attempt_whose_worker_died_counts_with_an_error(self) -> None:
         result = tasks.add.enqueue(1)
         claim(worker_id="gone")
         started = Job.objects.get().started_at
@@ -395,7 +395,7 @@ class TestAttempts:
         assert (result.return_value, result.worker_ids) == (1, ["gone", WORKER])
         assert result.started_at == started
 
-    def test_attempts_of_a_job_released_in_its_second_attempt(self) -> None:
+    def test_a_released_attempt_does_not_count(self) -> None:
         result = tasks.fail.enqueue()
         run_attempts(result, count=1)
         first = Job.objects.get().started_at
@@ -438,7 +438,7 @@ class TestAttempts:
         )
         assert all("after" in error.traceback for error in result.errors)
 
-    def test_attempts_of_a_job_that_succeeded_after_a_manual_retry(self) -> None:
+    def test_a_success_after_a_manual_retry_has_no_earlier_attempts(self) -> None:
         result = tasks.fail_times.enqueue(1)
         Job.objects.update(max_attempts=1)
         run_attempts(result, count=1)
@@ -448,7 +448,7 @@ class TestAttempts:
         result.refresh()
         assert (result.return_value, result.worker_ids, result.errors) == (1, ["second"], [])
 
-    def test_attempts_of_a_job_discarded_by_hand(self) -> None:
+    def test_a_job_discarded_by_an_operator_fails_without_an_attempt(self) -> None:
         result = tasks.add.enqueue(1)
         Job.objects.get().discard()
         result.refresh()

@@ -150,7 +150,7 @@ def test_after_an_interruption_the_thread_is_replaced(worker_thread: Start) -> N
 
 @pytest.fixture
 def _process_replaced_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process is replaced right after an interruption."""
+    """Make a process be replaced right after an interruption."""
     monkeypatch.setattr(recycling, "RECYCLING_DELAY", 0.0)
     monkeypatch.setattr(recycling, "QUIET_CHECK_SECONDS", 0.05)
 

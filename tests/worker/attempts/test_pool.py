@@ -279,13 +279,13 @@ def test_jobs_that_wait_for_slots_do_not_make_the_event_loop_unresponsive(make_p
 
 @pytest.fixture
 def _stuck_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An attempt counts as stuck soon after its time limit."""
+    """Make an attempt count as stuck soon after its time limit."""
     monkeypatch.setattr(running_attempt, "STUCK_AFTER", 0.05)
 
 
 @pytest.fixture
 def _blocked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leftover code counts as blocking other jobs at once."""
+    """Make leftover code count as blocking other jobs at once."""
     monkeypatch.setattr(event_loop, "STUCK_AFTER", 0.05)
     monkeypatch.setattr(event_loop, "LEFTOVER_TIME", 0.05)
     monkeypatch.setattr(pool_module, "RESPONSE_CHANCE_SECONDS", 0.0)
@@ -390,7 +390,7 @@ def test_a_stuck_attempt_takes_no_slot_until_all_slots_are_stuck(make_pool: Make
 @DEF_AND_ASYNC
 @pytest.mark.usefixtures("_stuck_at_once")
 def test_a_stuck_attempt_that_has_ended_is_not_charged_for_a_death(make_pool: MakePool, gates: Any, kind: str) -> None:
-    """The job may by then have a new attempt."""
+    """By then the job may have a new attempt, which must not be counted for the death of this process."""
     pool = make_pool(1)
     stuck = make_limited(f"{WORKER_APP}.{kind}pass_gate_come_what_may", "g")
     pool.submit([stuck])

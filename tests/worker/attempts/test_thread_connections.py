@@ -24,7 +24,7 @@ Start = Callable[..., WorkerThread]
 
 @pytest.fixture
 def _connections_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Connections are kept for ever."""
+    """Make threads keep their connections for ever."""
     monkeypatch.setitem(connections["default"].settings_dict, "CONN_MAX_AGE", None)
 
 
