@@ -1,4 +1,4 @@
-"""Adds the queue's metrics to those that a project already serves with the library `prometheus-client`.
+"""Adds the queue's metrics to the metrics that a project already serves with `prometheus-client`.
 
 Registering the collector sends no query, so a project can do it in `ready()` or in `urls.py`.
 """

@@ -91,7 +91,7 @@ def checked_text(name: str, text: Any) -> str:
 
 
 def progress_of(written: Any, lease: int | None = None) -> Progress | None:
-    """Read the progress from a job's row. Return `None` if the row has none, or has only that of another `lease`."""
+    """Read the progress from a job's row. Return `None` if the row has none, or one of another `lease`."""
     if not isinstance(written, dict) or lease not in (None, written.get("lease")):
         return None
     value, text = written.get("value"), written.get("text")

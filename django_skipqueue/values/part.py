@@ -184,7 +184,7 @@ class CallArguments(Protocol):
     def task_name(self) -> str: ...
 
     def hashed(self, names: Sequence[str]) -> dict[str, Any]:
-        """Return those of the named arguments that the call has, as the job stores them. Secret values are hashed."""
+        """Return the named arguments, as far as the call has them, as the job stores them. Secret values are hashed."""
 
     def texts(self, names: Sequence[str]) -> dict[str, str]:
         """Return the named arguments, or all arguments without `names`, as JSON that is equal for equal values.

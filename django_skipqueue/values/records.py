@@ -24,7 +24,7 @@ def worker_name(worker_id: str) -> str:
 
 
 def session_name(worker_id: str) -> str | None:
-    """The `application_name` of a worker's database sessions. `None` if the id is not that of a worker process.
+    """The `application_name` of a worker's database sessions. `None` if the id does not belong to a worker process.
 
     A supervisor ends the sessions with this name before it recovers the jobs of a dead worker.
     """

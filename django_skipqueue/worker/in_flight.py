@@ -4,8 +4,8 @@
 worker has settled or released it, or has found that its lease is no longer valid.
 
 All code that drops or releases jobs first applies the result of the last exchange. Code that only counts or reads the
-jobs may run earlier: `room` adds the number of jobs that the result has claimed, the check for surplus jobs adds the
-attempts that it has settled, and the check for cancelled jobs sees the new jobs in its next run.
+jobs may run earlier. `room` adds the number of jobs that the result has claimed. The check for surplus jobs adds the
+attempts that the result has settled. The check for cancelled jobs sees the new jobs in its next run.
 """
 
 import time
