@@ -47,7 +47,7 @@ class WorkerManager(_WorkerManager["Worker"]):
 
 
 class Worker(models.Model):
-    """One worker process. The process and its supervisor write its heartbeats. Without heartbeats its jobs are recovered.
+    """One worker process. It and its supervisor write its heartbeats. Without heartbeats, its jobs are recovered.
 
     A carrier that holds jobs also has a row, with `is_external`, although it is not one of our worker processes.
     """

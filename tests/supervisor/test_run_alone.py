@@ -1,4 +1,4 @@
-"""A suspect: a job during which two workers have died. It runs alone in a process, so that it can harm no other job."""
+"""A suspect is a job that two workers ran when they died. It runs alone in a process, so that it harms no other job."""
 
 import signal
 from collections.abc import Callable
@@ -41,7 +41,7 @@ def wait_for_entry(entry: str) -> None:
 
 
 def enqueue_suspect(task: Any, *args: Any) -> Job:
-    """Enqueue a job, and record that two workers have died during it."""
+    """Enqueue a job, and record that two workers have died while they ran it."""
     job = task.using(max_attempts=9, run_after=timedelta(hours=1)).defer(*args)
     Job.objects.filter(pk=job.pk).update(status="queued", run_after=Now(), deaths=TWO_DEATHS)
     return Job.objects.get(pk=job.pk)

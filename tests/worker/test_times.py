@@ -55,7 +55,7 @@ class TestTimesWrittenBySettle:
         claimed_at = state(job)["locked_at"]
         store.settle([Settlement(job.pk, job.lease, COMPLETED, now - 3600, now - 60)])
         assert abs(duration_of(job) - timedelta(minutes=59)) <= TOLERANCE
-        assert claimed_at - TOLERANCE <= state(job)["finished_at"] + timedelta(seconds=60)
+        assert claimed_at - TOLERANCE <= state(job)["finished_at"] + timedelta(seconds=60)  # it ended a minute ago
 
     def test_the_error_entry_has_the_time_of_the_failure_although_it_is_saved_later(self) -> None:
         job, now = make_job("running"), time.monotonic()
