@@ -377,6 +377,7 @@ class Reference(Codec):
         return self._fetched([(f"{name}[{position}]", value) for position, value in enumerate(values)])
 
     def _fetched(self, references: Sequence[tuple[str, Any]]) -> list[Any]:
+        """Fetch the instances of these references, each with the name of its argument."""
         pks_by_table: dict[tuple[str, str], set[Any]] = {}
         keys = []
         for name, value in references:

@@ -131,6 +131,7 @@ def enqueue_untraced(store: "Store", spec: JobSpec, call: EncodedCall) -> Enqueu
 
 
 def _enqueue_any(store: "Store", spec: JobSpec, call: EncodedCall) -> EnqueuedJob | None:
+    """Insert a job that is not plain, or give the call to a waiting job that holds its unique key."""
     values = insert_values(spec) | call_values(call)
     with NO_CONTEXT if call.unique_key is None else explained_deadlock():
         rows = [EnqueuedJob(spec, call, *row) for row in store.rows(ENQUEUE, values)]

@@ -276,6 +276,7 @@ class Watchdog(Periodic):
         ]
 
     def _decide(self, process: WorkerProcess, silent: float) -> None:
+        """Take the next step against a process whose stamps have not changed for `silent` seconds."""
         last_step = self._last_steps.get(process.id)
         limit = max(FROZEN_AFTER, process.stamps.last().within)
         if silent < SILENT_AFTER:

@@ -57,6 +57,7 @@ class Recover(Periodic):
             self.due_at = min(self.due_at, self._dead.next_death, *self._retry_at.values())
 
     def _recover_batch(self) -> bool:
+        """Recover one batch of the jobs of dead workers. Returns whether there may be more."""
         now = time.monotonic()
         self._retry_at = {id: at for id, at in self._retry_at.items() if id in self._dead.ids}
         due = [id for id in self._dead.ids if self._retry_at.get(id, 0.0) <= now]

@@ -279,6 +279,7 @@ class ControlConnection:
         return getattr(error.__cause__, "sqlstate", None) not in (errors.ReadOnlySqlTransaction.sqlstate, *NOT_PREPARED)
 
     def _failed(self, error: Error) -> None:
+        """Close the connection after this error, and set when to open it again."""
         self.close()
         if getattr(error.__cause__, "sqlstate", None) in NOT_PREPARED:
             self._may_prepare = False

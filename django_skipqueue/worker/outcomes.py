@@ -81,6 +81,7 @@ def size_of_outcome(outcome: Outcome) -> int:
 
 
 def _too_slow(attempt: Attempt, tries: int) -> Outcome:
+    """The failure that replaces a large outcome, because PostgreSQL never writes it in time."""
     size = size_of_outcome(attempt.outcome)
     error = OperationalError(
         f"The attempt was '{attempt.outcome.status}', but PostgreSQL did not write this outcome of {size:,} characters "

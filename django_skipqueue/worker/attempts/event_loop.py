@@ -201,6 +201,7 @@ class EventLoopRunner:
         self._due_to_begin_at = time.monotonic() if self._unstarted else NEVER
 
     async def _execute(self) -> None:
+        """Run the next waiting job. Each asyncio task of this runner runs this coroutine once."""
         task = asyncio.current_task()
         assert task is not None  # noqa: S101 (for the type checker: this is a task of the event loop)
         self._note_started(task)
@@ -358,6 +359,7 @@ class QueryThread:
         call: Callable[..., Any],
         *args: Any,
     ) -> "asyncio.Future[Any]":
+        """Replaces `loop.run_in_executor`, so that `_note` is called for the query thread's calls."""
         attempt = current_attempt.get() if executor is SyncToAsync.single_thread_executor else None
         if not isinstance(attempt, RunningAttempt) or attempt.timeout is None:
             return run_in_executor(executor, call, *args)

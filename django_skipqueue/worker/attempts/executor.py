@@ -390,6 +390,8 @@ def _wrap(run: Run, middleware: Middleware) -> Run:
 
 
 def _wrap_async(run: AsyncRun, middleware: Middleware) -> AsyncRun:
+    """Wrap the run of an `async def` task in the context manager of a middleware."""
+
     async def run_in_manager(task: Task[Any, Any], running: RunningAttempt) -> Outcome:
         manager = middleware(running.job)
         if isinstance(manager, AbstractAsyncContextManager):

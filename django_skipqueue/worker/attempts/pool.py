@@ -389,6 +389,7 @@ class ThreadRunner:
     # Called in the threads
 
     def _run(self, entry: int) -> None:
+        """Run jobs. When this thread ends, another thread takes its place, unless that has already happened."""
         try:
             connections = ThreadConnections(self.executor.interrupter)
             try:
@@ -407,6 +408,7 @@ class ThreadRunner:
             self._finish(error)
 
     def _work(self, entry: int, connections: ThreadConnections) -> None:
+        """Run one job after another, until the thread must end or may be in a broken state."""
         following: ClaimedJob | None = None
         while (job := following or self._next(connections)) is not None:
             if connections.opened:
