@@ -26,7 +26,7 @@ def invoices() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("invoices")
-def test_a_foreign_key_lock_delays_neither_claim_nor_outcome(
+def test_a_lock_by_a_foreign_key_does_not_delay_the_claim_or_the_outcome_of_a_job(
     connect: Callable[..., psycopg.Connection[Any]],
 ) -> None:
     job = make_job()

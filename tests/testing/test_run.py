@@ -206,7 +206,7 @@ class TestWithinATransaction(TestCase):
         assert tasks.entries() == ["atomic", "success"]
         assert run_jobs() == []
 
-    def test_a_job_waits_for_its_predecessor(self) -> None:
+    def test_a_job_runs_after_the_job_that_it_waits_for(self) -> None:
         first = tasks.note.using(run_after=timedelta(hours=1)).defer("first")
         tasks.note.using(after=[first]).defer("second")
         assert run_jobs() == []

@@ -17,7 +17,7 @@ def settle_and_claim(number: int, at: float = 0.0) -> Plan:
 @pytest.mark.parametrize(
     ("work", "plan"),
     [
-        # There is nothing to do now.
+        # The time is 100.0, and there is nothing to do now.
         ({}, Plan(NEVER)),
         ({"room": 5}, Plan(NEVER)),
         ({"room": 5, "claim_at": 101.0}, Plan(101.0)),

@@ -164,7 +164,7 @@ def test_a_connection_that_was_left_in_pipeline_mode_is_not_used(worker_thread: 
 
 @pytest.mark.usefixtures("transactional_db")
 @pytest.mark.parametrize("later", [False, True], ids=["after the job", "before the next one"])
-def test_a_connection_that_raises_on_close_costs_its_thread_but_no_outcome(
+def test_if_a_connection_raises_on_close_later_jobs_get_another_thread_and_no_outcome_is_lost(
     worker_thread: Start, caplog: pytest.LogCaptureFixture, later: bool
 ) -> None:
     worker_jobs.break_close.defer(later)

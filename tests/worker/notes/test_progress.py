@@ -1,4 +1,4 @@
-"""`context.progress`, from the task to the row, with a worker's loop."""
+"""`context.progress`: a worker writes the progress of a running task into the row of its job."""
 
 import math
 from collections.abc import Callable
