@@ -151,7 +151,7 @@ class BatchStateFilter(admin.SimpleListFilter):
 
 
 class InsideFilter(admin.SimpleListFilter):
-    """Filters the list of batches by the outer batch. The filter is only used by links, not listed in the sidebar."""
+    """Filters the list of batches by the outer batch. Only links use this filter; the sidebar does not list it."""
 
     title = _("belongs to")
     parameter_name = "inside"
@@ -477,7 +477,7 @@ MOST_NEEDS_SHOWN = 5
 
 
 def of_job(job: AbstractJob) -> dict[str, Any]:
-    """Return the context of a job's page: its batch, unless pruned, and some of the jobs that it waits for."""
+    """Return the context of a job's page: its batch, unless it was pruned, and some of the jobs that it waits for."""
     batch_id = getattr(job, "batch_id", None)  # an archived job has none
     batch = batch_id and JobBatch.objects.filter(pk=batch_id).only("pk", "name").first()
     needs = unmet_needs(job, limit=MOST_NEEDS_SHOWN + 1) if isinstance(job, Job) and job.status not in FINISHED else []

@@ -1,7 +1,7 @@
 """`Batch`: a group of jobs, with callbacks that are enqueued when the last job of the group is finished.
 
-A job joins the batch of the innermost `with` block in its thread or asyncio task. It is inserted in a transaction that
-inserts the batch, or that locks an existing batch so that no other process can finish it.
+A job joins the batch of the innermost `with` block in its thread or asyncio task. The transaction that inserts the job
+also inserts the batch, or locks an existing batch so that no other process can finish it.
 
 The `with` block is one transaction, which writes the batch, its jobs and its callbacks. So no other process sees a
 batch with missing jobs, and if the block raises, nothing of the batch remains.
@@ -122,7 +122,7 @@ def as_call(name: str, given: Any) -> TaskCall:
 
 
 def in_batch(name: str, call: TaskCall, alias: str) -> TaskCall:
-    """Place the call in its batch's database. Raises `InvalidOption` if the call is bound to another database."""
+    """Bind the call to its batch's database. Raises `InvalidOption` if the call is bound to another database."""
     placed = call.in_database(alias)
     if placed.database != alias:
         raise InvalidOption(
@@ -188,7 +188,7 @@ class Batch:
         """Return the batch of a job, or `None`. `job`: a `Job`, its id, or a result of `django.tasks`.
 
         A callback also belongs to its batch.
-        database: where to find an id, instead of `SKIPQUEUE["DATABASE"]`; a `Job` or a result knows its database.
+        database: the database of an id, instead of `SKIPQUEUE["DATABASE"]`. A `Job` or a result knows its database.
         """
         from ...models import Job
 
@@ -328,7 +328,7 @@ class BatchContext:
 
     @cached_property
     def batch(self) -> Batch | None:
-        """The batch of the job, or of which the job is a callback; or `None`. The first use sends a query."""
+        """The batch of the job, even if the job is its callback; `None` if there is none. The first use sends a query."""
         return Batch.of(self.job, database=self.database)
 
     @cached_property
@@ -336,9 +336,9 @@ class BatchContext:
         """The results of the jobs that this job has waited for, in order; `None` for a job without a result.
 
         Each result has the type of its task's return annotation. It is a plain JSON value if the task has no
-        annotation, if the value does not fit it, or if this process does not know the task. Raises `ResultLost` if a
-        job was deleted or pruned, and `RowMissing` for a model instance whose row no longer exists. The first use sends
-        one query, and one more for each model instance.
+        annotation, if the value does not fit the annotation, or if this process does not know the task. Raises
+        `ResultLost` if a job was deleted or pruned, and `RowMissing` for a model instance whose row no longer exists.
+        The first use sends one query, and one more for each model instance.
         """
         results = []
         for need in starmap(NeededJob, Store(self.database).rows(NEEDS, {"id": self.job_id})):

@@ -2,8 +2,8 @@
 
 A dependant is a job that waits; a predecessor is a job that a dependant needs.
 
-A dependant is admitted or discarded exactly once, because this happens under the lock of its row, by a statement that
-begins after the lock is taken. A predecessor that an operator retries admits no dependant until it has completed. There
+A dependant is admitted or discarded exactly once, because the statement that does this begins after the dependant's row
+is locked. A predecessor that an operator retries admits no dependant until it has completed. There
 is one exception: a dependant that runs even after a failure (`after_failure="run"`) no longer needs a predecessor that
 has failed once, and waits only for its other predecessors.
 
@@ -26,10 +26,10 @@ from ...queue.store import Store
 from ...values.records import Dependant, GateResult, JobSpec
 from .events import DependantsDiscarded
 
-# Sent by enqueue, in the transaction of the INSERT. Returns the ids in `needs` for which no job exists. Makes each of
-# the jobs `ids` wait for all of `needs`. The lock stops a prune from deleting the needed jobs before the commit,
-# because a prune sees only committed dependencies, in which it records how the job ended. Claims and settles do not
-# wait for the lock. Index: the primary key.
+# Sent by enqueue, in the transaction of the INSERT. Makes each of the jobs `ids` wait for all jobs in `needs`. Returns
+# the ids in `needs` for which no job exists. The lock keeps a prune from deleting the needed jobs before the commit: a
+# prune records in the dependencies how a deleted job ended, and it does not see dependencies that are not yet
+# committed. Claims and settles do not wait for the lock. Index: the primary key.
 INSERT_DEPENDENCIES = """
 WITH locked AS MATERIALIZED (
     SELECT job.id
@@ -51,9 +51,10 @@ SELECT id FROM locked
 ORDER BY id
 """
 
-# Sent by admit. Returns the ids of the next predecessors after an id; for each, whether it may admit a dependant. It
-# may if it has completed, or if it has failed or was discarded and a dependant does not wait after a failure. A deleted
-# job counts as discarded. Indexes: unmet of dependencies, the primary key; one lookup per predecessor.
+# Sent by admit. Returns the ids of the next predecessors after an id, and for each whether it may admit a dependant. A
+# predecessor may do so if it has completed, or if it has failed or was discarded and a dependant does not wait after a
+# failure. A deleted job counts as discarded. Indexes: unmet of dependencies, the primary key; one lookup per
+# predecessor.
 PREDECESSORS = """
 WITH RECURSIVE needed AS (
     (
@@ -108,8 +109,8 @@ WHERE needed.id IS NOT NULL
 LIMIT %(limit)s
 """
 
-# Sent by admit, and the worker after a settle, in the transaction of ADMIT_DEPENDANTS. Returns the ids of the
-# dependants that these predecessors may admit. Locks these dependants. Indexes: unmet of dependencies, the primary key.
+# Sent by admit, and the worker after a settle, in the transaction of ADMIT_DEPENDANTS. Locks the dependants that these
+# predecessors may admit, and returns their ids. Indexes: unmet of dependencies, the primary key.
 LOCK_DEPENDANTS = """
 SELECT job.id
 FROM
@@ -133,10 +134,11 @@ LIMIT %(limit)s
 FOR NO KEY UPDATE OF job SKIP LOCKED
 """
 
-# Sent by admit, the worker after a settle, enqueue. Returns the dependants that no longer wait for a job: they were
-# admitted, or discarded because a predecessor did not complete. The statement runs after the statement that locks them:
-# if two predecessors end at the same moment, the later statement sees both ends. A dependant that an operator has
-# discarded stays discarded, and need not wait if it is retried. Reads each predecessor once. Indexes: the primary keys.
+# Sent by admit, the worker after a settle, enqueue. Admits the dependants that no longer wait for a job, or discards
+# them if a predecessor did not complete, and returns them. LOCK_DEPENDANTS has locked them in a statement before: if
+# two predecessors end at the same moment, the later of the two statements sees both ends. A dependant that an operator
+# has discarded stays discarded, but if it is retried, it need not wait. Reads each predecessor once. Indexes: the
+# primary keys.
 ADMIT_DEPENDANTS = joined(
     """
 WITH needed AS MATERIALIZED (
@@ -214,8 +216,8 @@ RETURNING
     **entering(column="job.{}", past="held"),
 )
 
-# Sent by admit, if these predecessors had no dependant to admit. Returns the number of dependencies that it has
-# cleared. Deletes the dependencies of deleted jobs, and marks the dependencies of jobs that no longer wait as met.
+# Sent by admit, if these predecessors had no dependant to admit. Deletes the dependencies of deleted jobs, and marks
+# the dependencies of jobs that no longer wait as met. Returns the number of dependencies that were deleted or marked.
 # Indexes: unmet of dependencies, the primary key.
 FORGET_DEPENDANTS = """
 WITH left_over AS MATERIALIZED (
@@ -242,8 +244,8 @@ met AS (
 SELECT count(*) FROM left_over
 """
 
-# Sent by JobContext. Returns all jobs that this job needs, in order, with task, status and result; NULL if the needed
-# job was deleted or pruned. Index: the primary keys.
+# Sent by JobContext. Returns all jobs that this job needs, in order, with task, status and result, which are NULL if
+# the needed job was deleted or pruned. Index: the primary keys.
 NEEDS = """
 SELECT
     needs.needs_job_id,
@@ -259,7 +261,7 @@ ORDER BY needs.position
 """
 
 # Sent by the admin. Returns some of the jobs that this job still waits for, failed and discarded jobs first. Each row
-# also has the number of all jobs that it still waits for. Index: the primary keys.
+# also has the number of all jobs that this job still waits for. Index: the primary keys.
 UNMET_NEEDS = """
 SELECT
     unmet.needs_job_id,
@@ -405,7 +407,7 @@ def _count(store: Store, jobs: Collection[Dependant], dependants: Dependants) ->
 
 
 def predecessors(store: Store, *, after: int = 0, limit: int = BATCH_ROWS) -> dict[int, bool]:
-    """Return the ids of the next predecessors after an id; for each, whether it may admit a dependant."""
+    """Return the ids of the next predecessors after an id, and for each whether it may admit a dependant."""
     return dict(store.rows(PREDECESSORS, {"after": after, "limit": limit}))
 
 
@@ -422,8 +424,8 @@ def forget_dependants(store: Store, ids: Collection[int], *, limit: int = BATCH_
 class DependencyGate:
     """Holds a job until the jobs that it needs are finished.
 
-    A worker that settles a job of a batch admits the jobs that need it. This gate checks all predecessors, some of them
-    in each call.
+    A worker that settles a job of a batch admits the jobs that need it. This gate checks all predecessors, a few in
+    each call.
     """
 
     name = "held"
@@ -438,7 +440,7 @@ class DependencyGate:
         if ready and not dependants.found_any:
             has_discarded = forget_dependants(store, ready, limit=limit)
             if not has_discarded:
-                self._after[store.alias] = end  # rows that another session has locked must not delay the next rows
+                self._after[store.alias] = end  # rows that another session has locked must not delay the rows after them
         return GateResult(dependants.admitted, has_discarded)
 
     def next_due(self, store: Store) -> float | None:

@@ -35,8 +35,8 @@ VALUES (%(name)s, %(parent_id)s::bigint, %(callbacks)s::jsonb)
 RETURNING id
 """
 
-# Sent by Batch, in the transaction that adds jobs to it. Returns its id; no row if it is finished. Until this
-# transaction ends, no process can finish the batch, but other processes may also add jobs. Index: the primary key.
+# Sent by Batch, in the transaction that adds jobs to it. Returns the batch's id; no row if the batch is finished. Until
+# this transaction ends, no process can finish the batch, but other processes may also add jobs. Index: the primary key.
 JOIN_BATCH = """
 SELECT id
 FROM skipqueue_batch
@@ -54,8 +54,9 @@ ORDER BY id
 LIMIT %(limit)s
 """
 
-# The id of an unfinished job of the batch, or NULL. The query reads the newest jobs first, because the newest jobs of a
-# running batch are still waiting. So it does not read the dead index entries of older jobs, which have left the status.
+# The id of an unfinished job of the batch, or NULL. The query reads the newest jobs first, because in a running batch
+# the newest jobs still wait. So it does not read the dead index entries of older jobs, which no longer have this
+# status.
 _UNFINISHED_JOB = """(
         SELECT newest.id
         FROM
@@ -101,8 +102,8 @@ AND (
 # holds the callback's unique key. Reads no table.
 LIMIT_LOCKS = "SELECT set_config('lock_timeout', %(timeout)s, true)"
 
-# Sent by finish_batches. Returns which of these batches and their outer batches are open although all of their jobs are
-# finished: the ids. Locks nothing. Indexes: batch, inner, the primary key.
+# Sent by finish_batches. Returns the ids of those of these batches, and of their outer batches, that are open although
+# all of their jobs are finished. Locks nothing. Indexes: batch, inner, the primary key.
 DONE_BATCHES = joined(
     """
 SELECT batch.id
@@ -121,8 +122,8 @@ WHERE
     done=_IS_DONE,
 )
 
-# Sent by finish_batches, in the transaction of FINISH_BATCHES. Returns the ids of the batches that are open and that no
-# other transaction has locked, to finish them or to add jobs. Index: the primary key.
+# Sent by finish_batches, in the transaction of FINISH_BATCHES. Locks the batches that are open, and returns their ids.
+# Leaves out a batch that another transaction has locked to finish it or to add jobs. Index: the primary key.
 LOCK_BATCHES = """
 SELECT id
 FROM skipqueue_batch
@@ -131,12 +132,12 @@ ORDER BY id
 FOR UPDATE SKIP LOCKED
 """
 
-# Sent by finish_batches, after LOCK_BATCHES. Returns the batches that were just finished, each with its callbacks.
-# There are two statements because a single one would not see changes that are committed while it waits for locks.
-# `is_failure`: a job of the batch, or a job or callback of an inner batch, did not complete, even if it has been
-# pruned. If an inner batch has no failures, its row contains the numbers of its jobs, including those of its own inner
-# batches. If it has failures, its jobs are counted again, without callbacks, because they may have been retried.
-# Indexes: batch, inner, pruned_of, the primary key.
+# Sent by finish_batches, after LOCK_BATCHES. Finishes the locked batches whose jobs are all finished, and returns them
+# with their callbacks. This is not one statement with LOCK_BATCHES, because a statement does not see changes that are
+# committed after it begins. `is_failure`: whether a job of the batch, or a job or callback of an inner batch, did not
+# complete; pruned jobs count too. If an inner batch has no failures, its row contains the numbers of its jobs,
+# including those of its own inner batches. If it has failures, its jobs are counted again, without callbacks, because
+# they may have been retried. Indexes: batch, inner, pruned_of, the primary key.
 FINISH_BATCHES = joined(
     """
 WITH counted AS MATERIALIZED (
@@ -218,8 +219,8 @@ WHERE id = %(id)s
 
 # Sent by Batch, the admin. Returns the number of each batch's jobs by status, including the jobs of inner batches. A
 # finished batch has these numbers in its row. If the batch is open, the jobs of finished inner batches with failures
-# are counted again, because they may have been retried. `most`: the maximum number of jobs that are counted in one
-# batch and one status. Indexes: batch, inner, pruned_of, the primary key.
+# are counted again, because they may have been retried. `most`: the maximum number of jobs to count in one batch and
+# one status. Indexes: batch, inner, pruned_of, the primary key.
 PROGRESS = joined(
     """
 WITH RECURSIVE tree AS (
@@ -275,10 +276,10 @@ GROUP BY tree.root, part.status
     finished=FINISHED_ROWS,
 )
 
-# Sent by the supervisor. Returns the number of deleted batches. Deletes finished batches past their retention that have
-# no unfinished job and no callback that can be retried. An inner batch is deleted only if its outer batch is finished
-# and outermost. So outer batches are deleted first, and an open batch keeps all of its inner batches. Batches with
-# failures have a retention of their own. Indexes: prune, batch, the primary key.
+# Sent by the supervisor. Returns the number of deleted batches. Deletes batches that were finished longer ago than
+# their retention, and that have no unfinished job and no callback that can be retried. An inner batch is deleted only
+# if its outer batch is finished and outermost, so an open batch keeps all of its inner batches. Batches with failures
+# have a retention of their own. Indexes: prune, batch, the primary key.
 PRUNE_BATCHES = joined(
     """
 WITH expired AS MATERIALIZED (
@@ -406,7 +407,8 @@ def finish_open_batches(
 
 
 def finish_all_batches(store: Store) -> int:
-    """Finish batches that are done, because a worker that drains its queues also runs callbacks. Returns their number.
+    """Finish all batches that are done, so that a worker that drains its queues also runs their callbacks. Returns
+    their number.
 
     If a batch cannot be finished, supervisors try it again later.
     """
@@ -439,9 +441,9 @@ def prune_batches(store: Store, *, limit: int = BATCH_ROWS) -> int:
 
 
 def after_settle(store: Store, rows: Sequence[tuple[int, int, int | None]]) -> None:
-    """After the caller's commit, admit the jobs that waited for these settled jobs, and finish batches that are done.
+    """After the commit of a settle, admit the jobs that waited for the settled jobs, and finish batches that are done.
 
-    rows: the ids, leases and batches of the settled jobs. After a database error, a supervisor does the rest.
+    rows: the id, lease and batch of each settled job. After a database error, a supervisor does the rest.
     """
     batch_of_job = {id: batch_id for id, _, batch_id in rows if batch_id is not None}
 
@@ -458,7 +460,7 @@ def _finish_or_log(store: Store, id: int, result: FinishResult) -> FinishedBatch
     """Finish a batch, and record the result. If an error concerns only this batch, log it."""
     try:
         finished = _finish(store, id)
-    except Exception as error:  # any error is possible, because somebody may have written anything into the row
+    except Exception as error:  # any error is possible: somebody may have edited the row by hand
         if isinstance(error, Error) and not _is_of_one_batch(error):
             raise
         result.failed.add(id)
@@ -471,7 +473,7 @@ def _finish_or_log(store: Store, id: int, result: FinishResult) -> FinishedBatch
 
 def _finish(store: Store, id: int) -> FinishedBatch | None:
     """Finish a batch, unless another transaction has locked it, or it is no longer done."""
-    limits_locks = store.connection.get_autocommit()  # the caller's transaction would keep the limit
+    limits_locks = store.connection.get_autocommit()  # a transaction of the caller would keep the timeout
     skipped: list[CallbackSkipped] = []
     finished = None
     with transaction.atomic(using=store.alias):

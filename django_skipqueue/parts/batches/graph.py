@@ -69,7 +69,7 @@ class Graph:
 
 
 def graph_of(jobs: Iterable[GraphJob], needs: Iterable[tuple[int, int]]) -> Graph:
-    """Make the graph of these jobs. `needs`: pairs of ids, of which the first job waits for the second."""
+    """Make the graph of these jobs. `needs`: pairs of ids; the first job waits for the second."""
     sorted_jobs = sorted(jobs)
     known_ids = {job.id for job in sorted_jobs}
     edges = [(job, needed) for job, needed in needs if job in known_ids and needed in known_ids and needed < job]

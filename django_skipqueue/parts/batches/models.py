@@ -23,7 +23,7 @@ class BatchColumn(models.Model):
         abstract = True
         indexes = (
             models.Index(
-                # For the check whether a batch is done, for its progress, and for the list of its jobs in the admin.
+                # Used to check whether a batch is done, to count its progress, and to list its jobs in the admin.
                 fields=["batch_id", "status", "id"],
                 name="skipqueue_job_batch",
                 condition=Q(batch_id__isnull=False),

@@ -6,9 +6,10 @@ tried again after a growing delay.
 
 After a worker has settled jobs of batches, it finishes the batches that are done, and admits the jobs that waited for
 the settled jobs. Jobs without a batch cost nothing here. Checking a batch may take long if the batch has millions of
-jobs, or if an old snapshot keeps dead index entries. While the worker has other jobs, checks that finish no batch take
-at most a twentieth of its time, and all checks at most half of its time. Each check finishes a limited number of
-batches. If the worker dies, or its statement fails, supervisors finish the batch.
+jobs, or if an old snapshot keeps dead index entries. Therefore the time for checks is limited while the worker has
+other jobs: checks that finish no batch take at most a twentieth of its time, and all checks together at most half of
+its time. Each check finishes a limited number of batches. If the worker dies, or its statement fails, supervisors
+finish the batch.
 """
 
 import time
@@ -120,7 +121,7 @@ class BatchCheck(SettleService):
         job_ids, self._job_ids = self._job_ids, set()
         dependants = admit_dependants(self._store, job_ids)
         admitted_at = time.monotonic()
-        result = finish_batches(self._store, batch_ids - dependants.batch_ids)  # batches with an admitted job are open
+        result = finish_batches(self._store, batch_ids - dependants.batch_ids)  # a batch with a job that was just admitted is open
         ended = time.monotonic()
         fruitless_seconds = 0.0 if dependants.admitted else admitted_at - now
         fruitless_seconds += 0.0 if result.finished else ended - admitted_at

@@ -18,11 +18,11 @@ from ...queue.store import Store
 from ...values.records import Cause
 from .rollups import HAS_ENDED, OTHER_NAME
 
-# The columns are the fields of `FailureCounts`; `standing` is a value of `Standing`. An acknowledged cause no longer
-# counts as acknowledged when it comes back, or when it fails 20 times in ten minutes and three times as often as before
-# the acknowledgement. Reads one row per cause, then its minutes and hours (index: the primary key of the failures). To
-# find the queues of the tasks, it also reads the tasks' rows since the beginning (index: the primary key of the
-# roll-ups).
+# The columns are the fields of `FailureCounts`; `standing` is a value of `Standing`. A cause stops being acknowledged
+# when it comes back, or when it fails 20 times in ten minutes and three times as often as before the acknowledgement.
+# The statement reads one row per cause, and then the rows of the cause's minutes and hours (index: the primary key of
+# the failures). To find the queues of the tasks, it also reads the tasks' rows since the beginning (index: the primary
+# key of the roll-ups).
 _FAILING = """
 WITH cause AS MATERIALIZED (
     SELECT
@@ -105,16 +105,16 @@ _HAS_ENDED_SINCE = joined(
     queue_names="served.queue_names",
 )
 
-# Sent by pages, skipqueue failures. Returns the causes of the last 7 days, among the `among` causes that failed last.
-# Index: prune of the failures.
+# Sent by pages, skipqueue failures. Returns the causes that failed in the last 7 days. Reads only the `among` causes
+# that failed last. Index: prune of the failures.
 FAILING = joined(
     _FAILING,
     which="last_at > statement_timestamp() - interval '7 days' ORDER BY last_at DESC LIMIT %(among)s",
     has_ended=_HAS_ENDED_SINCE,
 )
 
-# Sent by pages, skipqueue failures. Returns the causes of one task in the last 7 days. Index: the primary key of the
-# failures, or prune if most causes belong to this task.
+# Sent by pages, skipqueue failures. Returns the causes with which one task failed in the last 7 days. Index: the
+# primary key of the failures, or prune if most causes belong to this task.
 FAILING_OF_TASK = joined(
     _FAILING,
     which="""task = %(task)s AND last_at > statement_timestamp() - interval '7 days'
@@ -128,9 +128,9 @@ FAILURES_OF = joined(
     _FAILING, which="task = %(task)s AND exception = %(exception)s AND place = %(place)s", has_ended=_HAS_ENDED_SINCE
 )
 
-# Sent by pages, skipqueue failures. Returns the last errors of these jobs: id, exception class, function, message, and
-# the job's arguments, which tell the caller what to mask. Leaves out jobs with large arguments. Index: the primary key
-# of the jobs.
+# Sent by pages, skipqueue failures. Returns the last error of each of these jobs: the job's id, the exception's class,
+# function and message, and the job's arguments, which tell the caller what to mask. Leaves out jobs with large
+# arguments. Index: the primary key of the jobs.
 LAST_ERRORS = """
 SELECT
     id, errors -> -1 ->> 'exception', COALESCE(errors -> -1 ->> 'place', ''), errors -> -1 ->> 'message',
@@ -139,7 +139,8 @@ FROM skipqueue_job
 WHERE id = ANY (%(ids)s::bigint[]) AND pg_column_size(args) + pg_column_size(kwargs) < 16000
 """
 
-# Sent by acknowledge. Returns a row if the cause is known. Index: the primary key of the failures.
+# Sent by acknowledge. Acknowledges a cause. Returns a row if the cause is known. Index: the primary key of the
+# failures.
 ACKNOWLEDGE = """
 UPDATE skipqueue_failure_rollup AS cause
 SET acknowledged_at = statement_timestamp(),
@@ -158,7 +159,8 @@ WHERE cause.span = 0 AND cause.task = %(task)s AND cause.exception = %(exception
 RETURNING true
 """
 
-# Sent by unacknowledge. Returns a row if the cause was acknowledged. Index: the primary key of the failures.
+# Sent by unacknowledge. Takes the acknowledgement of a cause back. Returns a row if the cause was acknowledged. Index:
+# the primary key of the failures.
 UNACKNOWLEDGE = """
 UPDATE skipqueue_failure_rollup
 SET acknowledged_at = NULL, acknowledged_by = '', note = '', acknowledged_number = NULL, came_back_at = NULL
@@ -247,7 +249,7 @@ class FailureCounts(NamedTuple):
 
     @property
     def is_other(self) -> bool:
-        """Whether this is the collective entry for causes beyond the limit, which no single job has."""
+        """Whether this entry stands for all causes beyond the limit, so that no single job has it."""
         return self.task == OTHER_NAME
 
     @property
@@ -258,7 +260,7 @@ class FailureCounts(NamedTuple):
 def failing_causes(store: Store, *, limit: int, task: str = "") -> list[FailureCounts]:
     """Return the causes of the last 7 days in the order of `Standing`, of one task or of all tasks.
 
-    Within a standing, the causes with most failures in the last ten minutes come first, then the latest.
+    Causes with the same standing are sorted by their failures in the last ten minutes, then by the latest failure.
     """
     values = {"among": MOST_CAUSES_RANKED, "limit": limit, "task": task}
     return [_failure_counts(row) for row in store.rows(FAILING_OF_TASK if task else FAILING, values)]

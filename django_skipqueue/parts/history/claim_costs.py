@@ -30,8 +30,8 @@ LIMIT %(limit)s
 ENTRIES_READ = "SELECT COALESCE(pg_stat_get_xact_tuples_returned(to_regclass('skipqueue_job_claim')), 0)"
 
 # Sent by the doctor, metrics. For each queue that was measured in the last five minutes, returns its name, and the
-# number of pages and index entries that the search read. Index: the primary key of the roll-ups, one range for the
-# names, and one range per queue.
+# numbers of pages and index entries that the search of a claim read. Index: the primary key of the roll-ups, one range
+# for the names, and one range per queue.
 CLAIM_COSTS = """
 SELECT known.queue_name, sample.claim_pages, sample.claim_rows
 FROM

@@ -78,7 +78,7 @@ def known_queues(store: Store, limit: int) -> list[str]:
     Metric("skipqueue_run_seconds", "histogram", "Seconds from the start of an attempt to its end.", CALL_LABELS),
 )
 def jobs(store: Store) -> Iterator[Values]:
-    """Read the counts of each pair of queue and task. All pairs after the busiest `MOST_SERIES` share one series."""
+    """Read the counts of each pair of queue and task. All pairs after the busiest `MOST_SERIES` are added up."""
     enqueued, attempts, recovered, lost, waited, ran = metrics = [dict[tuple[str, ...], Value]() for _ in range(6)]
     rows = store.rows(ROLLED_UP, {"limit": MOST_CALLS_READ})
     for labels, row in bounded(((queue_name, task), row) for queue_name, task, *row in rows):
@@ -128,9 +128,9 @@ def _add(values: dict[tuple[str, ...], Value], labels: tuple[str, ...], value: V
         values[labels] = before + value
 
 
-# Sent by pages. Returns the current minute and the `minutes` before, for each queue, and for all queues together under
-# an empty name: the name, the number of jobs that ended, the length of this time in minutes, the histogram of waiting
-# times, and the longest waiting time. Index: prune of the roll-ups.
+# Sent by pages. Adds up the current minute and the `minutes` before it. Returns one row for each queue, and one row
+# with an empty name for all queues together: the name, the number of jobs that ended, the length of this time in
+# minutes, the histogram of waiting times, and the longest waiting time. Index: prune of the roll-ups.
 RATES_NOW = """
 SELECT queue_name, ended, date_part('epoch', statement_timestamp() - first_minute) / 60, waited, waited_longest
 FROM (

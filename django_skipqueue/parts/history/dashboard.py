@@ -27,8 +27,9 @@ from ...values import counting
 from .deployments import deployments
 from .models import Span
 
-# Sent by charts. Returns the rows of a task in some queues since a time: start, numbers and histograms. There is at
-# most one row per minute of a day, or per hour of a week for each of 20 queues. Index: the primary key of the roll-ups.
+# Sent by charts. Returns the rows of a task in some queues since a time: each row's start, numbers and histograms. For
+# each of at most 20 queues, these are one row per minute of a day, or one row per hour of a week. Index: the primary
+# key of the roll-ups.
 TIMELINE = """
 SELECT
     date_part('epoch', starts_at), completed, retried, failed, discarded, waited, ran, waited_longest, ran_longest,
@@ -143,8 +144,8 @@ def _duration(seconds: float) -> str:
     return roughly(seconds) if seconds < 10 and seconds == round(seconds) else span(seconds)
 
 
-# Sent by charts. Returns the names of the queues with most queued jobs since a time, the deepest first. The statement
-# reads up to a thousand queues. Index: the primary key of the roll-ups.
+# Sent by charts. Returns the names of the queues that have had the most queued jobs since a time, the deepest first.
+# Reads up to a thousand queues. Index: the primary key of the roll-ups.
 DEEPEST_QUEUES = """
 WITH queue AS MATERIALIZED (
     SELECT queue_name AS name
@@ -171,8 +172,9 @@ ORDER BY deepest.depth DESC, queue.name
 LIMIT %(limit)s
 """
 
-# Sent by charts. Returns the greatest depth of each of these queues, in each bucket of `width` seconds since a time:
-# queue, start of the bucket, depth. Index: the primary key of the roll-ups.
+# Sent by charts. Splits the time since a given time into buckets of `width` seconds. For each of these queues and each
+# bucket, returns the queue, the start of the bucket, and the greatest depth in it. Index: the primary key of the
+# roll-ups.
 DEPTHS = """
 SELECT queue_name, floor(date_part('epoch', starts_at) / %(width)s) * %(width)s AS bucket, max(depth)
 FROM skipqueue_rollup
@@ -219,8 +221,8 @@ def _depths(situation: Situation) -> list[Series]:
     return [Series(label, css, depths, _last_value(depths, rounded)) for label, css, depths in lines]
 
 
-# Sent by cards. Returns how many jobs of a queue, or of all queues, supervisors recovered from dead workers in the last
-# 24 hours, and in the last hour. Reads the rows of 1,440 minutes. Index: the primary key of the roll-ups.
+# Sent by cards. Returns how many jobs of a queue, or of all queues, supervisors have recovered from dead workers: in
+# the last 24 hours, and in the last hour. Reads the rows of 1,440 minutes. Index: the primary key of the roll-ups.
 RECOVERED_IN_A_DAY = """
 SELECT
     COALESCE(sum(recovered), 0)::bigint,
@@ -256,9 +258,9 @@ def recovered(situation: Situation) -> Card:
 
 
 # Sent by slowest tasks. Returns the tasks with the longest mean run time since a time: task, queue, attempts, failed
-# attempts, mean and longest run time in seconds, and the histogram of run times: an array of pairs, the number of a
-# bucket (from 1) and its count, without empty buckets. The statement reads the newest 50,000 rows. Indexes: prune of
-# the roll-ups, and their primary key.
+# attempts, mean and longest run time in seconds, and the histogram of run times. The histogram is an array of pairs:
+# the number of a bucket (from 1) and its count; empty buckets are left out. The statement reads the newest 50,000 rows.
+# Indexes: prune of the roll-ups, and their primary key.
 SLOWEST_TASKS = """
 WITH recent AS MATERIALIZED (
     SELECT

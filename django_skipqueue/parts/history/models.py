@@ -113,7 +113,7 @@ class Deployment(models.Model):
 
 
 class RollUpProgress(models.Model):
-    """The single row says up to which id supervisors have counted enqueued jobs. See `rollups.COUNT_ENQUEUED`."""
+    """Its single row says up to which id supervisors have counted enqueued jobs. See `rollups.COUNT_ENQUEUED`."""
 
     id = models.SmallIntegerField(primary_key=True, db_default=1)
     counted_to = models.BigIntegerField()

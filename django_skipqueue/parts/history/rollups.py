@@ -96,7 +96,7 @@ def rows_of_counts(counted: Mapping[CountedCall, AttemptCounts]) -> Iterator[dic
     for (minute, queue_name, task), counts in counted.items():
         for span in SPANS:
             for level in {(queue_name, task), (queue_name, ""), ("", "")}:
-                # the death of one worker may count for several tasks, so the deaths of tasks are not added up
+                # the same death may count for several tasks, so the rows of queues take no deaths from tasks
                 of_level = counts if level == (queue_name, task) or not counts.deaths else replace(counts, deaths=0)
                 total.setdefault((span, *level, _start_of(span, minute)), AttemptCounts()).add(of_level)
     for (span, queue_name, task, starts_at), counts in total.items():
@@ -179,7 +179,7 @@ class RollUpTally:
                 self._count_failure(cause, FailedAttempts(1, at, at, error.get("line"), attempt.job.id))
 
     def claimed(self, jobs: Sequence[ClaimedJob]) -> None:
-        """Count a claim that returned these jobs. The last job has the duration of the whole claim."""
+        """Count a claim that returned these jobs. The claim's duration counts once, for the last job."""
         if jobs:
             seconds = jobs[-1].claim_seconds
             counts = self._counts_of(int(jobs[0].locked_at // 60), "", "")
@@ -190,7 +190,8 @@ class RollUpTally:
     def recovered(self, jobs: Sequence[RecoveredJob]) -> None:
         """Count jobs recovered from dead workers. If the recovery has failed a job, the job also counts as failed.
 
-        A death counts once for all queues, and once for each task that the worker ran, in one of the task's queues.
+        The death of a worker counts once for all queues together, and once for each task that the worker was running,
+        in one of the task's queues.
         """
         deaths: dict[tuple[str, str], CountedCall] = {}  # by worker and task
         for job in jobs:
@@ -220,7 +221,7 @@ class RollUpTally:
         durations: defaultdict[tuple[str, str], tuple[list[float], list[float]]] = defaultdict(lambda: ([], []))
         queue_name = task = ""
         for job, _, started, ended, _, _, _ in attempts:
-            if job.task != task or job.queue_name != queue_name:  # usually, it is the task of the last attempt
+            if job.task != task or job.queue_name != queue_name:  # usually, it is the task of the attempt before
                 queue_name, task = job.queue_name, job.task
                 waited, ran = durations[queue_name, task]
             waited.append(max(job.locked_at - job.run_after, 0.0) + started - (job.claimed_at or started))
@@ -256,7 +257,7 @@ def _ended_at(attempt: Attempt) -> float:
     return job.locked_at + attempt.ended - (job.claimed_at or attempt.ended)
 
 
-# The sum of a row's histogram and the new histogram, bucket by bucket.
+# Adds the new histogram to the row's histogram, bucket by bucket.
 _ADDED_BUCKETS = """ARRAY (
         SELECT COALESCE(here, 0) + COALESCE(there, 0)
         FROM unnest(rollup.{column}, EXCLUDED.{column}) WITH ORDINALITY AS bucket (here, there, place)
@@ -306,9 +307,9 @@ SET changed_at = statement_timestamp(),
     claim_times=joined(_ADDED_BUCKETS, column="claim_times"),
 )
 
-# The condition that attempts of a task have ended between two times. It reads rows of minutes for the first hour, and
-# rows of hours after that. Index: the primary key of the roll-ups, for each queue at most 60 minutes and the hours
-# since.
+# The condition that attempts of a task have ended between two times. Reads the rows of minutes in the first hour, and
+# the rows of hours after it. Index: the primary key of the roll-ups; for each queue at most 60 minutes, and the hours
+# after them.
 HAS_ENDED = """EXISTS (
     SELECT
     FROM
@@ -324,8 +325,8 @@ HAS_ENDED = """EXISTS (
 
 # Sent by the worker, the supervisor. Adds failed attempts to the rows of the minute, the hour and all time. A row keeps
 # the line, job and deployment of the newest attempt. If the cause was acknowledged, its row records when the cause came
-# back: when it failed again after ten minutes in which its task ran without this failure. Index: the primary key of the
-# failures, and for an acknowledged cause the primary key of the roll-ups.
+# back. A cause comes back if it fails again after ten minutes in which its task ran without this failure. Index: the
+# primary key of the failures, and for an acknowledged cause the primary key of the roll-ups.
 ROLL_UP_FAILURES = joined(
     """
 INSERT INTO skipqueue_failure_rollup AS rollup (
@@ -374,15 +375,14 @@ FROM (SELECT COALESCE(max(id), 0) AS id FROM skipqueue_job) AS newest
 ON CONFLICT (id) DO NOTHING
 """
 
-# Sent by the supervisor. Returns whether there are more jobs to count right now; no row if it is too early, or another
-# supervisor is counting. Adds jobs with ids after `counted_to` to the roll-ups, at most `limit` jobs: ids may have gaps
-# of millions. A job with a lower id may be committed later than a job with a higher id. So the statement counts in two
-# steps. `seen_to` was the highest id at an earlier step. It becomes `ready_to`, and the next transaction id is stored
-# with it. The statement counts up to `ready_to` only once all transactions before this transaction id have ended,
-# because then none of them can commit a lower id any more. A transaction gets its id just after it has got the job's
-# id; the interval between two steps leaves time for that. If a transaction takes longer than `patience` seconds from
-# the INSERT to the commit, the statement does not wait for it, and does not count its jobs. Index: the primary key of
-# the jobs, and the primary key of the roll-ups.
+# Sent by the supervisor. Adds at most `limit` jobs with ids after `counted_to` to the roll-ups. Returns whether there
+# are more jobs to count right now; no row if it is too early, or another supervisor is counting. A job may be committed
+# after a job with a higher id, so an id is counted only once no lower id can be committed any more. Step 1: store the
+# highest id as `seen_to`. Step 2, in a later call: `seen_to` becomes `ready_to`, and the next transaction id is stored
+# with it; because a transaction gets its own id just after its job's id, the interval between two calls is needed. Step
+# 3: once all transactions before the stored transaction id have ended, count the jobs up to `ready_to`. If a
+# transaction takes longer than `patience` seconds from its INSERT to its commit, the statement does not wait for it,
+# and does not count its jobs. Index: the primary key of the jobs, and the primary key of the roll-ups.
 COUNT_ENQUEUED = """
 WITH progress AS MATERIALIZED (
     SELECT id, counted_to, ready_to, seen_to
@@ -494,8 +494,8 @@ SET depth = GREATEST(rollup.depth, EXCLUDED.depth),
     claim_rows = GREATEST(rollup.claim_rows, EXCLUDED.claim_rows)
 """
 
-# Sent by the supervisor. Returns the number of deleted rows of this span that started, and were last changed, more than
-# `age` seconds ago. Index: prune of the table.
+# Sent by the supervisor. Deletes rows of this span that started, and were last changed, more than `age` seconds ago.
+# Returns the number of deleted rows. Index: prune of the table.
 _PRUNE = """
 WITH old AS MATERIALIZED (
     SELECT ctid AS place
@@ -611,7 +611,7 @@ class WriteRollUps(Periodic):
         self.run_again_in(WRITE_INTERVAL)
 
     def refused(self, error: BaseException) -> None:
-        """Try again later. Drop the counts if PostgreSQL cannot store their values."""
+        """Try again later. Drops the counts if PostgreSQL cannot store their values."""
         if isinstance(error, DatabaseError) and is_refused(error):
             self._unwritten = None
         super().refused(error)
@@ -649,7 +649,7 @@ MOST_CLAIMS_MEASURED = 3
 
 
 class SampleDepths(Periodic):
-    """Writes the depths of the queues once a minute, by any supervisor. Two writes at the same time do no harm."""
+    """Writes the depths of the queues once a minute. Any supervisor may do this; two writes at once do no harm."""
 
     name = "sample_depths"
 

@@ -1,7 +1,7 @@
 """The rules that need the history: tasks that fail, workers that die, queues that grow, and storms of retries.
 
-The rules learn from the roll-ups what is usual. They compare a share of failed attempts, a depth and a wait with the
-median of this hour on the last seven days. So an event that happens every day raises no finding, and one bad day hardly
+The rules learn from the roll-ups what is usual. They compare a share of failed attempts, a depth or a wait with its
+median in this hour of the last seven days. So an event that happens every day raises no finding, and one bad day hardly
 changes the median.
 """
 
@@ -39,9 +39,9 @@ from .causes import NEW_CAUSE_AGE
 from .claim_costs import claim_costs
 from .rollups import OTHER_NAME, WORKER_DIED
 
-# Sent by failing-task, worker-deaths. Returns the tasks in each queue with failed attempts or recovered jobs in the
-# last ten minutes: the numbers of attempts, of failed attempts and of recovered jobs, and the time. Index: prune of the
-# roll-ups.
+# Sent by failing-task, worker-deaths. Returns each pair of task and queue with failed attempts or recovered jobs in the
+# last ten minutes: the numbers of attempts, of failed attempts and of recovered jobs, and the current time. Index:
+# prune of the roll-ups.
 RECENT_TASKS = """
 SELECT
     task, queue_name, sum(completed + retried + failed + discarded)::bigint, sum(retried + failed)::bigint,
@@ -59,10 +59,10 @@ HAVING sum(retried + failed + recovered) > 0
 LIMIT 5000
 """
 
-# Sent by failing-task, worker-deaths. Returns the causes of the failed attempts of these tasks in the last ten minutes,
-# the commonest cause first: the number of failed attempts in ten minutes and since the beginning, the time and the
-# deployment of the first failed attempt, and the last job. Index: prune of the failures, and for each cause prune or
-# the primary key.
+# Sent by failing-task, worker-deaths. Returns the causes with which attempts of these tasks failed in the last ten
+# minutes, the commonest cause first. Each row has the number of failed attempts in ten minutes and since the beginning,
+# the time and the deployment of the first failed attempt, and the last job. Index: prune of the failures, and for each
+# cause prune or the primary key.
 RECENT_CAUSES = """
 SELECT
     recent.task, recent.exception, recent.place, recent.number, cause.number, cause.first_at, cause.last_job_id,
@@ -95,9 +95,9 @@ ORDER BY recent.number DESC
 LIMIT 1000
 """
 
-# Sent by failing-task. For each task in the given queues, returns the median of the share of failed attempts in this
-# hour of the last seven days, without the days that had no attempts. Index: the primary key or prune of the roll-ups,
-# once for each day.
+# Sent by failing-task. For each task in the given queues, takes each day's share of failed attempts in this hour, and
+# returns the median of the last seven days. Days without attempts are ignored. Index: the primary key or prune of the
+# roll-ups, once for each day.
 USUAL_SHARES = """
 SELECT task, percentile_cont(0.5) WITHIN GROUP (ORDER BY failed::float8 / attempts)
 FROM (
@@ -124,8 +124,8 @@ GROUP BY task
 LIMIT 1000
 """
 
-# Sent by failing-task. For each task, returns the attempts and the failed attempts in the minutes that began after
-# `since`, the first failure of a new cause. Index: the primary key of the roll-ups.
+# Sent by failing-task. For each task, returns the numbers of attempts and of failed attempts in the minutes that began
+# after `since`, when a new cause first failed. Index: the primary key of the roll-ups.
 SINCE_NEW = """
 SELECT asked.task, sum(minute.attempts)::bigint, sum(minute.failed)::bigint
 FROM
@@ -144,8 +144,9 @@ GROUP BY asked.task
 LIMIT 1000
 """
 
-# Sent by failing-task. For each task in the given queues, returns the first minute of the last day since which at least
-# `share` of the attempts have failed in every minute. Index: the primary key of the roll-ups.
+# Sent by failing-task. For each task in the given queues, returns since when it fails: the first minute of the last day
+# from which on, in every minute with attempts, at least `share` of the attempts have failed. Index: the primary key of
+# the roll-ups.
 FAILING_SINCE = """
 WITH minute AS MATERIALIZED (
     SELECT
@@ -175,10 +176,10 @@ GROUP BY task
 LIMIT 1000
 """
 
-# Sent by worker-deaths, skipqueue failures. Returns the current series of deaths, in which each death came within ten
-# minutes of the death before: the minute and the time of the first death, the number of workers that have died since,
-# and the number of running jobs that were lost. No row if no worker has died for ten minutes. Index: the primary key of
-# the roll-ups, and prune of the failures.
+# Sent by worker-deaths, skipqueue failures. Returns the current series of deaths of workers, in which each death came
+# within ten minutes of the death before. The row has the minute and the exact time of the first death, the number of
+# workers that have died since, and the number of running jobs that were lost. No row if no worker has died for ten
+# minutes. Index: the primary key of the roll-ups, and prune of the failures.
 DEATHS_SINCE = """
 WITH minute AS MATERIALIZED (
     SELECT starts_at, deaths, recovered, starts_at - lag(starts_at) OVER (ORDER BY starts_at) AS calm
@@ -218,9 +219,9 @@ HAVING max(minute.starts_at) > statement_timestamp() - interval '10 minutes'
 LIMIT 1
 """
 
-# Sent by worker-deaths, skipqueue failures. For each task in the given queues, returns since a minute how many workers
-# died while they ran its jobs, how many of its jobs were lost, and how many of its attempts completed. Index: the
-# primary key of the roll-ups.
+# Sent by worker-deaths, skipqueue failures. For each task in the given queues, counts three things since a minute: the
+# workers that died while they ran the task's jobs, the task's lost jobs, and its completed attempts. Index: the primary
+# key of the roll-ups.
 DEATHS_OF_TASKS = """
 SELECT asked.task, sum(minute.deaths)::bigint, sum(minute.recovered)::bigint, sum(minute.completed)::bigint
 FROM
@@ -239,10 +240,10 @@ GROUP BY asked.task
 LIMIT 1000
 """
 
-# Sent by growing-queue, retry-storm. Returns each queue with samples of its depth or with attempts in the last ten
-# minutes: its depth and the seconds that its oldest job had waited, first eight minutes ago, then now; the attempts,
-# their mean run time in seconds, and the time. Without a sample of a supervisor from eight minutes ago there is no row.
-# Index: prune of the roll-ups.
+# Sent by growing-queue, retry-storm. Returns each queue that has had a sample of its depth, or attempts, in the last
+# ten minutes. Each row has the depth and the seconds that the oldest job had waited, first eight minutes ago, then now;
+# the number of attempts, their mean run time in seconds, and the current time. No row if no supervisor took samples
+# eight minutes ago. Index: prune of the roll-ups.
 RECENT_QUEUES = """
 WITH recent AS MATERIALIZED (
     SELECT
@@ -269,9 +270,9 @@ GROUP BY queue_name
 LIMIT 1000
 """
 
-# Sent by growing-queue, long-wait. For each queue, returns the medians of the last seven days, without the days that
-# had no jobs: the greatest depth, and the longest wait in seconds, in this hour, the hour before it or the hour after
-# it. Index: the primary key or prune of the roll-ups, once for each hour.
+# Sent by growing-queue, long-wait. For each queue, takes each day's greatest depth and longest wait in the hours around
+# this hour (the hour before, this hour and the hour after), and returns the medians of the last seven days. Days
+# without jobs are ignored. Index: the primary key or prune of the roll-ups, once for each hour.
 USUAL_QUEUES = """
 SELECT
     queue_name, percentile_disc(0.5) WITHIN GROUP (ORDER BY depth), percentile_disc(0.5) WITHIN GROUP (ORDER BY oldest)
@@ -301,8 +302,8 @@ GROUP BY queue_name
 LIMIT 1000
 """
 
-# Sent by no-free-slot, long-wait, held-permit. Returns the histograms of the run times of these tasks, since the
-# beginning. It reads the roll-ups since the beginning. Index: the primary key of the roll-ups.
+# Sent by no-free-slot, long-wait, held-permit. Returns the histograms of the run times of these tasks, from the rows
+# that count since the beginning. Index: the primary key of the roll-ups.
 USUAL_RUNS = """
 SELECT task, array_to_json(ran)::text
 FROM skipqueue_rollup
@@ -311,9 +312,9 @@ ORDER BY queue_name, task
 LIMIT 1000
 """
 
-# Sent by retry-storm. Returns the number of retrying jobs among the first `limit` scheduled jobs that are due within
-# `seconds`, by queue and task, and the seconds in which these scheduled jobs are due: `seconds`, or less if there are
-# more jobs. Index: admit.
+# Sent by retry-storm. Reads the first `limit` scheduled jobs that are due within `seconds`. Returns the number of
+# retrying jobs among them by queue and task, and the seconds in which all jobs that were read are due: `seconds`, or
+# less if there are more than `limit` jobs. Index: admit.
 DUE_RETRIES = """
 WITH due AS MATERIALIZED (
     SELECT queue_name, task, attempts, run_after
@@ -393,9 +394,8 @@ def failing_tasks(store: Store) -> Iterator[Finding]:
     """Find tasks whose attempts fail more than usual: a large share of many attempts, or nearly all by a new cause.
 
     The usual share is the median of this hour on the last seven days. A task fails if its share is above the usual
-    share by the threshold. So a task of which 30 % of the attempts always fail raises no finding.
-    If nearly all failed attempts are of jobs that rules of parts report, such as the runs of a failing schedule, the
-    task is not reported as well.
+    share by the threshold. So a task of which 30 % of the attempts always fail raises no finding. The task is not
+    reported if rules of parts already report nearly all of the failed jobs, such as the runs of a failing schedule.
     """
     threshold = FAILED_SHARE.of()
     if threshold is None:
@@ -426,13 +426,13 @@ def failing_tasks(store: Store) -> Iterator[Finding]:
 
 
 def _is_reported(store: Store, causes: Sequence[RecentCause], now: datetime) -> bool:
-    """Return whether rules of parts report nearly all of these failed attempts, by the jobs that have failed."""
+    """Return whether rules of parts already report nearly all of the jobs that failed with these causes."""
     reported = sum(each.number * _reported_share(store, each.cause, now) for each in causes[:MOST_CAUSES_ASKED])
     return reported >= NEARLY_ALL * sum(each.number for each in causes)
 
 
 def _reported_share(store: Store, cause: Cause, now: datetime) -> float:
-    """Return the share of the jobs that fail with this cause now which rules of parts report."""
+    """Of the jobs that fail with this cause now, return the share that rules of parts report."""
     jobs = Job.objects.using(store.alias).filter(has_cause(cause)).order_by("-pk").only("metadata", "finished_at")
     newest = [job for state in (RETRYING, Status.FAILED) for job in jobs.filter(is_in(state))[:MOST_JOBS_ASKED]]
     failing = [job for job in newest if job.finished_at is None or now - job.finished_at < timedelta(minutes=10)]
@@ -441,7 +441,7 @@ def _reported_share(store: Store, cause: Cause, now: datetime) -> float:
 
 
 def _is_most(failed: int, attempts: int) -> bool:
-    """Return whether failures of new causes make a finding, among all attempts of their task."""
+    """Return whether so many of the task's attempts failed by new causes that this makes a finding."""
     return failed >= max(FEWEST_FAILURES, NEARLY_ALL * attempts)
 
 
@@ -455,7 +455,7 @@ def _count_since(store: Store, tasks: dict[str, RecentTask], new_causes: Mapping
     )
     asked["since"] = [new_causes[name][0].first_at for name in asked["tasks"]]
     for name, attempts, failed in store.rows(SINCE_NEW, asked) if new_causes else ():
-        number = sum(each.number for each in new_causes[name])  # an old cause may explain the rest of the failures
+        number = sum(each.number for each in new_causes[name])  # not all failures: an old cause may explain the rest
         if _is_most(min(failed, number), attempts):
             tasks[name].attempts, tasks[name].failed = attempts, failed
 
@@ -533,7 +533,7 @@ def _failing_task(
 
 
 def _last_error(job: Job | None, cause: Cause) -> str:
-    """Return the last error of the cause in one line, with secrets masked; without the job's error, the exception."""
+    """Return the cause's last error in one line, with secrets masked; only the exception's name if the job is gone."""
     if job is None or cause_of(job) != cause:
         return cause.exception.removeprefix("builtins.")
     error = redacted(job.task, job.args, job.kwargs).text(job.last_error)
@@ -617,7 +617,7 @@ def death_toll(store: Store) -> DeathToll | None:
 
 
 def worker_deaths(store: Store) -> Iterator[Finding]:
-    """Find workers that died with their jobs, and why: certain jobs, a machine that is gone, or a running task."""
+    """Find workers that died with their jobs, and say why: certain jobs, a machine that is gone, or a running task."""
     threshold, toll = DEATHS.of(), death_toll(store)
     if threshold is None or toll is None or toll.lost < threshold or not toll.of_task:
         return
@@ -638,7 +638,7 @@ def worker_deaths(store: Store) -> Iterator[Finding]:
 
 
 def jobs_that_kill(store: Store, task: str, toll: DeathToll) -> list[Job]:
-    """Return the task's jobs that recoveries have failed because workers died of them, the newest first."""
+    """Return the task's jobs that probably killed workers and were therefore failed, the newest first."""
     failed = Job.objects.using(store.alias).filter(
         has_cause(Cause(task, WORKER_DIED, "")), status=Status.FAILED, finished_at__gte=toll.since
     )
@@ -761,9 +761,9 @@ def _task_that_kills(last: Job | None, toll: DeathToll, now: datetime) -> Findin
 
 
 def _gone_with(store: Store, job: Job | None) -> list[WorkerHealth]:
-    """Return the dead workers whose last heartbeat came at the same time as the heartbeat of this job's dead worker.
+    """Return the dead workers whose last heartbeat came at the same time as that of this job's dead worker.
 
-    If the job's worker died alone, its supervisor has deleted its row, so return none.
+    Returns none if only this job's worker died, because its supervisor has then deleted the worker's row.
     """
     died = [each.get("worker_id") for each in job.errors if _is_death(each)] if job is not None else []
     dead = [worker for worker in Workforce.now(using=store.alias).workers if not worker.is_live] if died else []
@@ -895,7 +895,7 @@ MOST_DUE_RETRIES = 10_000
 
 
 def retry_storms(store: Store) -> Iterator[Finding]:
-    """Find queues whose retrying jobs will take all slots, by the run time of attempts in the last ten minutes."""
+    """Find queues whose retrying jobs will take all slots, if they run as long as attempts in the last ten minutes."""
     due: dict[str, list[tuple[str, float]]] = defaultdict(list)
     rows = (
         store.rows(DUE_RETRIES, {"seconds": RETRIES_AHEAD_SECONDS, "limit": MOST_DUE_RETRIES})

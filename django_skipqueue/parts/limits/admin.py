@@ -69,7 +69,7 @@ MOST_KEYS_ON_DASHBOARD = 10
 
 
 def first_keys(situation: Any) -> dict[str, Any]:
-    """The halted sequences, then the keys whose jobs have waited for the longest."""
+    """Return the halted sequences, then the keys whose jobs have waited longest."""
     return {
         "columns": LIMIT_COLUMNS,
         "rows": rows(LIMIT_COLUMNS, first_states(situation.store, most=MOST_KEYS_ON_DASHBOARD)),
@@ -84,7 +84,7 @@ MOST_MASKED = 50
 
 
 def cards(store: Store, text: str, after: str | None) -> KeyCards:
-    """Return the tables of one page: keys without a secret, in order; on the first page also halted and secret keys."""
+    """Return the tables of one page: keys without a secret. The first page also has halted keys, and keys with one."""
     halted = halted_by_key(store)
     states = unmasked_states(
         lambda start: waiting_keys(store, after=start, limit=PER_PAGE + 1),

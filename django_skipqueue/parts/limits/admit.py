@@ -46,10 +46,10 @@ from ..keyed.sql import PAUSED, indented, walking
 from .columns import HOLDS, RANK
 from .sql import DUE_WITH_PERMIT, LATER_GATE, LATER_KEY, LIMITED, LOCK_KEYS, PERMIT_GIVEN, WAITS_FOR_PERMIT
 
-# Counts the key's jobs that hold a permit, and how many of them run. It counts no further than the limit, and not at
-# all if there is no limit. The LIMIT also makes the planner walk the index limit_held instead of building a bitmap.
-# Only a walk marks the entries of finished jobs as dead, so that the next walk skips them; a bitmap would read all
-# their rows each time.
+# Counts the key's jobs that hold a permit, and how many of them run. Stops counting at the limit, and counts nothing if
+# there is no limit. The LIMIT also makes the planner walk the index limit_held instead of building a bitmap. Only a
+# walk marks the entries of finished jobs as dead, so that the next walk skips them; a bitmap would read all their rows
+# each time.
 _HELD = """LATERAL (
     SELECT count(*) AS number, count(*) FILTER (WHERE status = 'running') AS running
     FROM (
@@ -63,13 +63,13 @@ _HELD = """LATERAL (
     ) AS holder
 ) AS held"""
 
-# The beginning of two statements. For each locked key, it chooses as many waiting jobs as permits are free: those with
-# the highest priority first, then the oldest. In a sequence, a job that has begun before comes next, otherwise the
-# oldest. A sequence never skips its next job, even if the job's row is locked. At most 1,000 jobs of a key are chosen,
-# because many permits become free when a limit is removed. The jobs of paused queues are skipped, so that a permit goes
-# to a job that a worker may start; only a sequence keeps its order. Index: limit_held and limit_waiting, once per key;
-# for a queue's key, the primary key of queues. The table of queues is read whole: it has one row for each queue that
-# was ever paused or limited.
+# The beginning of ADMIT_BY_KEY and CHOOSE_BY_KEY. For each free permit of a locked key, chooses one waiting job: the
+# job with the highest priority, and among equal priorities the oldest. Jobs of paused queues are skipped, so that each
+# permit goes to a job that a worker may start. In a sequence, the next job is the job that has begun before; if no job
+# has begun, it is the oldest. A sequence waits for its next job, even if the job's row is locked or its queue is
+# paused. At most 1,000 jobs of a key are chosen at once, because a limit that is removed frees any number of permits.
+# Index: limit_held and limit_waiting, once per key; for a queue's key, the primary key of queues. The table of queues
+# is read whole: it has one row for each queue that was ever paused or limited.
 _CHOSEN = joined(
     """WITH {paused},
 chosen AS MATERIALIZED (
@@ -158,8 +158,8 @@ GROUP BY queue_name
 
 # Sent by the worker that is about to claim, after LOCK_KEYS. For each queue, returns the number of chosen jobs without
 # a rate limit, and the rate keys of the chosen jobs that now wait for their rate limit. The statement locks all chosen
-# jobs, but updates only those with a rate limit. CLAIM_OR_ADMIT updates the rest in the same transaction. Index: as in
-# `_CHOSEN`.
+# jobs, but updates only the jobs with a rate limit. CLAIM_OR_ADMIT then updates the rest in the same transaction.
+# Index: as in `_CHOSEN`.
 CHOOSE_BY_KEY = joined(
     """
 {chosen},
@@ -186,10 +186,10 @@ GROUP BY queue_name
     due=indented(DUE_WITH_PERMIT, 8),
 )
 
-# Sent by the supervisor, and the worker before a drain ends. Returns at most `limit` keys with blocked jobs, in
-# alphabetical order after `after`; for each, whether one of its permits is free. Leaves out keys whose waiting jobs are
-# all in paused queues. Locks nothing. Index: limit_waiting and limit_held, once per key; for a queue's key, the primary
-# key of queues.
+# Sent by the supervisor, and the worker before a drain ends. Returns the next `limit` keys with blocked jobs, in
+# alphabetical order after the key `after`, and for each key whether one of its permits is free. Leaves out keys whose
+# waiting jobs are all in paused queues. Locks nothing. Index: limit_waiting and limit_held, once per key; for a queue's
+# key, the primary key of queues.
 BLOCKED_KEYS = joined(
     """
 WITH RECURSIVE {found},
@@ -235,9 +235,9 @@ ORDER BY found.key
 )
 
 
-# Sent by enqueue after the commit, the supervisor; before LOCK_KEYS if there is no transaction yet. The commit of the
-# admission then does not wait for the disk: if the server crashes and loses it, the job is blocked as before. Reads no
-# table.
+# Sent by enqueue after the commit, and by the supervisor; before LOCK_KEYS, if there is no transaction yet. The commit
+# of the admission then does not wait for the disk. If the server crashes and loses the admission, the job is still
+# blocked. Reads no table.
 ADMIT_WITHOUT_WAITING = "SELECT set_config('synchronous_commit', 'off', true)"
 
 # Sent by enqueue of one job, after the commit. Takes the same lock as LOCK_KEYS, for the job's one key, unless another
@@ -257,11 +257,11 @@ SELECT set_config(
 
 LOCK_KEY = joined(_LOCK_KEY, key="%(key)s")
 
-# Sent by enqueue of one job, after LOCK_KEY. Returns if the job is admitted, its queue, and its rate key if it now
-# waits for a rate limit. The job is admitted if a permit is free and no other job of its key waits; ADMIT_BY_KEY admits
-# all other jobs, but takes PostgreSQL twice as long to plan. `IS TRUE` stops PostgreSQL from searching for the row
-# among all jobs of its key. Index: the primary key, limit_held and limit_waiting; for a queue's key, the primary key of
-# queues.
+# Sent by enqueue of one job, after LOCK_KEY. If the job is admitted, returns its queue, and its rate key if it now
+# waits for a rate limit; otherwise no row. The job is admitted if a permit is free and no other job of its key waits;
+# ADMIT_BY_KEY admits all other jobs, but takes PostgreSQL twice as long to plan. `IS TRUE` keeps PostgreSQL from
+# searching for the job's row among all jobs of its key. Index: the primary key, limit_held and limit_waiting; for a
+# queue's key, the primary key of queues.
 _ADMIT_LONE = """
 WITH chosen AS MATERIALIZED (
     SELECT ctid AS place

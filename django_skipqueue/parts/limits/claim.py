@@ -10,16 +10,16 @@ from ..keyed.sql import indented
 from .columns import RANK
 from .sql import DUE_WITH_PERMIT, LATER_KEY
 
-# Sent by the worker, after SETTLE in the same transaction. Returns the next waiting jobs of these keys, at most `most`
-# per key, in the columns of CLAIM. These jobs are claimed ahead: without a permit of their own, which `gate` = 'ahead'
-# shows. Each takes over the permit of one of the worker's jobs that has ended. The statement claims jobs of a key only
-# if the worker has at least as many leases of the key's jobs as it counts permits. A lease counts if its job still
-# runs, or if this transaction has settled the job, as `xmin` shows. When ADMIT_BY_KEY counts held permits, the claimed
-# jobs replace the settled jobs. So the statement needs no lock on the key: other processes never count fewer held
-# permits than before. The statement claims only jobs of this task and queue, with the same limit and without a rate
-# limit, and stops at the key's first job that differs. It skips queues that are paused or whose limit somebody has
-# changed, and reads at most 1 MB of arguments per key. Index: the primary key, limit_waiting once for each key, and the
-# primary key of queues.
+# Sent by the worker, after SETTLE in the same transaction. Claims the next waiting jobs of these keys ahead, at most
+# `most` per key, and returns them in the columns of CLAIM. A job that is claimed ahead (`gate` = 'ahead') has no permit
+# of its own: later it takes over the permit of a job of this worker that has ended. The statement claims jobs of a key
+# only if the worker has at least as many leases of the key's jobs as the worker counts permits. A lease counts if its
+# job still runs, or if this transaction has settled the job, which `xmin` shows. ADMIT_BY_KEY then counts each claimed
+# job as a holder of a permit, in place of a settled job. Because no process ever counts fewer held permits than before,
+# the statement need not lock the key. The statement claims only jobs of the wanted task and queue with the same limit
+# and without a rate limit. It stops at the key's first job that differs. It skips queues that are paused or whose limit
+# somebody has changed, and reads at most 1 MB of arguments per key. Index: the primary key, limit_waiting once for each
+# key, and the primary key of queues.
 CLAIM_AHEAD = joined(
     """
 WITH held AS MATERIALIZED (
@@ -99,13 +99,13 @@ chosen AS MATERIALIZED (
 )
 
 
-# Sent by the worker, after CHOOSE_BY_KEY in the same transaction. Returns at most `limit` jobs in the columns of CLAIM:
-# queued jobs, and jobs that CHOOSE_BY_KEY has chosen, in the usual claim order. The chosen jobs that this statement
-# does not claim become queued. A chosen job that it claims never becomes queued, which saves one version of its row and
-# three index entries. `ahead` and `share` only count how many of the `limit` jobs come from the chosen jobs. So the
-# statement locks no queued job without claiming it, and other workers can claim the rest at the same moment. A chosen
-# job is locked by this transaction, so its ctid is stable. Index: claim, twice for each queue, as in CLAIM. The chosen
-# jobs are read by ctid.
+# Sent by the worker, after CHOOSE_BY_KEY in the same transaction. Claims at most `limit` jobs in the usual order, among
+# the queued jobs and the jobs that CHOOSE_BY_KEY has chosen, and returns them in the columns of CLAIM. A chosen job
+# that is claimed never becomes queued, which saves one version of its row and three index entries; the other chosen
+# jobs become queued. `ahead` and `share` first count, without locks, how many of the claimed jobs will be chosen jobs.
+# So the statement locks only the queued jobs that it claims, and other workers can claim the rest at the same moment. A
+# chosen job is locked by this transaction, so its ctid is stable. Index: claim, twice for each queue, as in CLAIM. The
+# chosen jobs are read by ctid.
 CLAIM_OR_ADMIT = joined(
     """
 WITH queue AS MATERIALIZED (

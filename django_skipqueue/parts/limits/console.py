@@ -137,8 +137,8 @@ def free_permits(store: Store) -> Iterator[Finding]:
         )
 
 
-# Sent by held-permit. Returns the jobs with a permit that workers have held for longer than `seconds`, and the time,
-# the first claimed first. Index: recover.
+# Sent by held-permit. Returns the running jobs that hold a permit and that workers claimed more than `seconds` ago, the
+# first claimed first; each with the current time. Index: recover.
 LONG_HOLDERS = """
 SELECT limit_key, id, lease, task, locked_at, statement_timestamp()
 FROM skipqueue_job
@@ -169,7 +169,7 @@ class LongHolder(NamedTuple):
 
 
 def hung_holders(store: Store, seconds: float) -> dict[str, list[LongHolder]]:
-    """Return the jobs that hold a permit and probably hang, by key, without jobs that `no-free-slot` reports."""
+    """Return, by key, the jobs that hold a permit and probably hang. Leaves out jobs that `no-free-slot` reports."""
     holders = [LongHolder(*row) for row in store.rows(LONG_HOLDERS, {"seconds": seconds})]
     usual = usual_runs(store, (holder.task for holder in holders))
     hung = [
@@ -205,7 +205,7 @@ def held_permits(store: Store) -> Iterator[Finding]:
             yield _held_by_hung_jobs(store, state, holders, since)
             continue
         queues = _queues_of(holders_of(state.now.key).using(store.alias), 1)
-        if not queues:  # in the meantime, a worker has claimed the job, or the permit has become free
+        if not queues:  # since the first query, a worker has claimed the job, or the permit has become free
             continue
         ((queue_name, _number),) = queues
         if queue_name not in reported_queues:  # `no-free-slot` says why no worker claims their jobs
@@ -325,7 +325,7 @@ def _why_its_sequence_waits(holders: "QuerySet[Job]", values: dict[str, str]) ->
 
 
 def _jobs_before(job: Job) -> Count:
-    """The number of blocked jobs that will be admitted before this job, up to the limit of a count.
+    """The number of blocked jobs that will be admitted before this job. Stops counting at the limit of a `Count`.
 
     Index: limit_waiting.
     """

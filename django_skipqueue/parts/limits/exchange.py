@@ -86,7 +86,7 @@ class Line:
             return next_jobs
 
     def leave(self, ref: LeaseRef) -> ClaimedJob | None:
-        """Record that a job has ended. Returns the next job, which takes over the permit. Runs in the job's thread."""
+        """Record that a job has ended, in its thread. Returns the next job, which takes over the permit."""
         with self._changing:
             if ref not in self._running:
                 return None
@@ -182,7 +182,7 @@ class Lines(BeginOrder):
         return wishes
 
     def keeps_permits(self, ending: Iterable[Attempt]) -> set[LeaseRef]:
-        """Return the leases whose end frees no permit, because other jobs of this worker have taken the permit over."""
+        """Return the leases whose end frees no permit, because another job of this worker has taken it over."""
         kept: set[LeaseRef] = set()
         for key, attempts in self._by_key(ending).items():
             line, refs = self.get(key), {attempt.job.ref for attempt in attempts}
@@ -241,7 +241,7 @@ class LimitsInExchange(InExchange):
             self.due_at = min(self.due_at, time.monotonic() + FAIR_DELAY)
 
     def _limited(self, attempts: Sequence[Attempt]) -> list[int]:
-        """Return the ids of the jobs with a limit. If one is missed, a supervisor admits the next job of its key."""
+        """Return the ids of the jobs with a limit. If one is missing, a supervisor admits the next job of its key."""
         queues = self._queues
         if not (registry.has_limits or queues):
             return []
@@ -266,7 +266,8 @@ def limit_statements(
 ) -> PartStatements:
     """Return the statements that an exchange sends after its settle.
 
-    limited: the ids of jobs that have ended. Jobs of their keys, and of `keys`, are admitted.
+    limited: the ids of jobs with a limit that have just ended or been claimed. Waiting jobs of their keys, and of
+    `keys`, are admitted.
     ahead: jobs to claim right after the settle, before a permit of their key is free.
     """
     admits = bool(limited or keys)

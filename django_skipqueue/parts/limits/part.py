@@ -20,7 +20,7 @@ SHORTEST_HALT = timedelta(days=1)
 
 
 def check_halting(**_: Any) -> list[CheckMessage]:
-    """W003: failed jobs are deleted so early that a halted sequence goes on before an operator has looked at it."""
+    """W003: failed jobs are deleted so soon that a halted sequence goes on before an operator has looked at it."""
     try:
         kept = conf.load().retention_of("failed")
     except ImproperlyConfigured:

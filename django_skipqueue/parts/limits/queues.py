@@ -28,7 +28,7 @@ from .columns import HOLDS
 
 
 def limit_columns_of(queue_name: str) -> dict[str, Any]:
-    """Return the columns of a job in this queue; none if `SKIPQUEUE["QUEUES"]` gives the queue no limit."""
+    """Return the limit columns for jobs in this queue; none if `SKIPQUEUE["QUEUES"]` gives the queue no limit."""
     limits = settings.queues.get(queue_name, {})
     if "concurrency" not in limits:
         return {}
@@ -43,10 +43,10 @@ def of_queue(queue_name: str, calls: Sequence[EncodedCall]) -> dict[str, Any]:
 
 
 # Sent by the supervisor, after the limit of a queue was changed. Returns the number of jobs that wait for a permit
-# again. A limit that was lowered, or is new, counts at once for the jobs that were admitted before and have not been
-# claimed. Jobs that wait for a token of their rate are put back first, because they would start last. The statement
-# reads as many jobs with a permit as the limit allows, and at most `limit` more. Index: limit_held; the table of queues
-# is read whole: it has a row for each queue that was paused or limited.
+# again. A new or lowered limit applies at once to admitted jobs that no worker has claimed: the jobs beyond the limit
+# are blocked again, first the jobs that wait for a token of their rate, because they would start last. The statement
+# reads as many jobs with a permit as the queue's limit allows, and at most `limit` more. Index: limit_held. The table
+# of queues is read whole: it has one row for each queue that was ever paused or limited.
 BLOCK_SURPLUS = joined(
     """
 WITH surplus AS MATERIALIZED (
@@ -117,7 +117,7 @@ def _set_limit(store: Store, name: str, concurrency: int | None, by: str) -> Non
     store.execute(LIMIT_QUEUE, {"name": name, "concurrency": concurrency})
     admit_after_commit(store, {"limit": {key_of(name): None}})
     notify_supervisors(store, QUEUES_PAYLOAD)  # for `block_surplus`
-    notify_supervisors(store, GATES_PAYLOAD)  # for the jobs beyond the maximum of one admission
+    notify_supervisors(store, GATES_PAYLOAD)  # to admit the jobs beyond the maximum of one admission
     store.send(QueueLimited(store.alias, name, concurrency, stored_by))
 
 
@@ -135,7 +135,7 @@ class LimitVerbs:
         """Let at most `concurrency` jobs of a queue run at once, in place of the setting; `None` means unlimited.
 
         The limit applies to jobs that were enqueued while `SKIPQUEUE["QUEUES"]` had a `concurrency` for this queue,
-        even `None`. Running jobs are not stopped: no further job is admitted until fewer jobs run than the limit
+        even `None`. Running jobs are not stopped, but no further job is admitted until fewer jobs run than the limit
         allows. Raises `InvalidOption` for an invalid number, and for a queue without a `concurrency` in the settings,
         unless the queue's limit was changed before. `database`: as in `pause`; each database has this limit.
         """

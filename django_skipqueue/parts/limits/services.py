@@ -1,4 +1,4 @@
-"""The supervisor's services for limits: pass permits on to better jobs, and block jobs after a limit was lowered."""
+"""The supervisor's services for limits: pass permits on, and block jobs after a limit was lowered."""
 
 from functools import partial
 
@@ -30,22 +30,23 @@ _LIMIT_PIECES = {
     "worst_first": "rank DESC, id DESC",
 }
 
-# Sent by the supervisor. Returns at most `limit` keys with waiting jobs, in alphabetical order after `after`, and three
-# columns for each. They compare the key's holders (the unclaimed jobs that hold a permit) with the key's next waiting
-# job whose queue has workers. `is_inverted`: whether the next job has a higher priority than a holder, or comes before
-# a holder in their sequence. `unserved`: the worst hundred holders in queues without workers. `held_up`: the worst
-# hundred other holders. Neither list contains jobs of a sequence. All three columns are NULL if there is no next job.
-# Locks nothing. Index: limit_waiting and limit_held, once for each key.
+# Sent by the supervisor. Returns the next `limit` keys with waiting jobs, in alphabetical order after the key `after`.
+# A holder is an unclaimed job that holds a permit of the key; the next job is the key's first waiting job in a queue
+# that has workers. `is_inverted` says whether the next job has a higher priority than a holder, or comes before a
+# holder in their sequence. `unserved` lists at most a hundred holders in queues without workers, and `held_up` at most
+# a hundred of all other holders; both begin with the holders that would start last, and contain no jobs of a sequence.
+# All three columns are NULL if there is no next job. Locks nothing. Index: limit_waiting and limit_held, once for each
+# key.
 CONTESTED_PERMITS = contesting(_LIMIT_PIECES)
 
 # Sent by the supervisor, after LOCK_KEYS. For each queue, returns the number of admitted jobs, and the rate keys of the
-# jobs that now have a permit and wait for their rate limit; in each row also the ids of all jobs that lost their
-# permit. The statement compares the worst job that holds a permit with the best waiting job, the second worst with the
-# second best, and so on. The waiting job gets the permit if its priority is higher, or if it comes first in their
-# sequence. The jobs `ids` lose their permits to waiting jobs of other queues, whatever their priority. At most 100 jobs
-# of a key lose their permit. Another transaction may have updated a row, so that its `ctid` finds nothing here. So a
-# job counts as put back only once this statement has written its row. Index: limit_held and limit_waiting, once per
-# key, and the primary key.
+# jobs that now have a permit and wait for their rate limit. Each row also has the ids of all jobs that were put back:
+# they lost their permit, and are blocked again. Step 1: sort the unclaimed jobs that hold a permit from last to first,
+# and the waiting jobs from first to last. Step 2: pair the jobs at the same place. In a pair, the waiting job gets the
+# permit if its priority is higher, or if it comes first in their sequence. If `ids` are given, only these jobs lose
+# their permits, and to waiting jobs of other queues with any priority. Step 3: put back these holders, at most 100 of
+# each key. Step 4: admit one waiting job for each job that was really put back, because another transaction may have
+# updated a holder in the meantime. Index: limit_held and limit_waiting, once per key, and the primary key.
 PASS_PERMITS_ON = swapping(_LIMIT_PIECES)
 
 PERMITS = Held("limit", CONTESTED_PERMITS, LOCK_KEYS, PASS_PERMITS_ON)

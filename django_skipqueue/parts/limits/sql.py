@@ -6,12 +6,12 @@
 from ...queue.fragments import entering, joined, key_after
 from ..keyed.sql import indented, locking
 
-# The key for which the job waits at the next gate, once it has a permit; NULL: it waits at no further gate.
+# The key for which the job waits at the next gate, once it has a permit; NULL if no further gate holds it.
 LATER_KEY = key_after("limit")
 
 _ENTERING = entering(column="job.{}", past="limit")
 
-# The name of the next gate at which the job waits, once it has a permit; NULL: it waits at no further gate.
+# The name of the gate at which the job waits next, once it has a permit; NULL if no further gate holds it.
 LATER_GATE = _ENTERING["gate"]
 
 # The condition of a job that waits for a permit of its key.
@@ -41,16 +41,16 @@ _PERMIT_GIVEN = """status = {status},
 # Part of the statements that give a job its permit: the columns that they set. The job may then wait for its rate.
 PERMIT_GIVEN = joined(_PERMIT_GIVEN, **_ENTERING, due=indented(DUE_WITH_PERMIT, 4))
 
-# Sent by the worker in the transaction of a settle, before ADMIT_BY_KEY; the supervisor; enqueue, after the commit.
-# Returns the keys that another transaction has locked. It also keeps three lists for ADMIT_BY_KEY: the keys that are
-# locked now; how many jobs of each have ended; and whether the permit of a sequence is free because this transaction
-# has ended the job that held it. The `xmin` of the row shows that this transaction has written the row, and not a
-# faster worker. The keys are `keys`, and the keys of the jobs `ids`, which have just ended or been claimed. A key's
-# lock is one of 1,024 advisory locks, held until the transaction ends. A table of keys would need rows that are
-# inserted and deleted, and a lock of its own for each key could fill PostgreSQL's lock table. If two keys share a lock,
-# one of them waits for the other. At a higher isolation level than READ COMMITTED no key is locked, because
-# ADMIT_BY_KEY would not see what the lock's previous holder has done. The array is a subquery to hide its length from
-# the planner, which would otherwise read a small table whole. Index: the primary key.
+# Sent by the worker in the transaction of a settle, before ADMIT_BY_KEY; by the supervisor; by enqueue, after the
+# commit. Tries to lock the keys `keys`, and the keys of the jobs `ids`, which have just ended or been claimed. Returns
+# the keys that another transaction has locked. For ADMIT_BY_KEY, the statement stores three lists in PostgreSQL
+# settings: the keys that it has locked; for each key, how many of its jobs have ended; and whether the permit of its
+# sequence is free because this transaction has ended the job that held it. (`xmin` shows that this transaction has
+# written the job's row, and not a faster worker.) A key's lock is one of 1,024 advisory locks, held until the
+# transaction ends, so two keys may share a lock. One lock per key could fill PostgreSQL's lock table, and a table of
+# keys would need rows that are inserted and deleted. At a higher isolation level than READ COMMITTED no key is locked,
+# because ADMIT_BY_KEY would not see what the lock's previous holder has done. The array is a subquery to hide its
+# length from the planner, which would otherwise choose to read a small table whole. Index: the primary key.
 LOCK_KEYS = locking(
     locks="1397442896",
     setting="skipqueue.locked_keys",

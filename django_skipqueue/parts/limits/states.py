@@ -228,7 +228,7 @@ def halted_states(store: Store, *, most: int) -> list[LimitState]:
 def first_states(store: Store, *, most: int) -> list[LimitState]:
     """Return the keys that need an operator most: halted sequences, then keys whose jobs have waited longest.
 
-    If there are many keys, only the keys with the oldest jobs are read.
+    If there are many keys, reads only the keys with the oldest jobs.
     """
     halted = halted_by_key(store)
     keys = [*list(halted)[:most], *first_blocked_keys(store, most=NEXT_KEYS), *waiting_keys(store, limit=NEXT_KEYS)]

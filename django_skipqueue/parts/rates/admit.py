@@ -1,9 +1,9 @@
 """Admit the jobs that wait for a token of their rate limit.
 
 Each key has a bucket of tokens; a job needs one token to start. A row of `skipqueue_rate` stores a bucket that is not
-full. Its `full_at` is the time, by the database's clock, at which the bucket will be full again, which also tells how
-many tokens are left (the generic cell rate algorithm). Its `due_at` is the time at which the next blocked job may be
-admitted; NULL means that no job is known to wait.
+full. Its `full_at` is the time, by the database's clock, at which the bucket will be full again. How many tokens are
+left follows from this time (the generic cell rate algorithm). Its `due_at` is the time at which the next blocked job
+may be admitted; NULL means that no job is known to wait.
 
 A job that waits for a token is `blocked`, and is in the index `rate_waiting`. The rate gate is the last gate: a job
 that also has a concurrency limit first waits for its permit, and holds the permit while it waits for a token.
@@ -42,7 +42,7 @@ LOCK_RATES = locking(
     locks="1397442897", setting="skipqueue.locked_rates", wanted="SELECT unnest((SELECT %(keys)s::text[])) AS key"
 )
 
-# The rate of a key, NULL for unlimited, and how many of its jobs are queued, counted up to the burst.
+# The rate of a key (NULL means unlimited), and how many of its jobs are queued, counted up to the burst.
 RATED = """CROSS JOIN LATERAL (
     SELECT
         CASE WHEN pair IS NULL THEN head.rate_interval ELSE NULLIF(pair[1], 0) END AS seconds,
@@ -71,18 +71,18 @@ CROSS JOIN LATERAL (
     ) AS one
 ) AS queued"""
 
-# Sent by the supervisor; enqueue, after the commit; after LOCK_RATES. For each queue, returns the number of admitted
-# jobs. For each locked key, it admits as many jobs as there are tokens: the highest priority first, then the earliest
-# `run_after`, as workers claim. `taken` is the number of tokens missing from the bucket. It is at most the burst, even
-# if the clock was set back. It is at least the number of queued jobs, so that a queue that no worker has served for a
-# while holds no more than one burst. If jobs wait for tokens, `taken` may be lower by the tokens of a tenth of a
-# second: these came while a supervisor was late, and would not fit into a small burst. `free` is the number of tokens
-# that can be taken now, so that at most one burst is queued afterwards. The key is due again when the next token
-# arrives, but at the earliest after a twentieth of a second, or after half a second if a full burst is queued. While
-# one burst of tokens arrives, the key is due several times. The jobs of paused queues are skipped. A job that another
-# transaction has just written may be locked, but is then not admitted and takes no token. Index: rate_waiting,
-# rate_queued and the primary key of the buckets, once per key; for a queue's key, the primary key of queues. The table
-# of queues is read whole: it has one row for each queue that was ever paused or limited.
+# Sent by the supervisor; enqueue, after the commit; after LOCK_RATES. Returns the number of admitted jobs for each
+# queue. Step 1: for each locked key, compute `taken`, the number of tokens missing from the bucket. It is at most the
+# burst, even if the clock was set back. It is at least the number of queued jobs, so that at most one burst is queued
+# while no worker claims jobs. If jobs wait for tokens, the tokens of a tenth of a second are subtracted from that
+# number: they came while a supervisor was late, and would not fit into a small burst. Step 2: compute `free`, how many
+# jobs may be admitted so that at most one burst is queued afterwards. Step 3: admit `free` jobs in the order in which
+# workers claim: the highest priority first, then the earliest `run_after`. Jobs of paused queues are skipped. A job
+# that another transaction has just written may be locked, but is then not admitted and takes no token. Step 4: store
+# when the key is due again. This is when the next token arrives, but at the earliest after a twentieth of a second, or
+# after half a second if a full burst is queued. While one burst of tokens arrives, the key is due several times. Index:
+# rate_waiting, rate_queued and the primary key of the buckets, once per key; for a queue's key, the primary key of
+# queues. The table of queues is read whole: it has one row for each queue that was ever paused or limited.
 ADMIT_BY_RATE = joined(
     """
 WITH {paused},
@@ -206,7 +206,7 @@ SELECT queue_name, count(*) FROM admitted GROUP BY queue_name
     rated=indented(RATED, 8),
 )
 
-# Sent by the supervisor. Returns the seconds until the next key is due, below 0 if it is overdue; no row if no job
+# Sent by the supervisor. Returns the seconds until the next key is due (negative if it is overdue); no row if no job
 # waits. Index: rate_due.
 NEXT_RATE = """
 SELECT extract(epoch FROM due_at - statement_timestamp())::float8
@@ -225,10 +225,10 @@ ORDER BY due_at, full_at
 LIMIT %(limit)s
 """
 
-# Sent by the supervisor. Returns at most `limit` keys with blocked jobs, in alphabetical order after `after`, and
-# whether each key needs a check: its `due_at` is unknown, or too late because the clock was set back. Locks nothing.
-# Index: rate_waiting and the primary key of the buckets, once for each key; for the key of a queue the primary key of
-# queues.
+# Sent by the supervisor. Returns the next `limit` keys with blocked jobs, in alphabetical order after the key `after`.
+# For each key, says whether it needs a check, because its `due_at` is unknown, or is too late after the clock was set
+# back. Locks nothing. Index: rate_waiting and the primary key of the buckets, once for each key; for the key of a queue
+# the primary key of queues.
 BLOCKED_RATES = joined(
     """
 WITH RECURSIVE {found}
@@ -313,7 +313,7 @@ def due_rates(store: Store, *, limit: int = KEYS_AT_ONCE) -> list[str]:
 
 
 def next_rate(store: Store) -> float | None:
-    """Return the seconds until the next key is due, below 0 if it is overdue; `None` if no job is known to wait."""
+    """Return the seconds until the next key is due, negative if it is overdue; `None` if no job is known to wait."""
     return next((seconds for (seconds,) in store.rows(NEXT_RATE)), None)
 
 
@@ -329,7 +329,7 @@ def prune_rates(store: Store, *, limit: int = KEYS_AT_ONCE) -> int:
 
 
 def _same_keys(_store: Store, keys: list[str]) -> list[str]:
-    """Return the keys that a sweep has found, for its caller to admit their jobs."""
+    """Return the keys that a sweep has found. The caller admits their jobs."""
     return keys
 
 

@@ -1,6 +1,6 @@
 """The columns of rates in the statements of the core. Pure.
 
-An attempt uses up its token, so the job needs another token for a retry. A released job keeps its token.
+An attempt uses up its job's token, so a retry needs another token. A released job keeps its token.
 """
 
 from ...values.part import Condition, PartColumns

@@ -24,7 +24,7 @@ from ..keyed.sql import key_of, require_changed
 
 
 def rate_columns_of(queue_name: str) -> dict[str, Any]:
-    """Return the columns of a job in this queue; none if `SKIPQUEUE["QUEUES"]` gives the queue no rate.
+    """Return the rate columns for jobs in this queue; none if `SKIPQUEUE["QUEUES"]` gives the queue no rate.
 
     For the rate `None`, return only the key: jobs start without a limit until somebody sets a rate.
     """
@@ -42,13 +42,13 @@ def of_queue(queue_name: str, calls: Sequence[EncodedCall]) -> dict[str, Any]:
     return {} if any("rate_key" in call.columns for call in calls) else rate_columns_of(queue_name)
 
 
-# Sent by the supervisor, after a queue's rate was changed. Returns for each key, the number of jobs that are blocked
+# Sent by the supervisor, after a queue's rate was changed. For each key, returns the number of jobs that are blocked
 # again. A new or lowered rate applies at once to admitted jobs that no worker has claimed: at most one burst of them
 # stays queued. A job that is blocked again keeps the permit of its concurrency limit. The statement reads one burst of
-# queued jobs per queue, and at most `limit` more. Index: rate_queued; the primary key for the rows of the surplus. The
-# table of queues is read whole: it has one row for each queue that was ever paused or limited. `status || ''` hides the
-# status from the planner: if it expects few queued rows, it may otherwise walk the whole claim index, on PostgreSQL 15
-# once per job.
+# queued jobs per queue, and at most `limit` more. Index: rate_queued, and the primary key for the jobs beyond the
+# burst. The table of queues is read whole: it has one row for each queue that was ever paused or limited. `status ||
+# ''` hides the condition from the planner. If the planner expects few queued rows, it may otherwise walk the whole
+# claim index, on PostgreSQL 15 once per job.
 BLOCK_UNRATED = """
 WITH surplus AS MATERIALIZED (
     SELECT job.id

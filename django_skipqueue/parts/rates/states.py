@@ -31,7 +31,7 @@ from .queues import rate_columns_of
 # - the key;
 # - the next job: its id, task and arguments;
 # - the rate: the seconds for each job and the burst; NULL means unlimited;
-# - the free tokens; 0.000001 makes up for rounding errors of the division, which could cost a whole token;
+# - the free tokens: adding 0.000001 makes up for rounding errors of the division, which could cost a whole token;
 # - the number of waiting jobs, counted up to `limit`;
 # - the seconds until the next job is admitted; NULL means that no supervisor has scanned the key yet;
 # - the seconds since the first of the counted jobs was due.

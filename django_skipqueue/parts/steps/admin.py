@@ -22,8 +22,8 @@ RESULT_LIMIT = 2_000
 
 
 def shown_steps(found: JobSteps) -> dict[str, Any]:
-    """What the page of a job shows. `found` is not empty."""
-    is_in_table = isinstance(found.job, Job)  # and not in the archive
+    """Return what the page of a job shows. `found` must contain records."""
+    is_in_table = isinstance(found.job, Job)  # False for an archived job
     return {
         "steps": [
             {
@@ -81,7 +81,7 @@ def job_filters() -> tuple[type[SignalFilter], ...]:
 
 
 def on_dashboard(_: object = None) -> Mapping[str, Any]:
-    """How many jobs wait for signals, and how many sleep."""
+    """Return how many jobs wait for signals, and how many sleep."""
     counts = step_counts(Store.default())
     return {
         "counts": counts,

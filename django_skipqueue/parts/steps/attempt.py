@@ -1,7 +1,7 @@
-"""The steps of one attempt: each runs its function unless the job has its result already.
+"""The steps of one attempt: each step calls its function, unless the job already has the step's result.
 
-Used by the thread of the attempt; by several if the task starts threads, or is an `async def`. Invariant: a name is
-used once in an attempt, so that it stands for one step of the job.
+The attempt's thread uses this module; several threads do if the task starts threads, or is an `async def`. Invariant:
+an attempt uses each name once, so that a name stands for one step of the job.
 """
 
 import inspect
@@ -64,7 +64,7 @@ class AttemptSteps:
         self._recorded = {step.name: step for step in recorded}
         self._loaded_at = time.monotonic()
         self._numbers = {step.name: step.number for step in recorded}
-        # The last record has set the attempts of the row to 1: those since then have been charged.
+        # The last record has set the row's number of attempts to 1, so the row only counts the attempts since then.
         self._earlier = max((step.attempt for step in recorded), default=1) - 1
 
     # The methods of `JobContext`
@@ -72,7 +72,7 @@ class AttemptSteps:
     def step(
         self, name: str, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], *, atomic: bool
     ) -> Any:
-        """The recorded result of the step, or that of the function, which is recorded."""
+        """Return the recorded result of the step; if there is none, call the function and record its result."""
         check_function(name, function, args, kwargs)
         codec = result_type(function)
         if recorded := self.begin(name, "step"):
@@ -106,7 +106,7 @@ class AttemptSteps:
         return await sync_to_async(keep)()
 
     def sleep(self, name: str, delay: Delay) -> None:
-        """Return if the sleep is over; otherwise end the attempt until it is."""
+        """Return if the sleep is over; otherwise end the attempt. The next attempt begins when the sleep is over."""
         seconds = checked_seconds("delay", delay)
         self.require_no_transaction("sleep", name)
         recorded = self.begin(name, "sleep")
@@ -119,7 +119,7 @@ class AttemptSteps:
             self.end_attempt(Outcome("scheduled", delay=left, refund=1))
 
     def wait(self, name: str, timeout: Delay | None) -> Any:
-        """The payload of the signal. Ends the attempt until the signal is there. Raises `SignalTimeout`."""
+        """Return the payload of the signal. If the signal has not come, end the attempt, or raise `SignalTimeout`."""
         seconds = None if timeout is None else checked_seconds("timeout", timeout)
         self.require_no_transaction("wait", name)
         found = self.begin(name, "wait")
@@ -136,11 +136,11 @@ class AttemptSteps:
             raise SignalTimeout(f"The signal {name!r} did not come in time.")
         return None if found.result is None else decode(found.result)
 
-    # For these, and for loops and children
+    # For these methods, for loops, and for children
 
     def begin(self, name: str, kind: str) -> RecordedStep | None:
-        """Use this name. Returns what is recorded of the step. Raises `InvalidOption` if the name cannot be used."""
-        if self._ended is not None:  # the task has caught it
+        """Use this name. Returns the step's record, if any. Raises `InvalidOption` if the name cannot be used."""
+        if self._ended is not None:  # the task has caught this exception, and must not go on
             raise self._ended
         check_name(name)
         if name in self._used:
@@ -158,7 +158,7 @@ class AttemptSteps:
         return recorded
 
     def stop_here(self) -> None:
-        """End the attempt, and have the worker release its job, if the worker stops."""
+        """If the worker is stopping, end the attempt, so that the worker releases the job."""
         if self._running.is_stopping and not self.is_in_transaction():
             self.end_attempt(Outcome("scheduled", refund=1, is_release=True))
 
@@ -167,11 +167,11 @@ class AttemptSteps:
         raise self._ended
 
     def hold_job(self) -> NoReturn:
-        """End the attempt; its settle blocks the job, whose row says that it is held."""
+        """End the attempt. The settle then blocks the job, because its row says that it is held."""
         self.end_attempt(Outcome("scheduled", refund=1, is_held=True))
 
     def entry(self, name: str, kind: str, **values: Any) -> Entry:
-        """What is written of a step. A step that is written again keeps its number."""
+        """Return what to write about a step. A step that is written again keeps its number."""
         number = self._numbers.setdefault(name, max(self._numbers.values(), default=0) + 1)
         total = self._earlier + self._running.job.attempt
         return Entry(
@@ -185,13 +185,13 @@ class AttemptSteps:
         )
 
     def record(self, name: str, kind: str, **values: Any) -> Entry:
-        """Record a step in the open transaction, or at once. Raises `LeaseLost`."""
+        """Record a step in the open transaction, or at once if none is open. Raises `LeaseLost`."""
         entry = self.entry(name, kind, **values)
         self.require_lease(record_step(self.store, self.ref, entry))
         return entry
 
     def counted(self, entry: Entry | None) -> None:
-        """Call this after a record, which may reset the number of attempts, at the latest by the task's own commit."""
+        """Note that a record was written. Once it is committed, the number of attempts may be reset."""
         if entry is None:
             return
         if entry.resets and self.is_in_transaction():
@@ -217,11 +217,11 @@ class AttemptSteps:
     # See `PartOfAttempt`
 
     def raised(self) -> None:
-        """Write the cursors: the write of a cursor that has moved resets the number of attempts."""
+        """Write the cursors. If a cursor has moved, its write resets the number of attempts."""
         self._write_cursors(self.store)
 
     def ended(self, outcome: Outcome) -> Outcome:
-        """If the task has caught the end of its attempt, and gone on, the attempt ends so anyway."""
+        """Return the outcome of the attempt: that of `EndAttempt`, even if the task has caught it and gone on."""
         if self._ended is None or self._running.completed is not None:
             return outcome
         return self._ended.outcome
@@ -237,7 +237,7 @@ class AttemptSteps:
                     self._reset()
 
     def is_in_transaction(self) -> bool:
-        """Whether the task has opened a transaction; that of a `TestCase` does not count."""
+        """Whether the task has opened a transaction. The transaction of a `TestCase` does not count."""
         return any(not getattr(block, "_from_testcase", False) for block in connections[self.store.alias].atomic_blocks)
 
     def require_no_transaction(self, method: str, name: str) -> None:
@@ -249,26 +249,26 @@ class AttemptSteps:
 
 
 def check_function(name: str, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-    """Raise `InvalidOption` for what a step cannot call with these arguments."""
+    """Raise `InvalidOption` if a step cannot call this function with these arguments."""
     if not callable(function):
         raise InvalidOption(f"The step {name!r} needs a function and its arguments, not {function!r}.")
     try:
         inspect.signature(function).bind(*args, **kwargs)
-    except ValueError:  # written in C, without a signature
+    except ValueError:  # a function written in C may have no signature
         return
     except TypeError as error:
         raise InvalidOption(f"The step {name!r} cannot call {function!r}: {error}.") from None
 
 
 def result_type(function: Callable[..., Any]) -> "Codec | None":
-    """The type of what the function returns, by its annotation; `None`: plain JSON."""
-    from ...jobs.annotations import annotations_of, codec_of  # loads Django's models: this is imported before them
+    """Return the type of the function's return annotation; `None` stands for plain JSON."""
+    from ...jobs.annotations import annotations_of, codec_of  # imports Django's models, which load after this module
 
     return codec_of(annotations_of(function).get("return"))
 
 
 def encoded(name: str, result: Any, codec: "Codec | None") -> str | None:
-    """The result of a step as JSON. Raises `UnstorableResult`, with which the job is not retried."""
+    """Return the result of a step as JSON. Raises `UnstorableResult`, after which the job is not retried."""
     if result is None:
         return None
     what = f"The result of the step {name!r}"
@@ -279,12 +279,12 @@ def encoded(name: str, result: Any, codec: "Codec | None") -> str | None:
 
 
 def as_stored(result: Any, stored: str | None, codec: "Codec | None") -> Any:
-    """The result as the next attempt gets it: of a plain one what JSON keeps, such as a list in place of a tuple."""
+    """Return the result as the next attempt gets it. Without a codec, JSON may turn a tuple into a list."""
     return result if stored is None or codec is not None else decode(stored)
 
 
 def decoded(name: str, stored: str | None, codec: "Codec | None") -> Any:
-    """A recorded result in the type of the annotation. Raises `UndecodableArguments` if it has another form."""
+    """Return a recorded result in the type of the annotation. Raises `UndecodableArguments` if it does not fit."""
     if stored is None:
         return None
     result = decode(stored)

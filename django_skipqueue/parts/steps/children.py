@@ -1,7 +1,7 @@
-"""`context.run` and `context.run_all`: jobs whose results a step returns.
+"""`context.run` and `context.run_all`: a step that runs other jobs, its children, and returns their results.
 
-Invariant: the children of a step are deferred once, in the transaction that records the step; the job waits for them by
-its dependencies, and its result is recorded before a child may be pruned.
+Invariant: the children of a step are deferred once, in the transaction that records the step. The job waits for them by
+dependencies. A child is not pruned before the step has recorded the child's result.
 """
 
 import json
@@ -33,8 +33,9 @@ from .record import HELD
 if TYPE_CHECKING:
     from .attempt import AttemptSteps
 
-# Sent by an attempt, in the transaction of the step. The job is held until the children are finished: the settle of its
-# attempt blocks it. Its other dependencies are met. Indexes: the primary keys.
+# Sent by an attempt, in the transaction of the step. Stores the children and makes the job depend on them. The job is
+# held, so that the settle of its attempt blocks it until the children are finished. The job's earlier dependencies are
+# all met. Indexes: the primary keys.
 ADD_CHILDREN = """
 WITH added AS (
     INSERT INTO skipqueue_child (parent_id, name, position, job_id)
@@ -57,8 +58,8 @@ needed AS (
 UPDATE skipqueue_job SET held = true WHERE id = %(job_id)s RETURNING id
 """
 
-# Sent by an attempt that runs again. Returns the children of a step, in their order. `status` is NULL if the row is not
-# there any more. Indexes: the primary keys.
+# Sent by an attempt that runs again. Returns the children of a step, in the order of the calls. `status` is NULL if the
+# child was deleted. Indexes: the primary keys.
 CHILDREN = """
 SELECT child.job_id, job.task, job.status, job.result::text, job.last_error
 FROM
@@ -68,9 +69,9 @@ WHERE child.parent_id = %(job_id)s AND child.name = %(name)s
 ORDER BY child.position
 """
 
-# Sent by an attempt that finds children which are not finished. Returns a row if the lease is valid: the job is held
-# for them again. A child may have been retried by hand, after the job had recorded its failure and so needed it no
-# more. Indexes: the primary keys.
+# Sent by an attempt that runs again and finds unfinished children. Makes the job depend on them again, and holds the
+# job. Returns a row if the lease is valid. The dependency may be gone: if a child failed, the job no longer needed it,
+# and then somebody retried the child by hand. Indexes: the primary keys.
 HOLD_AGAIN = joined(
     """
 WITH {held},
@@ -96,15 +97,15 @@ UPDATE skipqueue_job AS job SET held = true FROM held WHERE job.id = held.id RET
     held=HELD,
 )
 
-# Sent by an attempt, in the transaction that records the results of children. The job no longer needs the children.
-# Index: the primary key.
+# Sent by an attempt, in the transaction that records the results of children. Deletes the dependencies, because the job
+# no longer needs the children. Index: the primary key.
 FORGET_CHILDREN = """
 DELETE FROM skipqueue_dependency WHERE job_id = %(job_id)s AND needs_job_id = ANY (%(ids)s::bigint[])
 """
 
-# Sent by the verbs of operators, after the cancel or discard of jobs. Returns the children of these that have not
-# begun. The jobs no longer wait for signals: after a retry, their tasks come to the wait again. Indexes: the primary
-# keys.
+# Sent by the verbs of operators, after jobs were canceled or discarded. Ends the waits of these jobs for signals: if a
+# job is retried, its task comes to the wait again. Returns the children of these jobs that have not begun. Indexes: the
+# primary keys.
 END_WAITS = """
 WITH ended AS (
     UPDATE skipqueue_step
@@ -128,7 +129,7 @@ WHERE
     AND job.finished_at IS NULL
 """
 
-# The sleeps of these jobs that are not over. COALESCE keeps the planner from reading the index of all sleeps.
+# The sleeps of these jobs that are not over. COALESCE keeps the planner from using the index of all sleeping jobs.
 ASLEEP = """asleep AS MATERIALIZED (
     SELECT ctid AS place
     FROM skipqueue_step
@@ -163,8 +164,9 @@ RETURNING step.job_id
     asleep=ASLEEP,
 )
 
-# Sent by the verbs of operators, after a retry. If the error of a step has failed the job, the step is tried again. A
-# task that has caught this error, and failed later, finds it recorded. Indexes: the primary keys.
+# Sent by the verbs of operators, after a retry. If the job failed with the error of its last step, the statement
+# deletes this error, so that the step is tried again. If the task has caught the error and failed later, the error
+# stays recorded. Indexes: the primary keys.
 REOPEN_FAILED = """
 UPDATE skipqueue_step AS step
 SET recorded_at = NULL, error = NULL
@@ -199,7 +201,7 @@ class Child(NamedTuple):
     job_id: int
     task: str | None
     status: str | None
-    """`None`: it was deleted."""
+    """`None` if the child was deleted."""
     result: str | None
     last_error: str | None
 
@@ -220,7 +222,7 @@ def on_operate(store: Store, verb: str, ids: Sequence[int]) -> None:
 
 
 def run_children(steps: "AttemptSteps", name: str, calls: Sequence[Any]) -> list[Any]:
-    """The results of these calls, which run as jobs. Ends the attempt until they are finished. Raises `ChildFailed`."""
+    """Run these calls as jobs and return their results. Ends the attempt if jobs are unfinished. Raises `ChildFailed`."""
     made = [in_batch(f"{name!r}", as_call(f"{name!r}", call), steps.store.alias) for call in calls]
     recorded = steps.begin(name, "run")
     if recorded is not None and recorded.is_over:
@@ -248,7 +250,7 @@ def run_children(steps: "AttemptSteps", name: str, calls: Sequence[Any]) -> list
 
 
 def _defer(steps: "AttemptSteps", name: str, calls: Sequence[TaskCall]) -> None:
-    """Defer the children in the batch of the job, or in one of their own: a worker looks who waits for its jobs."""
+    """Defer the children in the job's batch or a new one, so that the worker that ends them admits this job."""
     id, _ = steps.ref
     with transaction.atomic(using=steps.store.alias):
         entry = steps.record(name, "run", is_open=True)
@@ -268,7 +270,7 @@ def _in_batch_of(steps: "AttemptSteps", name: str, calls: Sequence[TaskCall]) ->
     alias = steps.store.alias
     batch = Batch.of(steps.ref[0], database=alias)
     if batch is not None:
-        with suppress(BatchFinished):  # the job is its callback
+        with suppress(BatchFinished):  # the job is a callback of the finished batch
             return batch.add(*calls)
     with Batch(name=name, database=alias):
         return defer_all(calls)
@@ -280,7 +282,7 @@ def _hold_again(steps: "AttemptSteps", ids: Collection[int]) -> None:
 
 
 def _collected(alias: str, children: Sequence[Child]) -> tuple[str, str | None]:
-    """The results as JSON, each with its task; and the error, if a child did not complete."""
+    """Return the results as JSON, each with its task, and no error; or the error, if a child did not complete."""
     results = [[child.task, None if child.result is None else decode(child.result)] for child in children]
     failed = [child for child in children if child.status != "completed"]
     if not failed:
@@ -297,7 +299,7 @@ def _collected(alias: str, children: Sequence[Child]) -> tuple[str, str | None]:
 
 
 def _outcome(result: str | None, error: str | None) -> list[Any]:
-    """The results by the annotations of their tasks. Raises `ChildFailed`."""
+    """Convert the results by the annotations of their tasks. Raises `ChildFailed`."""
     if error is not None:
         found = decode(error)
         raise ChildFailed(

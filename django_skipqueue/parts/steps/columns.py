@@ -1,11 +1,11 @@
-"""The places of steps in the statements of the core: the job row has no column of theirs. Pure."""
+"""The SQL that steps add to the core's statements. The job table has no column for steps. Pure."""
 
 from ...values.part import PartColumns
 
 COLUMNS = PartColumns(
     pieces={
-        # A child is kept until the step that waits for it has recorded its result. For a subquery with a LIMIT, the
-        # planner never reads a whole table, as it may for a join. Indexes: child_job, the primary keys.
+        # A prune keeps a child until the step that waits for it has recorded its result. The subquery has a LIMIT
+        # because the planner may read a whole table for a join. Indexes: child_job, the primary keys.
         "unless_needed": """
             AND (
                 SELECT true

@@ -1,6 +1,6 @@
-"""Steps, for operators: where a job is, why it waits, metrics, a rule, and what `skipqueue show` prints.
+"""What operators see of steps: where a job is, why it waits, metrics, a rule, and what `skipqueue show` prints.
 
-Invariant: what is counted is counted along an index, up to a limit. Results and payloads are masked as arguments are.
+Invariant: every count reads an index, and stops at a limit. Results and payloads are masked as arguments are.
 """
 
 import json
@@ -44,9 +44,10 @@ MOST_RECORDS_LISTED = 200
 MOST_LEVELS_OF_CHILDREN = 5
 """Levels of children of children."""
 
-# Sent by the metrics `steps`, and pages. Returns the number of jobs that wait for signals and the seconds since the
-# first of them, of signals that nobody has taken likewise, and the number of sleeping jobs: at most 10,000 of each are
-# counted. Indexes: waiting and sleeping of steps, oldest of signals, the primary key of jobs.
+# Sent by the metrics `steps`, and pages. Returns the number of jobs that wait for signals, and the seconds since the
+# first of them began to wait; the number of signals that nobody has taken, and the seconds since the first of them was
+# sent; and the number of sleeping jobs. Counts at most 10,000 of each. Indexes: waiting and sleeping of steps, oldest
+# of signals, the primary key of jobs.
 STEP_COUNTS = """
 SELECT waiting.number, waiting.seconds, untaken.number, untaken.seconds, sleeping.number
 FROM
@@ -76,8 +77,8 @@ FROM
 LIMIT 1
 """
 
-# Sent by untaken-signal. Returns the signals that nobody has taken for `seconds`, of unfinished jobs, among the oldest.
-# Indexes: the one of the oldest signals, the primary key.
+# Sent by untaken-signal. Returns the signals to unfinished jobs that were sent more than `seconds` ago and that nobody
+# has taken. Reads the oldest 1,000 such signals. Indexes: oldest of signals, the primary key of jobs.
 UNTAKEN = """
 SELECT signal.job_id, job.task, signal.name, signal.sent_at
 FROM
@@ -95,7 +96,8 @@ LIMIT 100
 """
 
 
-# Sent by the verbs of operators, in the transaction that deletes jobs. Indexes: the primary keys.
+# Sent by the verbs of operators, in the transaction that deletes jobs. Deletes their steps, signals and children.
+# Indexes: the primary keys.
 FORGET = """
 WITH steps AS (
     DELETE FROM skipqueue_step WHERE job_id = ANY ((SELECT %(ids)s::bigint[])::bigint[])
@@ -137,7 +139,7 @@ UNTAKEN_FOR = Threshold("untaken-signal", 24 * 3600, "seconds")
 
 
 def untaken_signals(store: Store) -> Iterator[Finding]:
-    """Signals that their jobs do not take: mostly the task waits for another name."""
+    """Find signals that their jobs do not take, usually because the task waits for another name."""
     seconds = UNTAKEN_FOR.of()
     rows = [] if seconds is None else store.rows(UNTAKEN, {"seconds": seconds})
     if rows:
@@ -164,7 +166,7 @@ def untaken_signals(store: Store) -> Iterator[Finding]:
 
 
 def status(store: Store) -> PartStatus:
-    """How many jobs wait for signals, and how many sleep."""
+    """Return how many jobs wait for signals, and how many sleep, for `skipqueue status`."""
     counts = step_counts(store)
     lines = []
     if counts.waiting:
@@ -177,7 +179,7 @@ def status(store: Store) -> PartStatus:
 
 
 def why_it_waits_for_a_signal(job: Job, now: datetime) -> str:
-    """Which signal it waits for, and until when; empty if it waits for none."""
+    """Say which signal the job waits for, and until when; empty if the job waits for none."""
     if not job.held:
         return ""
     step = JobStep.objects.using(_alias(job)).filter(job_id=job.pk, is_waiting=True).first()
@@ -192,7 +194,7 @@ def why_it_waits_for_a_signal(job: Job, now: datetime) -> str:
 
 @dataclass(frozen=True)
 class JobSteps:
-    """What is recorded of one job."""
+    """What is recorded of one job: its steps, signals and children."""
 
     job: Any
     steps: Sequence[JobStep]
@@ -218,7 +220,7 @@ class JobSteps:
 
     @classmethod
     def _archived(cls, job: Any, records: Mapping[str, Any]) -> "JobSteps":
-        """Made from what the archive keeps."""
+        """Make it from the records that the archive keeps."""
         steps = [_from_json(JobStep, row) for row in records["steps"][-MOST_RECORDS_LISTED:]]
         signals = [_from_json(JobSignal, row) for row in (records["signals"] or ())[:MOST_RECORDS_LISTED]]
         rows = [_from_json(JobChild, row) for row in (records["children"] or ())[:MOST_RECORDS_LISTED]]
@@ -226,19 +228,19 @@ class JobSteps:
 
     @property
     def left_out(self) -> int:
-        """The number of the first steps that are not in `steps`."""
+        """How many steps there are before the first step in `steps`."""
         return self.steps[0].number - 1 if self.steps else 0
 
     def __bool__(self) -> bool:
         return bool(self.steps or self.signals or self.parents)
 
     def shown(self, value: Any) -> Any:
-        """A result or a payload, with its secrets masked."""
+        """Return a result or a payload with its secrets masked."""
         return masked(self.job.task, value)
 
     @property
     def as_json(self) -> dict[str, Any]:
-        """For programs: times are datetimes."""
+        """Return the records for programs: times are datetimes."""
         return {
             "steps": [
                 {
@@ -273,7 +275,7 @@ Record = TypeVar("Record", JobStep, JobSignal, JobChild)
 
 
 def _from_json(model: type[Record], row: Mapping[str, Any]) -> Record:
-    """A row of a table, from the JSON that the archive keeps of it."""
+    """Make a row of a model from the JSON that the archive keeps of it."""
     columns = [field for field in model._meta.concrete_fields if field.attname in row]
     return model(**{column.attname: column.to_python(row[column.attname]) for column in columns})
 
@@ -294,9 +296,9 @@ class ChildJob:
 
 
 def tree_of(job_id: int, alias: str) -> list[ChildJob]:
-    """The children of a job, with their children, and so on.
+    """Return the children of a job, the children of these children, and so on.
 
-    At most `MOST_RECORDS_LISTED` jobs, on `MOST_LEVELS_OF_CHILDREN` levels.
+    Reads at most `MOST_RECORDS_LISTED` jobs on `MOST_LEVELS_OF_CHILDREN` levels.
 
     Index: the primary key of children, once for each level.
     """
@@ -322,7 +324,7 @@ def _as_children(rows: Sequence[JobChild], alias: str) -> list[ChildJob]:
 
 
 def state_of_step(step: JobStep, job: Any) -> str:
-    """What the step has come to, in words."""
+    """Describe the state of a step in words."""
     if step.error is not None:
         return gettext("failed")
     if step.kind == JobStep.Kind.SLEEP and job.status == Status.SCHEDULED and step.wakes_at:
@@ -338,13 +340,13 @@ def state_of_step(step: JobStep, job: Any) -> str:
 
 
 def export(job: Any) -> Mapping[str, Any]:
-    """The fields that `skipqueue show --json` prints."""
+    """Return the fields that `skipqueue show --json` prints."""
     found = JobSteps.of(job)
     return found.as_json if found else {}
 
 
 def lines_about(job: Any) -> Iterator[str]:
-    """What `skipqueue show` prints: a line for each step, signal and child."""
+    """Yield what `skipqueue show` prints: a line for each step, signal and child."""
     found = JobSteps.of(job)
     if found.left_out:
         yield f"steps before these: {found.left_out}"
@@ -364,7 +366,7 @@ def _lines_of_tree(children: Sequence[ChildJob], indent: str = "") -> Iterator[s
 
 
 def section_of_job(job: AbstractJob) -> PartNotice | None:
-    """The steps, signals and children, for the page of a job."""
+    """Return the steps, signals and children for the page of a job."""
     found = JobSteps.of(job)
     if not found:
         return None
@@ -399,7 +401,7 @@ def _why_no_step(job: Job, instruction: Instruction) -> str:
 
 
 def _json(text: str) -> Any:
-    """The value of `--payload`. Raises `ArgumentTypeError`."""
+    """Parse the value of `--payload`. Raises `ArgumentTypeError`."""
     try:
         value = json.loads(text)
         as_stored_json("The payload", value)
@@ -411,7 +413,7 @@ def _json(text: str) -> Any:
 
 
 def _name(text: str) -> str:
-    """The value of `--name` and `--step`. Raises `ArgumentTypeError`."""
+    """Check the value of `--name` and `--step`. Raises `ArgumentTypeError`."""
     try:
         return check_name(text)
     except InvalidOption as error:

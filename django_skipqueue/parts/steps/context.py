@@ -1,6 +1,6 @@
 """The methods of `JobContext` by which a task goes on where it stopped. Each has a twin for `async def` tasks.
 
-They import the rest of the part when they are called: the package is imported before Django's models.
+They import the rest of the part only when they are called, because this package is imported before Django's models.
 """
 
 import asyncio
@@ -38,15 +38,17 @@ class StepsContext:
     running: "AttemptHandle | None"
 
     def step(self, name: str, function: Callable[..., T], /, *args: Any, atomic: bool = False, **kwargs: Any) -> T:
-        """The result of `function(*args, **kwargs)`, which is recorded: a later attempt gets it, and runs nothing.
+        """Call `function(*args, **kwargs)`, record its result and return it. A later attempt returns the recorded
+        result.
 
-        If the attempt ends between the call and its record, the next one calls the function again. atomic: what the
-        function writes to the queue's database and the record are one transaction, so it happens exactly once.
+        If the attempt ends between the call and the record, the next attempt calls the function again. atomic: one
+        transaction contains the record and all that the function writes to the queue's database, so it is written
+        exactly once.
 
-        Raises `InvalidOption` for a name that this attempt has used, and for arguments that do not fit;
-        `UnstorableResult` for a result that is neither JSON nor of the function's annotation, which fails the job: each
-        further attempt would call the function again; and `LeaseLost` if the
-        job was taken from the worker meanwhile: what an atomic step has written is then rolled back.
+        Raises `InvalidOption` for a name that this attempt has already used, and for arguments that the function does
+        not accept. Raises `UnstorableResult` for a result that is not JSON and does not fit the function's annotation;
+        this fails the job without a retry, which would call the function again. Raises `LeaseLost` if the job was taken
+        from the worker in the meantime; what an atomic step has written is then rolled back.
         """
         if iscoroutinefunction(function):
             raise InvalidOption(f"The step {name!r} cannot await {function!r}: {ASYNC_STEP}")
@@ -54,29 +56,30 @@ class StepsContext:
         return result
 
     def sleep(self, name: str, delay: Delay) -> None:
-        """Go on with the task after this delay. Meanwhile the job is scheduled, and holds no slot of a worker.
+        """Go on with the task after this delay. Until then, the job is scheduled, and takes up no slot of a worker.
 
-        The attempt ends here, and costs nothing. Later the task is run from its beginning, and finds its steps
-        recorded. Raises `InvalidOption` within a transaction.
+        The attempt ends here, and does not count. After the delay, the task runs from its beginning, with its recorded
+        steps. Raises `InvalidOption` within a transaction.
         """
         self._steps("sleep").sleep(name, delay)
 
     def wait(self, name: str, timeout: Delay | None = None) -> Any:
-        """The payload of `job.signal(name, payload)`. Until then the job is blocked, and holds no slot of a worker.
+        """Return the payload of `job.signal(name, payload)`. Until it is sent, the job is blocked, without a worker's
+        slot.
 
         Raises `SignalTimeout` if no signal comes within the timeout, and `InvalidOption` within a transaction.
         """
         return self._steps("wait").wait(name, timeout)
 
     def run(self, name: str, call: "TaskCall") -> Any:
-        """The result of this call, such as `resize.s(1)`, which runs as a job. Meanwhile this one holds no slot.
+        """Run this call, such as `resize.s(1)`, as a job, and return its result. Until then, this job takes up no slot.
 
-        Raises `ChildFailed` if that job fails, or is discarded, and `InvalidOption` within a transaction.
+        Raises `ChildFailed` if that job fails or is discarded, and `InvalidOption` within a transaction.
         """
         return self._run("run", name, [call])[0]
 
     def run_all(self, name: str, calls: "Sequence[TaskCall]") -> list[Any]:
-        """The results of these calls, in their order. They run as jobs beside each other: see `run`."""
+        """Run these calls as jobs at the same time, and return their results in the order of the calls. See `run`."""
         return self._run("run_all", name, calls)
 
     @overload
@@ -104,14 +107,14 @@ class StepsContext:
         by: str = "pk",
         atomic: bool = False,
     ) -> Iterator[Any] | None:
-        """The items, for a `for` loop; a later attempt goes on after the last item that was finished.
+        """Yield the items for a `for` loop. A later attempt goes on after the last finished item.
 
-        A query set is read in chunks, in the order of the field `by`, which is unique and not null. Rows that appear
-        behind the place of the loop are not seen. A sequence is read by position. The place is written once a second
-        and at the end of an attempt, so that a death of the worker repeats the items of a second.
+        A query set is read in chunks, in the order of the field `by`, which is unique and not null. Rows that are added
+        before the loop's current place are not seen. A sequence is read by position. The place is written once a second
+        and at the end of the attempt, so that at most the items of one second are repeated if the worker dies.
 
-        function: call it with each item. atomic: what it writes to the queue's database and the place are one
-        transaction, so that each item happens exactly once.
+        function: called with each item, in place of the `for` loop. atomic: one transaction contains the place and all
+        that the function writes to the queue's database, so that each item is done exactly once.
 
         Raises `InvalidOption` for items that have no lasting order, and within a transaction, unless `atomic` is given.
         """
@@ -147,7 +150,7 @@ class StepsContext:
         return sync_to_async(self.sleep)(name, delay)
 
     def await_signal(self, name: str, timeout: Delay | None = None) -> Awaitable[Any]:
-        """`wait` for an `async def` task. `await` alone is a word of Python's."""
+        """`wait` for an `async def` task. It cannot be called `await`, which is a keyword of Python."""
         _require_loop("wait")
         return sync_to_async(self.wait)(name, timeout)
 
@@ -231,7 +234,7 @@ class StepsContext:
         return run_children(steps, name, calls)
 
     def _steps(self, method: str) -> "AttemptSteps":
-        """The steps of this attempt. Raises `InvalidOption` where there are none."""
+        """Return the steps of this attempt. Raises `InvalidOption` if this context has none."""
         from .attempt import AttemptSteps
 
         if (twin := _twin_here(method)) is not None:
@@ -252,7 +255,7 @@ class StepsContext:
 
 
 def _twin_here(method: str) -> str | None:
-    """The call that takes the place of this method where an event loop runs; `None`: here runs none."""
+    """Return the call to use instead of this method if an event loop is running here; otherwise `None`."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -263,6 +266,6 @@ def _twin_here(method: str) -> str | None:
 
 
 def _require_loop(method: str) -> None:
-    """Raise `InvalidOption` in a `def` task: nobody awaits there what the method returns."""
+    """Raise `InvalidOption` in a `def` task, because it cannot await what the method returns."""
     if _twin_here(method) is None:
         raise InvalidOption(f"This is for async def tasks, and awaited. In a def task, call context.{method}(…).")

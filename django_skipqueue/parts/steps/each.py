@@ -1,7 +1,7 @@
-"""`context.each`: a loop that goes on after the last item that it has finished.
+"""`context.each`: a loop that goes on after the last finished item if its job is attempted again.
 
-Invariant: the cursor never passes an item that is not finished. Without `atomic`, it is written at most once a second
-and at the end of the attempt, so that the items since then are run again after a death of the worker.
+Invariant: the cursor never passes an item that is not finished. Without `atomic`, the cursor is written at most once a
+second, and at the end of the attempt. If the worker dies, the items since the last write are run again.
 """
 
 import time
@@ -30,16 +30,16 @@ CHUNK = 500
 
 
 class Place(NamedTuple):
-    """How far a loop is. One value, for any thread to read."""
+    """How far a loop has come. It is a single value, so that any thread can read it."""
 
     done: int
     """The number of finished items."""
     last: Any
-    """The key of the last one; `None`: there is none."""
+    """The key of the last finished item; `None` if there is none."""
 
 
 class Cursor:
-    """The place of a loop. `write` is called by the control loop's thread as well, before a release."""
+    """The place of a loop. The control loop's thread also calls `write`, before it releases the job."""
 
     def __init__(self, steps: "AttemptSteps", name: str, place: Place) -> None:
         self._steps, self._name = steps, name
@@ -64,7 +64,7 @@ class Cursor:
         return entry
 
     def record(self, store: Store, place: Place, *, is_open: bool = True) -> Entry:
-        """Record this place in the open transaction, or at once. Raises `LeaseLost`."""
+        """Record this place in the open transaction, or at once if none is open. Raises `LeaseLost`."""
         entry = self._steps.entry(
             self._name,
             "each",
@@ -77,7 +77,7 @@ class Cursor:
 
 
 def loop(steps: "AttemptSteps", name: str, items: Any, by: str) -> Iterator[Any]:
-    """The items that are not finished. An item is finished when the next one is asked for."""
+    """Yield the unfinished items. An item is finished when the caller asks for the next item."""
     source = source_of(name, items, by)
     _require_no_transaction(steps, name)
     cursor = _begin(steps, name)
@@ -97,14 +97,14 @@ def _items(steps: "AttemptSteps", cursor: Cursor, source: "Source") -> Iterator[
 def call_each(
     steps: "AttemptSteps", name: str, items: Any, function: Callable[[Any], object], by: str, *, atomic: bool
 ) -> None:
-    """Call the function with each item that is not finished; with `atomic`, in one commit with the cursor."""
+    """Call the function with each unfinished item. With `atomic`, its writes and the cursor are in one transaction."""
     source = source_of(name, items, by)
     if not atomic:
         _require_no_transaction(steps, name)
     cursor = _begin(steps, name)
     if cursor is None:
         return
-    if not atomic:  # the place of an atomic loop is committed with each item, and nobody else may write it
+    if not atomic:  # an atomic loop commits its place with each item, and nobody else may write the place
         steps.add_cursor(cursor)
     for key, item in source(cursor.place.last):
         _pause(steps, cursor)
@@ -130,7 +130,7 @@ def _require_no_transaction(steps: "AttemptSteps", name: str) -> None:
 
 
 def _begin(steps: "AttemptSteps", name: str) -> Cursor | None:
-    """The cursor of this loop; `None`: the loop is over."""
+    """Return the cursor of this loop; `None` if the loop is over."""
     recorded = steps.begin(name, "each")
     if recorded is not None and recorded.is_over:
         return None
@@ -139,7 +139,7 @@ def _begin(steps: "AttemptSteps", name: str) -> Cursor | None:
 
 
 def _pause(steps: "AttemptSteps", cursor: Cursor) -> None:
-    """Between two items: write the cursor if it is due, and end the attempt if the worker stops."""
+    """Between two items, write the cursor if it is due, and end the attempt if the worker is stopping."""
     if cursor.is_due():
         steps.counted(cursor.write(steps.store))
     steps.stop_here()
@@ -154,7 +154,7 @@ Source = Callable[[Any], Iterator[tuple[Any, Any]]]
 
 
 def source_of(name: str, items: Any, by: str) -> Source:
-    """The items in an order that every attempt finds again. Raises `InvalidOption` for items that have none."""
+    """Return the items in an order that is the same in every attempt. Raises `InvalidOption` if they have none."""
     if isinstance(items, QuerySet):
         return _rows_of(name, items, by)
     if not isinstance(items, Sequence) or isinstance(items, str | bytes):
@@ -188,7 +188,7 @@ def _rows_of(name: str, items: "QuerySet[Any]", by: str) -> Source:
         raise refuse("this field is not unique, or may be NULL: give by= a field that is unique and not null")
 
     def rows(last: Any) -> Iterator[tuple[Any, Any]]:
-        column = field.attname  # by the name of a relation, Django would take the order of the other model
+        column = field.attname  # ordered by the name of a relation, Django would use the other model's order
         ordered = items.order_by(column)
         while True:
             after = ordered if last is None else ordered.filter(**{f"{column}__gt": field.to_python(last)})

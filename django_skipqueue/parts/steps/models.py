@@ -1,6 +1,6 @@
 """`JobStep`, `JobSignal` and `JobChild`: what is recorded of a job that goes on where it stopped.
 
-The rows go with their job. Only the functions of `parts.steps` write them.
+These rows are deleted together with their job. Only the functions of `parts.steps` write them.
 """
 
 from datetime import datetime, timedelta
@@ -14,10 +14,10 @@ from ...models.stored_json import StoredJSON
 
 
 class JobStep(models.Model):
-    """A step of a job: one that has ended, or one at which the job is."""
+    """A step of a job: a step that has ended, or the step at which the job is."""
 
     class Kind(models.TextChoices):
-        """The method of `JobContext` that has made it."""
+        """The method of `JobContext` that has made the step."""
 
         STEP = "step", _("step")
         SLEEP = "sleep", _("sleep")
@@ -60,7 +60,7 @@ class JobStep(models.Model):
 
 
 class SignalTimes:
-    """See `testing.run.Clock`: the ends of the times that signals have."""
+    """Moves the timeouts of signals when a test moves its clock. See `testing.run.Clock`."""
 
     def __init__(self, alias: str) -> None:
         self._steps = JobStep.objects.using(alias).filter(is_waiting=True, wakes_at__isnull=False)
@@ -79,7 +79,7 @@ class SignalTimes:
 
 
 class JobSignal(models.Model):
-    """A named payload for a job, which its task takes by `context.wait`."""
+    """A named payload that was sent to a job. The job's task takes it by `context.wait`."""
 
     pk = models.CompositePrimaryKey("job_id", "name")
     job_id = models.BigIntegerField()
@@ -107,7 +107,7 @@ class JobSignal(models.Model):
 
 
 class JobChild(models.Model):
-    """A job that a step of another job has deferred, and whose result that step returns."""
+    """A job that a step of another job has deferred. The step returns its result."""
 
     pk = models.CompositePrimaryKey("parent_id", "name", "position")
     parent_id = models.BigIntegerField()

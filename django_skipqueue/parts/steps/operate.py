@@ -1,4 +1,4 @@
-"""Retry jobs from one of their steps on, or run copies of jobs from there."""
+"""Retry jobs from one of their steps on, or run copies of jobs from a step on."""
 
 from collections.abc import Collection
 from typing import TYPE_CHECKING
@@ -11,15 +11,15 @@ from ...values.outcomes import Delay
 if TYPE_CHECKING:
     from ...queue.store import Store
 
-# Sent by the verbs of operators. Returns the ids of the jobs among these that have a step of this name. Index: the
+# Sent by the verbs of operators. Returns the ids of those of the given jobs that have a step of this name. Index: the
 # primary key of steps.
 WITH_STEP = """
 SELECT job_id FROM skipqueue_step WHERE job_id = ANY ((SELECT %(ids)s::bigint[])::bigint[]) AND name = %(step)s
 """
 
 # Sent by the verbs of operators, before a retry. Returns the ids of the finished jobs that have a step of this name.
-# Deletes the step and all later steps of each job, with their signals and children: the job waits for none of them.
-# Indexes: the primary keys.
+# Deletes the step and all later steps of each job, with their signals and children, so that the job no longer waits for
+# any of them. Indexes: the primary keys.
 FORGET_STEPS = """
 WITH first AS MATERIALIZED (
     SELECT step.job_id AS id, step.number
@@ -94,7 +94,7 @@ def retry_from(
             retried = store.retry(forgotten, over=over, by=by, reason=why) if forgotten else {}
             if len(retried) == len(forgotten):
                 return retried
-            transaction.set_rollback(True, using=store.alias)  # a job that is not retried keeps its steps
+            transaction.set_rollback(True, using=store.alias)  # if no job is retried, all jobs keep their steps
         left = list(retried)
     return {}
 

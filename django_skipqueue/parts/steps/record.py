@@ -1,9 +1,10 @@
 """Record the steps of jobs, and read them.
 
-Invariant: only the holder of the job's lease records. Each statement that records locks the row of the job, and writes
-nothing if the lease is no longer valid; until its commit, nobody can take the job from the worker.
+Invariant: only the holder of the job's lease records. Each statement that records something locks the job's row, and
+writes nothing if the lease is no longer valid. Until the commit, no other process can take the job from the worker.
 
-A record sets the number of attempts to 1, so that `max_attempts` counts the attempts at one step.
+A record resets the job's number of attempts to 1, so that `max_attempts` limits the attempts at one step, not at the
+whole task.
 """
 
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -14,8 +15,8 @@ from ...values.records import LeaseRef
 if TYPE_CHECKING:
     from ...queue.store import Store
 
-# Sent by an attempt, at its first step. Returns the steps of the job, in their order; of a sleep the seconds that are
-# left. Index: the primary key of steps.
+# Sent by an attempt, at its first step. Returns the steps of the job in their order. A sleep or a wait also has the
+# seconds that are left. Index: the primary key of steps.
 STEPS = """
 SELECT
     name, kind, number, attempt, result::text, error::text, recorded_at IS NOT NULL,
@@ -25,7 +26,7 @@ WHERE job_id = %(job_id)s
 ORDER BY number
 """
 
-# The row of the job, locked until the commit, if the lease is valid.
+# If the lease is valid, locks the row of the job until the commit.
 HELD = """held AS MATERIALIZED (
     SELECT id
     FROM skipqueue_job
@@ -45,8 +46,8 @@ _RESET = joined(
     operations=recording("reset", more={"attempts_after": "1"}),
 )
 
-# Sent by an attempt, after a step. Returns a row if the step was recorded; none if the lease is no longer valid. A step
-# that was open, such as a cursor, is written again. Index: the primary keys.
+# Sent by an attempt, after a step. Returns a row if the step was recorded; none if the lease is no longer valid. If the
+# step has a row that was open, such as the cursor of a loop, the row is updated. Index: the primary keys.
 RECORD_STEP = joined(
     """
 WITH {held},
@@ -75,9 +76,10 @@ RETURNING 1
     is_reset=_IS_RESET,
 )
 
-# Sent by an attempt, at a wait. Returns what it has come to: a signal that it has taken, or the end of its time; else
-# the job is held, so that the settle of the attempt blocks it. No row if the lease is no longer valid. The time counts
-# from the first wait. Index: the primary keys.
+# Sent by an attempt, at a wait. Takes the signal if it has come, or records the timeout if it has passed; otherwise
+# holds the job, so that the settle of the attempt blocks it. Returns whether the wait is over, its result and its
+# error; no row if the lease is no longer valid. The timeout counts from the first attempt that waits. Index: the
+# primary keys.
 TAKE_SIGNAL = joined(
     """
 WITH {held},
@@ -137,7 +139,7 @@ class RecordedStep(NamedTuple):
     kind: str
     number: int
     attempt: int
-    """The number of the attempt that has recorded it, over the whole life of the job."""
+    """The number of the attempt that has recorded the step, counted over the whole life of the job."""
     result: str | None
     """JSON, not yet decoded."""
     error: str | None
@@ -145,11 +147,11 @@ class RecordedStep(NamedTuple):
     is_over: bool
     """False while the job is at this step."""
     left: float | None
-    """Seconds until a sleep, or the time for a signal, is over; `None`: it has no end."""
+    """Seconds until a sleep, or the time to wait for a signal, is over; `None` if there is no such time."""
 
 
 class Entry(NamedTuple):
-    """What is written of a step."""
+    """What to write about a step."""
 
     name: str
     kind: str
@@ -164,22 +166,22 @@ class Entry(NamedTuple):
     result: str | None = None
     error: str | None = None
     delay: float | None = None
-    """Seconds until a sleep, or the time for a signal, is over."""
+    """Seconds until a sleep, or the time to wait for a signal, is over."""
     is_open: bool = False
 
 
 def steps_of(store: "Store", job_id: int) -> list[RecordedStep]:
-    """The steps of the job, in their order."""
+    """Return the steps of the job in their order."""
     return [RecordedStep._make(row) for row in store.rows(STEPS, {"job_id": job_id})]
 
 
 def record_step(store: "Store", ref: LeaseRef, entry: Entry) -> bool:
-    """Record a step in the open transaction, or at once. Returns False if the lease is no longer valid."""
+    """Record a step in the open transaction, or at once if none is open. Returns False if the lease is not valid."""
     return bool(store.rows(RECORD_STEP, _values(ref, entry)))
 
 
 def take_signal(store: "Store", ref: LeaseRef, entry: Entry) -> RecordedStep | None:
-    """Take the signal of this name, or have the job wait for it. `None`: the lease is no longer valid."""
+    """Take the signal of this name, or make the job wait for it. Returns `None` if the lease is no longer valid."""
     for is_over, result, error in store.rows(TAKE_SIGNAL, _values(ref, entry)):
         return RecordedStep(entry.name, entry.kind, entry.number, entry.attempt, result, error, is_over, None)
     return None

@@ -1,6 +1,7 @@
 """Send signals to jobs.
 
-A signal is a row of its own. Invariant: sending one locks no job, so it waits for no worker, and no worker for it.
+Each signal is a row of its own. Invariant: sending a signal locks no job. So the sender waits for no worker, and no
+worker waits for the sender.
 """
 
 from collections.abc import Collection
@@ -14,8 +15,8 @@ from ...values.bounds import check_key
 from ...values.codec import encode, size_of
 from .wake import wake_after_commit
 
-# Sent by users, operators, in their transaction. Returns the ids of the jobs that have got the signal. A job that is
-# finished gets none, nor one that has already got a signal of this name. Indexes: the primary keys.
+# Sent by users, operators, in their transaction. Returns the ids of the jobs that have got the signal. A job gets no
+# signal if it is finished, or has already got a signal of this name. Indexes: the primary keys.
 SEND_SIGNAL = """
 INSERT INTO skipqueue_signal (job_id, name, payload, sent_at, by, reason)
 SELECT id, %(name)s, %(payload)s::text::jsonb, statement_timestamp(), %(by)s, %(reason)s
@@ -28,7 +29,7 @@ RETURNING job_id
 
 
 def check_name(name: object) -> str:
-    """The name of a step or of a signal. Raises `InvalidOption` for one that cannot be used."""
+    """Return the name of a step or a signal. Raises `InvalidOption` if the name cannot be used."""
     if not isinstance(name, str) or not name.strip():
         raise InvalidOption(f"The name must be a str that is not empty, not {name!r}.")
     check_key("The name", name)
@@ -36,7 +37,7 @@ def check_name(name: object) -> str:
 
 
 def as_stored_json(what: str, value: object) -> str:
-    """The result of a step, or the payload of a signal, as JSON. Raises `InvalidArguments` if it cannot be stored."""
+    """Return a step's result or a signal's payload as JSON. Raises `InvalidArguments` if it cannot be stored."""
     text = encode(what, value)
     if (size := size_of(text)) > settings.max_result_bytes:
         raise InvalidArguments(
@@ -49,9 +50,9 @@ def as_stored_json(what: str, value: object) -> str:
 def send_signal(
     store: Store, ids: Collection[int], name: str, payload: Any = None, *, by: str = "", reason: str = ""
 ) -> list[int]:
-    """Send a signal to these jobs in the caller's transaction. Returns the ids of those that have got it.
+    """Send a signal to these jobs in the caller's transaction. Returns the ids of the jobs that have got it.
 
-    Raises `InvalidOption` for a name, and `InvalidArguments` for a payload that cannot be stored.
+    Raises `InvalidOption` if the name cannot be used, and `InvalidArguments` if the payload cannot be stored.
     """
     values = {
         "ids": as_array(ids),

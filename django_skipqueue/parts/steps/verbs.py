@@ -86,7 +86,7 @@ class QuerySetStepVerbs(JobQuerySet):
 
 
 def run_again_from(jobs: "JobQuerySet", step: str, *, by: str = "", reason: str = "") -> dict[int, int]:
-    """Enqueue copies of those of these finished jobs that have a step of this name, with the records before that step.
+    """Copy the finished jobs that have a step of this name, with the records before that step, and enqueue the copies.
 
     Returns the id of each copy, by the id of its original.
     """

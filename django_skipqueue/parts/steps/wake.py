@@ -1,8 +1,9 @@
-"""Let jobs go on that wait for a signal, once it is there or its time is over.
+"""Wake jobs that wait for a signal, once the signal has come or the time to wait for it is over.
 
-Invariant: no wake-up is lost. WAKE may be sent at any time, by anybody: the sender of a signal after its commit, a
-worker after the settle of a job that waits, and the gate of supervisors at intervals, on which nothing but the others'
-speed depends. It passes over a job that runs, whose attempt takes the signal or is settled first.
+Invariant: no wake-up is lost. Three processes send WAKE: the sender of a signal after its commit, a worker after it has
+settled a job that waits, and supervisors at intervals (the gate). The first two are only faster: the gate wakes every
+job that they miss. WAKE skips a running job, because the job's attempt either takes the signal, or is settled, and then
+WAKE is sent again.
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -20,9 +21,10 @@ from ...worker.loop import Periodic
 if TYPE_CHECKING:
     from ...queue.store import Store
 
-# Sent by the sender of a signal, after its commit; the worker, after a settle; the gate. Returns queue and status of
-# the jobs that go on. A job that somebody has finished while it waited only waits no more. COALESCE keeps the planner
-# from reading the index of all waiting jobs. Index: the primary keys, and untaken of signals.
+# Sent by the sender of a signal, after its commit; the worker, after a settle; the gate. Wakes those of the jobs `ids`
+# whose signal has come, or whose time to wait is over. Returns the queue and status of these jobs. If somebody has
+# finished a job while it waited, its status stays, and it only stops waiting. COALESCE keeps the planner from reading
+# the index of all waiting jobs. Index: the primary keys, and untaken of signals.
 WAKE = joined(
     """
 WITH ready AS MATERIALIZED (
@@ -69,8 +71,8 @@ RETURNING job.queue_name, job.status
     **entering(column="job.{}", past="held"),
 )
 
-# Sent by the gate. Returns jobs that WAKE should look at: those whose time is over, and those that wait although their
-# signal is there. Of signals that nobody has taken, the next ones after a place; those of jobs that were deleted go.
+# Sent by the gate. Returns two lists in one: the jobs whose time to wait is over; and the next signals, after a place
+# in their order, that nobody has taken, each with whether its job waits for it. Deletes signals of deleted jobs.
 # Indexes: due of steps, untaken of signals, the primary keys.
 READY = """
 WITH untaken AS MATERIALIZED (
@@ -108,8 +110,8 @@ SELECT
 FROM untaken
 """
 
-# Sent by the gate. Returns the seconds until the time of a signal is over, and whether there is a signal that nobody
-# has taken. Indexes: due of steps, untaken of signals.
+# Sent by the gate. Returns the seconds until the first wait for a signal times out, and whether there is a signal that
+# nobody has taken. Indexes: due of steps, untaken of signals.
 NEXT_READY = """
 SELECT
     (
@@ -123,23 +125,23 @@ SELECT
 """
 
 WAKE_CHECK = 1.0
-"""Seconds between two looks of the gate at the signals that nobody has taken."""
+"""Seconds between two checks of the gate for signals that nobody has taken."""
 
 
 def wake_jobs(store: "Store", ids: Collection[int], *, limit: int = BATCH_ROWS) -> dict[str, int]:
-    """Let those of these jobs go on whose signal is there, or whose time is over. Returns their number, by queue."""
+    """Wake the jobs whose signal has come or whose time is over. Returns the number of queued jobs by queue."""
     rows = store.rows(WAKE, {"ids": as_array(ids), "limit": limit}) if ids else []
     counts: dict[str, int] = {}
     for queue_name, status in rows:
         if status == "queued":
             counts[queue_name] = counts.get(queue_name, 0) + 1
-    if any(status == "blocked" for _, status in rows):  # they wait at the gate of limits now
+    if any(status == "blocked" for _, status in rows):  # these jobs now wait at the gate of limits
         notify_supervisors(store, GATES_PAYLOAD)
     return counts
 
 
 def wake_and_notify(store: "Store", ids: Collection[int]) -> bool:
-    """Let the jobs go on as `wake_jobs` does, and notify the workers. Returns whether there were any."""
+    """Wake jobs as `wake_jobs` does, and notify the workers. Returns whether any job was queued."""
     counts = wake_jobs(store, ids)
     wake(store, counts)
     if counts:
@@ -148,17 +150,17 @@ def wake_and_notify(store: "Store", ids: Collection[int]) -> bool:
 
 
 def wake_after_commit(store: "Store", ids: Collection[int]) -> None:
-    """Let these jobs go on once the caller's transaction is committed. What fails here, the gate does."""
+    """Wake these jobs once the caller's transaction is committed. If this fails, the gate does it later."""
     transaction.on_commit(lambda: wake_and_notify(store, ids), using=store.alias, robust=True)
 
 
 class SignalGate:
-    """Lets jobs go on that wait for signals, at intervals: what nobody else has let go on."""
+    """Wakes, at intervals, the jobs that wait for signals and that nobody else has woken."""
 
     name = "held"
 
     def __init__(self) -> None:
-        self._after: dict[str, tuple[int, str]] = {}  # where the next look at signals begins, by database
+        self._after: dict[str, tuple[int, str]] = {}  # the signal after which the next check begins, by database
 
     def admit(self, store: "Store", *, limit: int) -> GateResult:
         after_id, after_name = self._after.get(store.alias, (0, ""))
@@ -174,7 +176,7 @@ class SignalGate:
 
 
 class WaitObserver:
-    """Notes the jobs that wait for a signal since their settle: the signal may have come before it."""
+    """Notes the settled jobs that wait for a signal, because the signal may have come before the settle."""
 
     def __init__(self) -> None:
         self.ids: set[int] = set()
@@ -192,7 +194,7 @@ class WaitObserver:
 
 
 class WakeSettled(Periodic):
-    """Lets jobs go on whose signal has come while they were settled. Used by the control loop's thread."""
+    """Wakes jobs whose signal came while they were settled. Only the control loop's thread uses it."""
 
     name = "wake_settled"
 
@@ -202,7 +204,7 @@ class WakeSettled(Periodic):
 
     @property
     def due_at(self) -> float:
-        """At once after the settle of a job that waits."""
+        """Due at once after the settle of a job that waits."""
         return self._retry_at if self._observer.ids else NEVER
 
     @due_at.setter

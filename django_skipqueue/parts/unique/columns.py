@@ -12,8 +12,8 @@ COLUMNS = PartColumns(
     pieces={
         "unless_held": f"ON CONFLICT (unique_key) WHERE {HOLDS_KEY} DO NOTHING",
         # A retry leaves a job unchanged if another job holds its unique key, even if the retried job itself would not
-        # hold the key. If several chosen jobs have the same key, only the newest is retried. The array of ids is
-        # searched only once, in `named`.
+        # hold the key. If several chosen jobs have the same key, only the newest is retried. The ids are searched only
+        # once, in `named`.
         "retry_named": """named AS MATERIALIZED (
     SELECT id, unique_key, max(id) OVER (PARTITION BY unique_key) AS newest_id
     FROM skipqueue_job

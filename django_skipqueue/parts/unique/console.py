@@ -34,17 +34,17 @@ _ORDERS = {"scheduled": "run_after, id", "running": "locked_at"}
 
 
 def _first_of_each() -> str:
-    """Return the SQL that reads the first jobs of each unfinished status except `queued`."""
+    """Return the SQL that reads the first jobs in each unfinished status except `queued`."""
     statuses = (status for status in UNFINISHED_STATUSES if status != "queued")
     return "\n    UNION ALL\n    ".join(
         joined(_FIRST, status=status, order=_ORDERS.get(status, "id")) for status in statuses
     )
 
 
-# Sent by stuck-key. Returns the unfinished jobs that have been due for longer than `seconds` and hold a unique key, the
-# longest due first. Reads the first 2,000 jobs in each status, and the first 200 queued jobs of one priority in one
-# queue. Indexes: admit, blocked, recover, and claim: one probe for each pair, and one range for each pair whose first
-# job has been due for that long.
+# Sent by stuck-key. Returns the unfinished jobs that hold a unique key and have been due for longer than `seconds`, the
+# longest due first. Reads the first 2,000 jobs of each status except `queued`, and the first 200 queued jobs for each
+# pair of queue and priority. Indexes: admit, blocked and recover; claim, with one probe for each pair, and one range
+# for each pair whose first job has been due for that long.
 STUCK_KEYS = joined(
     """
 WITH RECURSIVE {heads},

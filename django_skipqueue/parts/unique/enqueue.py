@@ -1,10 +1,10 @@
 """Enqueue calls with unique keys, and find the jobs that hold these keys.
 
 A job holds its key if the predicate of the unique index is true, which every statement here repeats. `unique_seconds`
-says for how long. NULL: until the job is finished. 0: until a worker first claims the job; because `lease` never
-becomes 0 again, no retry, release or recovery takes the key back. Any other number: for this many seconds from the
-enqueue, and at least until the job is finished. When the time is over, the next enqueue or retry that needs the key
-frees it by setting `unique_seconds` to NULL.
+says how long the job holds the key. NULL means until the job is finished. 0 means until a worker first claims the job;
+because `lease` never becomes 0 again, no retry, release or recovery takes the key back. Any other number means this
+many seconds from the enqueue, and at least until the job is finished. When this time is over, the next enqueue or retry
+that needs the key frees it by setting `unique_seconds` to NULL.
 
 Only the unique index decides whether a job is inserted. The reads before and after the INSERT only find the job that
 holds the key. If another job has taken the key in the meantime, the enqueue starts again. When a function returns, the
@@ -36,11 +36,12 @@ from ...values.records import CallOutcome, DeferredJobs, EncodedCall, JobSpec, h
 from .columns import HOLDS_KEY
 from .models import KEY_IS_HELD
 
-# Sent by enqueue_many, calls with unique keys. Returns one row: the ids of the inserted jobs, ascending; their unique
-# keys in the order of the ids, or NULL if every call was inserted (ids ascend in the order of the calls); the number of
-# queued jobs; and the seconds until the first job is due. Index: unique. `unique_keys` has one element per call, NULL
-# for a call without a key. The calls are sorted by key, so that two batches with the same keys wait for each other
-# instead of a deadlock. A call is not inserted if a job, or an earlier call of the batch, has its key.
+# Sent by enqueue_many, calls with unique keys. Inserts the calls, except calls whose key a job, or an earlier call of
+# the batch, already holds. `unique_keys` has one element per call, which is NULL for a call without a key. The calls
+# are sorted by key, so that two batches with the same keys wait for each other instead of a deadlock. Returns one row:
+# the ids of the inserted jobs, ascending; their unique keys in the order of the ids, or NULL if every call was
+# inserted, because the ids are then in the order of the calls; the number of queued jobs; and the seconds until the
+# first job is due. Index: unique.
 ENQUEUE_MANY_UNIQUE = joined(
     """
 WITH inserted AS (
@@ -59,10 +60,11 @@ FROM inserted
     unless_held=PIECES["unless_held"],
 )
 
-# Sent by enqueue and enqueue_many with on_conflict="replace", after a conflict. Returns the waiting jobs that hold the
-# keys, after they got the arguments of the call: unique_key, id, status, gate, run_after, enqueued_at, and the seconds
-# until the job is due. Each key is there once. ON CONFLICT DO UPDATE is no alternative: it locks a row before it checks
-# the condition, and so would keep a running job locked until the caller's commit. Index: unique, the primary key.
+# Sent by enqueue and enqueue_many with on_conflict="replace", after a conflict. Gives the waiting jobs that hold the
+# keys the arguments of the call, and returns them: unique_key, id, status, gate, run_after, enqueued_at, and the
+# seconds until the job is due. Each key occurs once. ON CONFLICT DO UPDATE would not do: it locks a row before it
+# checks the condition, and so would keep a running job locked until the caller's commit. Index: unique, the primary
+# key.
 _REPLACE_WAITING = """
 WITH waiting AS MATERIALIZED (
     SELECT id
@@ -107,8 +109,8 @@ REPLACE_WAITING = joined(_REPLACE_WAITING, **_REPLACING, skip="")
 # transaction has locked. Index: unique, the primary key.
 REPLACE_UNLOCKED = joined(_REPLACE_WAITING, **_REPLACING, skip=" SKIP LOCKED")
 
-# Sent by enqueue_many, after a conflict. Returns the keys that jobs hold; for each, the id of the job, and whether the
-# job is finished, waits, or has never been claimed. Index: unique.
+# Sent by enqueue_many, after a conflict. Returns those of the keys that jobs hold. For each key, returns the id of the
+# job, and whether the job is finished, waits, or has never been claimed. Index: unique.
 UNIQUE_KEY_HOLDERS = joined(
     """
 SELECT
@@ -124,9 +126,9 @@ WHERE
 )
 
 # Sent by enqueue and enqueue_many with until="started", after a conflict. Returns the keys that unclaimed jobs hold,
-# with id, queue and status. Locks the rows of these jobs until the caller's commit, in the order of the keys: no worker
-# claims such a job before the commit, so its run sees what the caller has written. Several callers can share the lock.
-# Index: unique.
+# with the job's id, queue and status. Locks these jobs until the caller's commit, in the order of the keys. So no
+# worker claims such a job before the commit, and when the job runs, it sees what the caller has written. Several
+# callers can share the lock. Index: unique.
 _LOCK_WAITING_HOLDERS = """
 SELECT unique_key, id, queue_name, status
 FROM skipqueue_job
@@ -145,8 +147,8 @@ LOCK_WAITING_HOLDERS = joined(_LOCK_WAITING_HOLDERS, holds_key=HOLDS_KEY, skip="
 # that another transaction is updating. Index: unique.
 LOCK_UNLOCKED_HOLDERS = joined(_LOCK_WAITING_HOLDERS, holds_key=HOLDS_KEY, skip=" SKIP LOCKED")
 
-# Sent by enqueue, enqueue_many, retry, after a conflict with a finished job. Returns the freed keys. A key is freed if
-# its job is finished and its time is over. Locks the jobs in the order of the keys. Index: unique.
+# Sent by enqueue, enqueue_many, retry, after a conflict with a finished job. Frees each key whose job is finished and
+# whose time is over. Returns the freed keys. Locks the jobs in the order of the keys. Index: unique.
 FREE_UNIQUE_KEYS = joined(
     """
 WITH over AS MATERIALIZED (
@@ -209,7 +211,7 @@ def holder(store: Store, spec: JobSpec, key: str) -> Job | None:
     if spec.columns.get("unique_seconds") == 0:
         with explained_deadlock():
             lock_waiting_holders(store, [key])
-    # Not `first()`: its ORDER BY with LIMIT may make PostgreSQL read all finished jobs with this key.
+    # Not `first()`, because its ORDER BY with LIMIT may make PostgreSQL read all finished jobs with this key.
     holders = Job._base_manager.using(store.alias).filter(KEY_IS_HELD, unique_key=key)
     job = next(iter(holders), None)
     if job is None or job.finished_at is None:
@@ -275,8 +277,9 @@ def _lock_by_key(store: Store, keys: Sequence[str], lock: Callable[[Sequence[str
 
     PostgreSQL locks the newest version of a row, and only then checks the condition. So a job that a worker has just
     claimed is locked but not returned. Therefore, if `lock` returns fewer rows than keys, its statement is rolled back,
-    and each half of the sorted keys is tried on its own. Several jobs are locked without waiting, but a single job is
-    waited for: in the order of the keys it comes after all jobs that stay locked, and none of these jobs is running.
+    and each half of the sorted keys is tried on its own. With several keys, `lock` does not wait for locks. With a
+    single key it waits, which cannot deadlock: this key comes after the keys of all jobs that stay locked, and none of
+    these jobs is running.
     """
     if not keys:
         return []
