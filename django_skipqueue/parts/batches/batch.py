@@ -328,7 +328,7 @@ class BatchContext:
 
     @cached_property
     def batch(self) -> Batch | None:
-        """The batch of the job, even if the job is its callback; `None` if there is none. The first use sends a query."""
+        """The batch of the job, even of a callback; `None` if there is no batch. The first use sends a query."""
         return Batch.of(self.job, database=self.database)
 
     @cached_property

@@ -440,7 +440,7 @@ class DependencyGate:
         if ready and not dependants.found_any:
             has_discarded = forget_dependants(store, ready, limit=limit)
             if not has_discarded:
-                self._after[store.alias] = end  # rows that another session has locked must not delay the rows after them
+                self._after[store.alias] = end  # rows that another session has locked must not delay later rows
         return GateResult(dependants.admitted, has_discarded)
 
     def next_due(self, store: Store) -> float | None:

@@ -407,8 +407,7 @@ def finish_open_batches(
 
 
 def finish_all_batches(store: Store) -> int:
-    """Finish all batches that are done, so that a worker that drains its queues also runs their callbacks. Returns
-    their number.
+    """Finish all batches that are done, so that a drain also runs their callbacks. Returns the number of batches.
 
     If a batch cannot be finished, supervisors try it again later.
     """

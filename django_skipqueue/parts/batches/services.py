@@ -121,7 +121,7 @@ class BatchCheck(SettleService):
         job_ids, self._job_ids = self._job_ids, set()
         dependants = admit_dependants(self._store, job_ids)
         admitted_at = time.monotonic()
-        result = finish_batches(self._store, batch_ids - dependants.batch_ids)  # a batch with a job that was just admitted is open
+        result = finish_batches(self._store, batch_ids - dependants.batch_ids)  # a batch with an admitted job is open
         ended = time.monotonic()
         fruitless_seconds = 0.0 if dependants.admitted else admitted_at - now
         fruitless_seconds += 0.0 if result.finished else ended - admitted_at

@@ -441,7 +441,7 @@ def _reported_share(store: Store, cause: Cause, now: datetime) -> float:
 
 
 def _is_most(failed: int, attempts: int) -> bool:
-    """Return whether so many of the task's attempts failed by new causes that this makes a finding."""
+    """Return whether enough of a task's attempts have failed by new causes to make a finding."""
     return failed >= max(FEWEST_FAILURES, NEARLY_ALL * attempts)
 
 
@@ -533,7 +533,7 @@ def _failing_task(
 
 
 def _last_error(job: Job | None, cause: Cause) -> str:
-    """Return the cause's last error in one line, with secrets masked; only the exception's name if the job is gone."""
+    """Return the cause's last error in one line, with secrets masked; without this error in the job, the exception."""
     if job is None or cause_of(job) != cause:
         return cause.exception.removeprefix("builtins.")
     error = redacted(job.task, job.args, job.kwargs).text(job.last_error)

@@ -222,7 +222,7 @@ def on_operate(store: Store, verb: str, ids: Sequence[int]) -> None:
 
 
 def run_children(steps: "AttemptSteps", name: str, calls: Sequence[Any]) -> list[Any]:
-    """Run these calls as jobs and return their results. Ends the attempt if jobs are unfinished. Raises `ChildFailed`."""
+    """Run these calls as jobs and return their results. Ends the attempt if one is unfinished. Raises `ChildFailed`."""
     made = [in_batch(f"{name!r}", as_call(f"{name!r}", call), steps.store.alias) for call in calls]
     recorded = steps.begin(name, "run")
     if recorded is not None and recorded.is_over:

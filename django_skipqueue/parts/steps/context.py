@@ -38,8 +38,7 @@ class StepsContext:
     running: "AttemptHandle | None"
 
     def step(self, name: str, function: Callable[..., T], /, *args: Any, atomic: bool = False, **kwargs: Any) -> T:
-        """Call `function(*args, **kwargs)`, record its result and return it. A later attempt returns the recorded
-        result.
+        """Record the result of `function(*args, **kwargs)` and return it. A later attempt gets the recorded result.
 
         If the attempt ends between the call and the record, the next attempt calls the function again. atomic: one
         transaction contains the record and all that the function writes to the queue's database, so it is written
@@ -64,8 +63,7 @@ class StepsContext:
         self._steps("sleep").sleep(name, delay)
 
     def wait(self, name: str, timeout: Delay | None = None) -> Any:
-        """Return the payload of `job.signal(name, payload)`. Until it is sent, the job is blocked, without a worker's
-        slot.
+        """Return the payload of `job.signal(name, payload)`. Until it comes, the job is blocked, without a slot.
 
         Raises `SignalTimeout` if no signal comes within the timeout, and `InvalidOption` within a transaction.
         """

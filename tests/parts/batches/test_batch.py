@@ -85,7 +85,7 @@ class TestMembers:
         assert batch.progress() == BatchProgress(4, 4, 4, 0, 0, is_finished=True)
         assert callbacks_of() == [SUCCESS_CALLBACK]
 
-    def test_a_batch_that_is_finished_takes_no_job(self) -> None:
+    def test_no_job_can_be_added_to_a_finished_batch(self) -> None:
         with Batch() as batch:
             pass
         with pytest.raises(BatchFinished, match="finished"):
@@ -103,18 +103,18 @@ class TestMembers:
 
 class TestRefusals:
     @pytest.mark.parametrize("given", [1, "noop", print])
-    def test_a_callback_is_a_task_or_a_call(self, given: Any) -> None:
+    def test_a_callback_that_is_neither_a_task_nor_a_call_is_refused(self, given: Any) -> None:
         with pytest.raises(InvalidOption, match="on_success must be a task"):
             Batch(on_success=given)
 
-    def test_arguments_that_do_not_fit_are_refused_at_once(self) -> None:
+    def test_a_callback_whose_arguments_do_not_fit_is_refused_at_once(self) -> None:
         with pytest.raises(InvalidArguments, match="missing"):
             jobs.add.s()  # type: ignore[call-arg]
         with pytest.raises(InvalidArguments, match="missing"):
             Batch(on_success=jobs.add)
 
     @pytest.mark.parametrize("options", [{"database": "nowhere"}, {"name": 3}])
-    def test_values_that_cannot_be_used_are_refused(self, options: Any) -> None:
+    def test_invalid_options_of_a_batch_are_refused(self, options: Any) -> None:
         with pytest.raises(InvalidOption):
             Batch(**options)
 
@@ -122,7 +122,7 @@ class TestRefusals:
         with pytest.raises(InvalidArguments):
             Batch(name="a\0b")
 
-    def test_an_async_block_says_what_to_do(self) -> None:
+    def test_the_error_of_an_async_with_block_says_what_to_do(self) -> None:
         async def block() -> None:
             async with Batch():
                 pass
@@ -274,7 +274,7 @@ class TestEnd:
         callback.refresh_from_db()
         assert callback.result == [batch.id, "note"]
 
-    def test_a_task_without_a_batch_sees_none(self) -> None:
+    def test_the_context_of_a_job_without_a_batch_has_no_batch(self) -> None:
         see_batch.defer("alone")
         assert run_jobs()[0].result == [None, "alone"]
 
@@ -306,7 +306,7 @@ class TestNested:
         run_jobs()
         assert [batch.name for batch in finish_and_list()] == ["outer", "inner"]
 
-    def test_the_end_of_an_inner_batch_is_the_end_of_all_outer_batches(self) -> None:
+    def test_the_end_of_the_innermost_batch_finishes_all_outer_batches(self) -> None:
         with Batch(name="1", **ALL_CALLBACKS), Batch(name="2"), Batch(name="3") as innermost:
             jobs.fail.using(max_attempts=1).defer()
         run_first()

@@ -105,7 +105,7 @@ class TestWait:
         run_first()
         assert admit_if_due() == {"default": 1}
 
-    def test_a_predecessor_that_ends_before_the_time_is_remembered(self) -> None:
+    def test_a_scheduled_job_remembers_that_its_predecessor_has_ended(self) -> None:
         before = jobs.noop.defer()
         last = jobs.noop.using(after=[before], run_after=timedelta(hours=1)).defer()
         run_first()
@@ -114,7 +114,7 @@ class TestWait:
         assert last.run_now()
         assert read_status(last) == "queued"
 
-    def test_a_retry_does_not_wait_again(self) -> None:
+    def test_a_dependant_that_is_retried_does_not_wait_again(self) -> None:
         before = jobs.noop.defer()
         last = jobs.fail.using(after=[before]).defer()
         run_first()
@@ -124,11 +124,11 @@ class TestWait:
         assert run_first().pk == last.pk
 
     @pytest.mark.parametrize("after", [3, "ab", [None], ["x"], [object()], [True], [0], [10**30]])
-    def test_a_value_that_is_no_list_of_jobs_is_refused(self, after: Any) -> None:
+    def test_after_refuses_a_value_that_is_not_a_list_of_jobs(self, after: Any) -> None:
         with pytest.raises(InvalidOption, match="after must be a list of jobs"):
             jobs.noop.using(after=after)
 
-    def test_a_value_that_is_no_policy_is_refused(self) -> None:
+    def test_an_unknown_policy_for_failures_is_refused(self) -> None:
         with pytest.raises(InvalidOption, match="after_failure must be one of wait, discard, run"):
             jobs.noop.using(after_failure="go on")  # type: ignore[arg-type]
         with pytest.raises(InvalidOption, match="after_failure must be one of"):
@@ -165,7 +165,7 @@ class TestWait:
         last = jobs.noop.using(database="other", after=[before.pk]).defer()
         assert last.status == "blocked", "an id without a database is an id in the database of the call"
 
-    def test_a_job_that_waits_and_is_replaced_still_waits(self) -> None:
+    def test_a_waiting_job_whose_arguments_are_replaced_still_waits(self) -> None:
         before = jobs.noop.defer()
         last = jobs.add.using(after=[before], unique_key="k").defer(1)
         replacing = jobs.add.using(unique_key="k", on_conflict="replace")
@@ -255,7 +255,7 @@ class TestFailure:
         assert admit_if_due() == {"default": 1}
         assert read_status(last) == "queued"
 
-    def test_a_dependant_with_the_policy_run_waits_for_no_retry(self) -> None:
+    def test_a_dependant_with_the_policy_run_does_not_wait_for_a_retry(self) -> None:
         before, other = jobs.fail.using(max_attempts=1).defer(), jobs.noop.using(priority=-1).defer()
         last = jobs.noop.using(after=[before, other], after_failure="run").defer()
         run_first()
@@ -267,7 +267,7 @@ class TestFailure:
         assert admit_if_due() == {"default": 1}
         assert (read_status(before), read_status(last)) == ("scheduled", "queued")
 
-    def test_discards_go_on_along_the_chain_and_end_the_batch(self) -> None:
+    def test_a_discard_discards_the_rest_of_the_chain_and_ends_the_batch(self) -> None:
         with Batch(on_failure=jobs.echo.s("bad")) as batch:
             chain(jobs.fail.using(max_attempts=1).s(), jobs.noop, jobs.noop, jobs.noop, after_failure="discard").defer()
         run_jobs()
@@ -382,7 +382,7 @@ class TestChain:
         *_, last = run_jobs()
         assert last.result == [*range(30), None, 0, 1]
 
-    def test_the_jobs_of_a_chain_in_a_batch_belong_to_it(self) -> None:
+    def test_a_chain_that_is_deferred_in_a_batch_belongs_to_it(self) -> None:
         with Batch(name="mine") as batch:
             chain_jobs = chain(jobs.noop, jobs.noop).defer()
         assert {job.batch_id for job in chain_jobs} == {batch.id}
@@ -402,7 +402,7 @@ class TestChain:
         [last] = run_jobs()
         assert last.result == [1] * 1_201
 
-    def test_a_deleted_result_of_a_predecessor_is_an_error(self) -> None:
+    def test_the_results_of_a_job_raise_an_error_if_a_predecessor_was_deleted(self) -> None:
         chain_jobs = chain(jobs.add.s(1), see_results.using(max_attempts=1)).defer()
         run_first()
         assert admit_if_due() or read_status(chain_jobs[1]) == "queued"
@@ -567,7 +567,7 @@ class TestConcurrency:
         assert read_status(last) == "blocked"
         assert admit_if_due() == {"default": 1}
 
-    def test_a_predecessor_that_ends_after_the_lock_is_seen(
+    def test_a_predecessor_that_ends_while_its_dependant_is_locked_is_not_missed(
         self, session: Callable[[], Session], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         first, second = jobs.noop.defer(), jobs.noop.defer()

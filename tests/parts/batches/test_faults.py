@@ -84,7 +84,9 @@ class TestAfter:
         with pytest.raises(InvalidOption, match=f"{name} cannot wait for other jobs with after"):
             Batch(**given)
 
-    def test_a_callback_that_needs_a_deleted_job_stops_no_other_batch(self, store: Store, sent: list[Any]) -> None:
+    def test_a_callback_that_needs_a_deleted_job_does_not_stop_other_batches(
+        self, store: Store, sent: list[Any]
+    ) -> None:
         bad, good = make_ended_batch(on_finish=jobs.noop), make_ended_batch(on_finish=jobs.noop)
         row = JobBatch.objects.get(pk=bad)
         row.callbacks["on_finish"]["spec"]["after"] = [10**9]
@@ -97,7 +99,7 @@ class TestAfter:
 
 class TestManyOpenBatches:
     @pytest.mark.parametrize(("seconds", "runs"), [(60.0, 1), (0.0, 4)])
-    def test_a_run_of_the_service_looks_at_batches_until_its_time_is_over(
+    def test_a_run_of_the_service_checks_batches_until_its_time_is_over(
         self, store: Store, monkeypatch: pytest.MonkeyPatch, seconds: float, runs: int
     ) -> None:
         for _ in range(3):
@@ -115,7 +117,9 @@ class TestManyOpenBatches:
 
 class TestIsolation:
     @pytest.mark.parametrize("end", ["supervisor", "worker", "drain"])
-    def test_a_batch_with_invalid_callbacks_stops_no_other_batch(self, store: Store, sent: list[Any], end: str) -> None:
+    def test_a_batch_with_invalid_callbacks_does_not_stop_other_batches(
+        self, store: Store, sent: list[Any], end: str
+    ) -> None:
         bad, good = make_ended_batch(), make_ended_batch(on_finish=jobs.echo.s("good"))
         break_callbacks(bad)
         if end == "supervisor":
@@ -142,7 +146,7 @@ class TestIsolation:
         connection.close()
         assert not failed_batch_ids(sent)
 
-    def test_a_batch_that_cannot_be_finished_is_tried_again_after_a_delay_that_grows(
+    def test_a_batch_that_cannot_be_finished_is_tried_again_after_growing_delays(
         self, store: Store, sent: list[Any]
     ) -> None:
         bad = make_ended_batch(on_finish=jobs.noop)
@@ -167,7 +171,7 @@ class TestIsolation:
 
 
 class TestUniqueKeys:
-    def test_a_callback_that_waits_for_a_unique_key_stops_no_other_batch(
+    def test_a_callback_that_waits_for_a_unique_key_does_not_stop_other_batches(
         self, store: Store, sent: list[Any], session: Callable[[], Session]
     ) -> None:
         held, free = make_ended_batch(on_finish=jobs.noop.using(unique_key="k")), make_ended_batch(on_finish=jobs.noop)
@@ -199,7 +203,7 @@ class TestUniqueKeys:
         assert are_finished(batch.id) == [False]
         user.rollback()
 
-    def test_a_deadlock_in_one_batch_stops_no_other_batch(
+    def test_a_deadlock_in_one_batch_does_not_stop_other_batches(
         self, store: Store, sent: list[Any], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         deadlocked, good = (
@@ -308,7 +312,7 @@ class TestLimits:
             assert sum(are_finished(*ids)) == done
         assert service.due_at > time.monotonic()
 
-    def test_the_time_of_a_run_is_limited_but_one_batch_is_tried(
+    def test_a_run_tries_at_least_one_batch_even_if_its_time_is_over(
         self, store: Store, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(batches, "FINISHING_SECONDS", -1.0)
@@ -342,7 +346,7 @@ def test_no_tracer_of_the_project_runs_in_a_supervisor(store: Store, monkeypatch
 
 
 class TestPruned:
-    def test_a_failed_callback_of_an_inner_batch_that_was_pruned_counts(self, store: Store, settings: Any) -> None:
+    def test_a_pruned_failed_callback_of_an_inner_batch_counts_as_a_failure(self, store: Store, settings: Any) -> None:
         settings.SKIPQUEUE = {"RETENTION": {"completed": 0, "failed": 0}}
         callbacks: dict[str, Any] = {"on_success": jobs.echo.s("good"), "on_failure": jobs.echo.s("bad")}
         with Batch(name="outer", **callbacks):
@@ -412,7 +416,7 @@ class TestPauses:
         check_results[1].finished = 1
         assert self.pause_after_check(store) == pytest.approx(self.LOOK + self.FINISH + PAUSE_FACTOR * self.LOOK)
 
-    def test_the_next_step_of_a_chain_is_not_delayed_by_a_look_at_its_batch(
+    def test_the_next_step_of_a_chain_is_not_delayed_by_a_check_of_its_batch(
         self, store: Store, check_results: tuple[Dependants, FinishResult]
     ) -> None:
         check_results[0].admitted["default"] = 1

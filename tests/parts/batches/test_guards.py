@@ -40,7 +40,7 @@ store = Store("default")
 pytestmark = pytest.mark.django_db
 
 
-class TestLooks:
+class TestChecks:
     def test_open_batches_come_in_the_order_of_their_ids(self) -> None:
         ids = []
         for number in range(4):
@@ -52,7 +52,7 @@ class TestLooks:
         assert open_batches(store, limit=1) == ids[:1]
         assert open_batches(store, after=ids[0], limit=1) == [ids[2]]
 
-    def test_the_next_look_continues_after_the_last_batch(self) -> None:
+    def test_the_next_check_continues_after_the_last_batch(self) -> None:
         with Batch():
             jobs.noop.defer()
         with Batch() as second:
@@ -62,7 +62,7 @@ class TestLooks:
         assert (result.finished, finish_open_batches(store, after=after or 0, limit=1)[1].finished) == (0, 1)
         assert [batch.pk for batch in JobBatch.objects.exclude(finished_at=None)] == [second.id]
 
-    def test_the_end_of_a_callback_of_an_inner_batch_is_the_end_of_the_outer_batch(self) -> None:
+    def test_the_outer_batch_is_finished_when_a_callback_of_its_inner_batch_ends(self) -> None:
         """The worker that settles the callback knows only the inner batch, which is finished."""
         with Batch(name="outer", **ALL_CALLBACKS), Batch(on_finish=jobs.noop) as inner:
             pass
@@ -208,7 +208,7 @@ class TestPrune:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_prune_passes_over_a_batch_that_is_locked(settings: Any, session: Callable[[], Session]) -> None:
+def test_a_prune_skips_a_locked_batch(settings: Any, session: Callable[[], Session]) -> None:
     settings.SKIPQUEUE = {"RETENTION": {"completed": 0}}
     ids = []
     for _ in range(2):

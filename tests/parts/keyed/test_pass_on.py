@@ -73,7 +73,7 @@ def claim_exactly(limit: int = 1, queue_name: str = "default") -> None:
 
 
 @pytest.mark.parametrize("task", [two_per_account, shared_fairly], ids=["limit", "fair"])
-def test_better_jobs_get_the_permits_of_the_worst_unclaimed_jobs(
+def test_jobs_of_higher_priority_get_the_permits_of_the_unclaimed_jobs_that_would_start_last(
     task: Any, pass_permits_and_tokens_on: Callable[..., None]
 ) -> None:
     make_worker()
@@ -335,7 +335,7 @@ def test_a_scan_of_many_keys_resumes_where_the_last_one_ended(
 @pytest.mark.parametrize(
     ("task", "prefix"), [(one_at_a_time, ",limit "), (shares_rate, ",rate ")], ids=["limit", "rate"]
 )
-def test_an_urgent_job_that_stays_blocked_makes_the_supervisors_look_sooner(
+def test_an_urgent_job_that_stays_blocked_makes_the_supervisors_scan_its_key_at_once(
     task: Any, prefix: str, is_in_transaction: bool, payloads_to_supervisors: Callable[[], list[str]]
 ) -> None:
     service = (pass_tokens_on if task is shares_rate else pass_permits_on)(store)
@@ -370,7 +370,7 @@ def test_a_job_behind_a_backlog_gives_its_permit_to_an_idle_worker(runworker: Ru
     wait_for_statuses(completed=1, queued=1)
 
 
-def test_jobs_that_change_meanwhile_do_not_keep_a_permit_that_was_passed_on(
+def test_no_permit_is_given_twice_if_jobs_change_while_permits_are_passed_on(
     pass_permits_and_tokens_on: Callable[..., None],
 ) -> None:
     """Another session may write the row between the snapshot and the lock of the statement that puts it back."""
@@ -391,7 +391,7 @@ def test_jobs_that_change_meanwhile_do_not_keep_a_permit_that_was_passed_on(
     assert list(held) == []
 
 
-def test_keys_that_are_not_contested_do_not_hide_contested_keys_after_them(
+def test_contested_keys_are_found_behind_many_keys_that_are_not_contested(
     pass_permits_and_tokens_on: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("django_skipqueue.parts.keyed.services.KEYS_AT_ONCE", 2)
@@ -408,7 +408,7 @@ def test_keys_that_are_not_contested_do_not_hide_contested_keys_after_them(
     assert urgent in queued_ids()
 
 
-def test_many_jobs_that_stay_do_not_hide_jobs_that_are_put_back(
+def test_jobs_to_put_back_are_found_behind_many_jobs_that_keep_their_permits(
     pass_permits_and_tokens_on: Callable[..., None],
 ) -> None:
     make_worker(queues=["default"])
@@ -455,7 +455,9 @@ def test_a_carried_queue_is_not_served_by_a_worker_of_all_queues(
     assert queued_ids() == {served}
 
 
-def test_too_many_named_keys_are_not_locked_at_once(pass_permits_and_tokens_on: Callable[..., None]) -> None:
+def test_a_notification_with_too_many_keys_is_left_to_the_regular_scans(
+    pass_permits_and_tokens_on: Callable[..., None],
+) -> None:
     service = pass_permits_on(store)
     service.notified([",limit " + "\n".join(f"key {number}" for number in range(1_001))])
     assert not service.urgent

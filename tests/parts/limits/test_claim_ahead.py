@@ -103,7 +103,7 @@ def test_a_worker_claims_nothing_ahead_if_it_had_fewer_leases_than_it_counts_per
     ],
     ids=["queue", "task", "capacity", "rate", "suspect", "kind"],
 )
-def test_a_claim_ahead_does_not_pass_over_a_job_that_it_may_not_claim(fields: dict[str, Any]) -> None:
+def test_a_claim_ahead_stops_at_a_job_that_it_may_not_claim(fields: dict[str, Any]) -> None:
     before = make_keyed("k").pk
     make_keyed("k", **fields)
     make_keyed("k")
@@ -159,7 +159,7 @@ def cancel(job: ClaimedJob) -> None:
 
 
 @pytest.mark.parametrize("give_up", [settle, release, release_orphans, recover, cancel])
-def test_a_job_claimed_ahead_that_is_given_up_waits_for_a_permit_again(give_up: Callable[[ClaimedJob], None]) -> None:
+def test_a_job_claimed_ahead_and_given_up_waits_for_a_permit_again(give_up: Callable[[ClaimedJob], None]) -> None:
     job = make_claimed_ahead()
     give_up(job)
     row = Job.objects.get(pk=job.id)
@@ -204,7 +204,9 @@ def have_completed(number: int) -> bool:
     return Job.objects.completed().count() >= number
 
 
-def test_the_permit_of_a_suspect_is_not_counted_for_others(worker_thread: Callable[..., WorkerThread]) -> None:
+def test_a_worker_does_not_use_the_permit_of_a_suspect_for_other_jobs(
+    worker_thread: Callable[..., WorkerThread],
+) -> None:
     """Another process runs the suspect, which keeps its permit there."""
     suspect = make_keyed("k", "queued", deaths=["a", "b"])
     worker = worker_thread(concurrency=2)

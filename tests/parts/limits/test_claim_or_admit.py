@@ -48,7 +48,7 @@ def status_of(job: Job) -> str:
     return str(state(job)["status"])
 
 
-def test_the_next_job_of_the_key_runs_without_being_queued_before() -> None:
+def test_the_next_job_of_a_key_is_claimed_without_being_queued_first() -> None:
     running, waiting = make_keyed("k", "running"), make_keyed("k")
     with connection.cursor() as cursor:
         cursor.execute("SELECT pg_stat_force_next_flush()")
@@ -70,7 +70,7 @@ def test_an_admitted_job_is_claimed_in_its_order_among_the_queued_jobs() -> None
     assert (status_of(usual), status_of(late)) == ("queued", "queued")
 
 
-def test_a_job_that_an_admitted_job_displaces_is_free_for_another_worker_at_once() -> None:
+def test_a_queued_job_displaced_by_an_admitted_job_can_be_claimed_by_another_worker_at_once() -> None:
     """A worker that claims at the same moment must not pass over the displaced job."""
     make_keyed("k")
     queued = [make_job(priority=number) for number in (1, -5, -6)]
@@ -104,7 +104,9 @@ def test_an_admitted_job_is_queued_by_a_worker_that_does_not_claim(options: dict
 
 
 @pytest.mark.parametrize(("queue_name", "expected_status"), [("elsewhere", "queued"), ("paused", "blocked")])
-def test_an_admitted_job_of_another_queue_is_queued_unless_paused(queue_name: str, expected_status: str) -> None:
+def test_an_admitted_job_of_another_queue_is_queued_unless_the_queue_is_paused(
+    queue_name: str, expected_status: str
+) -> None:
     Queue.pause("paused")
     running, waiting = make_keyed("k", "running"), make_keyed("k", queue_name=queue_name)
     result = complete_and_claim(running, queue_names=["default", "paused"])
@@ -171,7 +173,7 @@ jobs_to_make = st.builds(
 
 @given(jobs=st.lists(jobs_to_make, max_size=20), limit=st.integers(1, 6), ended=st.sets(st.sampled_from([*KEYS])))
 @settings(max_examples=60, deadline=None)
-def test_the_exchange_claims_the_jobs_that_an_admission_and_then_a_claim_would(
+def test_the_exchange_claims_the_same_jobs_as_an_admission_followed_by_a_claim(
     jobs: list[JobToMake], limit: int, ended: set[str]
 ) -> None:
     """Hypothesis makes the jobs. The one statement and the two statements must claim and admit the same jobs."""

@@ -51,7 +51,7 @@ def test_a_tenant_begins_with_two_queued_jobs_and_their_number_doubles() -> None
     assert len(settle_and_claim(*third)) == 16
 
 
-def test_as_many_jobs_are_queued_as_run_so_a_tenant_alone_gets_all_slots() -> None:
+def test_a_tenant_alone_gets_all_slots_because_as_many_jobs_are_queued_as_run() -> None:
     """For each job that runs, another job is queued. No job has to end first."""
     shared_fairly.defer_many([("a",)] * 100)
     running = claim_ids()
@@ -101,7 +101,7 @@ def test_run_jobs_runs_all_jobs_of_a_fair_key() -> None:
     assert [job.status for job in run_jobs()] == ["completed"] * 9
 
 
-def test_a_fair_key_has_the_values_of_several_arguments(registry: Registry) -> None:
+def test_a_fair_key_contains_the_values_of_all_its_arguments(registry: Registry) -> None:
     def send(tenant: str, region: str) -> None: ...
 
     send.__module__, send.__qualname__ = "tests.parts.limits.test_fair", "send"

@@ -33,7 +33,7 @@ def first_keys(most: int = 10) -> list[LimitState]:
     return first_states(store, most=most)
 
 
-def test_a_key_says_who_holds_its_permits_and_who_waits() -> None:
+def test_the_state_of_a_key_counts_its_permit_holders_and_its_waiting_jobs() -> None:
     make_limited("limit:t a=1", held=2, waiting=3, minutes=10)
     (state,) = first_keys()
     assert (state.key, state.kind, state.now.capacity) == ("limit:t a=1", "limit", 2)

@@ -28,7 +28,7 @@ def test_when_a_job_ends_the_next_job_in_line_begins(line_with_two_permits: Line
     assert line_with_two_permits.enter(keyed(5)) == [keyed(5)], "both permits are free"
 
 
-def test_a_permit_is_gone_with_the_lease_that_counts_for_it(line_with_two_permits: Line) -> None:
+def test_a_permit_is_lost_with_the_last_lease_that_covers_it(line_with_two_permits: Line) -> None:
     line_with_two_permits.remove_leases([(0, 1), (1, 1), (2, 1)])
     assert line_with_two_permits.permits == 2
     line_with_two_permits.remove_leases([(3, 1)])
@@ -37,14 +37,14 @@ def test_a_permit_is_gone_with_the_lease_that_counts_for_it(line_with_two_permit
     assert line_with_two_permits.leave((1, 1)) == keyed(2)
 
 
-def test_leases_that_take_the_place_of_other_leases_keep_the_permits(line_with_two_permits: Line) -> None:
+def test_permits_are_kept_if_as_many_new_leases_replace_the_lost_leases(line_with_two_permits: Line) -> None:
     for id in range(5, 8):
         line_with_two_permits.add_lease(keyed(id), permits=0)
     line_with_two_permits.remove_leases([(id, 1) for id in range(5)])
     assert line_with_two_permits.permits == 2
 
 
-def test_a_lease_that_may_have_been_settled_counts_for_no_permit(line_with_two_permits: Line) -> None:
+def test_a_lease_that_may_have_been_settled_does_not_cover_a_permit(line_with_two_permits: Line) -> None:
     line_with_two_permits.remove_leases([], unknown=[(id, 1) for id in range(4)])
     assert line_with_two_permits.permits == 1
     line_with_two_permits.remove_leases([(id, 1) for id in range(4)])
@@ -53,13 +53,13 @@ def test_a_lease_that_may_have_been_settled_counts_for_no_permit(line_with_two_p
     assert line_with_two_permits.permits == 0
 
 
-def test_waiting_jobs_are_withdrawn_if_no_job_has_begun_for_long(line_with_two_permits: Line) -> None:
+def test_waiting_jobs_are_withdrawn_if_no_job_has_begun_for_a_while(line_with_two_permits: Line) -> None:
     assert line_with_two_permits.withdraw(since=time.monotonic() - 60) == []
     assert line_with_two_permits.withdraw(since=time.monotonic()) == [keyed(2), keyed(3), keyed(4)]
     assert line_with_two_permits.leave((0, 1)) is None
 
 
-def test_a_job_that_is_withdrawn_from_its_runner_frees_its_permit(line_with_two_permits: Line) -> None:
+def test_a_job_that_is_taken_back_before_it_begins_frees_its_permit(line_with_two_permits: Line) -> None:
     line_with_two_permits.remove_running((0, 1))
     assert line_with_two_permits.enter(keyed(9)) == [keyed(2)]
 
@@ -87,7 +87,7 @@ def test_a_key_is_forgotten_with_its_last_lease() -> None:
     assert next_job is None
 
 
-def test_the_late_end_of_a_settled_job_frees_no_permit_of_other_jobs() -> None:
+def test_the_late_end_of_a_settled_job_does_not_free_the_permit_of_another_job() -> None:
     """The thread of a job may report its end late: after other jobs of the key were claimed."""
     lines = Lines()
     lines.claimed([keyed(1)])

@@ -29,13 +29,13 @@ def lines_with_two_jobs() -> Lines:
     return lines
 
 
-def test_a_worker_wants_as_many_jobs_as_have_just_ended(lines_with_two_jobs: Lines) -> None:
+def test_a_worker_claims_ahead_as_many_jobs_as_have_just_ended(lines_with_two_jobs: Lines) -> None:
     ending = [completed_attempt(claimed_job(1)), completed_attempt(claimed_job(2))]
     (wish,) = lines_with_two_jobs.wishes(ending)
     assert wish == AheadWish("k", "t", "default", permits=2, most=2, leases=[(1, 1), (2, 1)])
 
 
-def test_a_worker_wants_no_more_jobs_if_as_many_wait_already(lines_with_two_jobs: Lines) -> None:
+def test_a_worker_claims_no_jobs_ahead_if_enough_jobs_wait_in_its_line(lines_with_two_jobs: Lines) -> None:
     for id in range(3, 6):
         lines_with_two_jobs.claimed([claimed_job(id)], ahead=True)
         lines_with_two_jobs.enter(claimed_job(id))
@@ -44,7 +44,9 @@ def test_a_worker_wants_no_more_jobs_if_as_many_wait_already(lines_with_two_jobs
     assert lines_with_two_jobs.wishes([completed_attempt(claimed_job(1)), completed_attempt(claimed_job(2))]) == []
 
 
-def test_a_worker_wants_few_jobs_if_jobs_are_long(lines_with_two_jobs: Lines, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_claims_no_jobs_ahead_if_the_jobs_are_long(
+    lines_with_two_jobs: Lines, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(exchange, "CLAIM_AHEAD_SECONDS", -1.0)
     lines = Lines()
     lines.claimed([claimed_job(1)])
@@ -52,7 +54,7 @@ def test_a_worker_wants_few_jobs_if_jobs_are_long(lines_with_two_jobs: Lines, mo
 
 
 @pytest.mark.parametrize("other", [{"task": "u"}, {"queue_name": "other"}])
-def test_a_worker_wants_no_jobs_of_a_key_that_tasks_or_queues_share(
+def test_a_worker_claims_no_jobs_ahead_of_a_key_that_tasks_or_queues_share(
     lines_with_two_jobs: Lines, other: dict[str, str]
 ) -> None:
     lines_with_two_jobs.claimed([claimed_job(3, **other)])
@@ -62,7 +64,7 @@ def test_a_worker_wants_no_jobs_of_a_key_that_tasks_or_queues_share(
     )
 
 
-def test_a_worker_wants_no_jobs_without_a_permit_or_a_limit(lines_with_two_jobs: Lines) -> None:
+def test_a_worker_claims_no_jobs_ahead_without_a_permit_or_a_limit(lines_with_two_jobs: Lines) -> None:
     plain = claimed_job(3, permit_key=None)
     lines_with_two_jobs.claimed([plain])
     assert lines_with_two_jobs.wishes([completed_attempt(plain)]) == []
@@ -70,7 +72,7 @@ def test_a_worker_wants_no_jobs_without_a_permit_or_a_limit(lines_with_two_jobs:
     assert lines_with_two_jobs.wishes([completed_attempt(claimed_job(1))]) == []
 
 
-def test_an_outcome_frees_no_permit_that_another_job_of_the_worker_has(lines_with_two_jobs: Lines) -> None:
+def test_an_outcome_frees_no_permit_that_another_job_of_the_worker_takes_over(lines_with_two_jobs: Lines) -> None:
     assert lines_with_two_jobs.keeps_permits([completed_attempt(claimed_job(1))]) == set()
     lines_with_two_jobs.claimed([claimed_job(3)], ahead=True)
     assert lines_with_two_jobs.keeps_permits([completed_attempt(claimed_job(1))]) == {(1, 1)}
@@ -80,6 +82,6 @@ def test_an_outcome_frees_no_permit_that_another_job_of_the_worker_has(lines_wit
     )
 
 
-def test_after_a_lost_reply_of_the_database_every_outcome_frees_its_permit(lines_with_two_jobs: Lines) -> None:
+def test_every_outcome_frees_its_permit_after_a_reply_of_the_database_was_lost(lines_with_two_jobs: Lines) -> None:
     lines_with_two_jobs.unknown([claimed_job(1), claimed_job(2)])
     assert lines_with_two_jobs.keeps_permits([completed_attempt(claimed_job(1))]) == set()

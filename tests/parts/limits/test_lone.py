@@ -222,7 +222,7 @@ def test_at_another_isolation_level_a_lone_job_is_left_to_the_supervisors(
     assert payloads_heard() == [f",limit {two_per_account.encoded(('a',), {}).columns.get('limit_key')}"]
 
 
-def test_a_row_that_another_transaction_has_locked_is_not_waited_for() -> None:
+def test_a_lone_job_does_not_wait_for_the_lock_of_another_transaction() -> None:
     with connect(autocommit=False) as other, transaction.atomic():
         transaction.on_commit(lambda: other.execute("SELECT FROM skipqueue_job FOR UPDATE") and None)
         job = two_per_account.defer("a")
@@ -254,7 +254,7 @@ def test_a_failed_admission_keeps_the_job_for_the_supervisors(
     assert "division by zero" in caplog.text
 
 
-def test_a_job_is_admitted_although_the_statement_that_admits_alone_fails(
+def test_a_job_is_admitted_even_if_the_statement_for_lone_jobs_fails(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     refused = ENQUEUE_AND_ADMIT.replace("WITH chosen", "SELECT 1 / 0; WITH chosen")
@@ -280,7 +280,7 @@ def test_a_job_of_a_fair_key_becomes_due_when_it_is_admitted() -> None:
     assert deferred.run_after > deferred.enqueued_at
 
 
-def test_a_gate_without_keys_prevents_admission_at_insert(
+def test_a_job_is_not_admitted_at_its_insert_if_a_gate_without_keys_reads_its_columns(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(enqueue, "WAITING_BY", {"batch_id"})  # as if a gate read this column

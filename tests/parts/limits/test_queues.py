@@ -70,7 +70,7 @@ def test_jobs_of_a_queue_without_a_limit_have_no_limit_key() -> None:
     assert with_queue_limits("default", [call]) == [call]
 
 
-def test_a_jobs_own_limit_holds_in_place_of_the_limit_of_its_queue() -> None:
+def test_a_jobs_own_limit_replaces_the_limit_of_its_queue() -> None:
     two_per_account.using(queue_name="mail").defer_many([("a",)] * 2)
     halting_sequence.using(queue_name="mail").defer("a")
     noop_in_mail.defer_many([()] * 4)
@@ -78,7 +78,7 @@ def test_a_jobs_own_limit_holds_in_place_of_the_limit_of_its_queue() -> None:
     assert Job.objects.filter(limit_key=MAIL_KEY).count() == 4
 
 
-def test_a_queue_without_a_number_admits_all_until_it_is_limited() -> None:
+def test_a_queue_whose_setting_is_none_admits_all_jobs_until_it_is_limited() -> None:
     later = jobs.noop.using(queue_name="later")
     later.defer_many([()] * 5)
     assert statuses() == {"queued": 5}

@@ -84,7 +84,7 @@ def test_the_next_job_of_a_sequence_is_found_by_one_index_scan(
     assert rest < 10 < FINISHED / 100 < head
 
 
-def test_a_session_that_did_not_end_the_job_counts_the_permits(
+def test_a_session_that_has_not_ended_the_job_counts_its_permit_as_held(
     connection_with_finished_jobs: psycopg.Connection[Any], kind: str
 ) -> None:
     job = make_keyed("k", "running", kind=kind)

@@ -187,7 +187,7 @@ def test_a_job_that_was_discarded_before_it_began_keeps_its_place_when_it_is_ret
 
 
 @pytest.mark.parametrize("verb", ["postpone", "reschedule"])
-def test_a_job_that_was_claimed_and_given_back_before_it_began_holds_no_sequence(verb: str) -> None:
+def test_a_job_given_back_before_it_began_does_not_hold_its_sequence(verb: str) -> None:
     first, second = halting_sequence.defer_many([("a",)] * 2)
     [claimed] = store.claim(queue_names=["default"], limit=100, worker_id="w")
     store.release([claimed.ref])
@@ -343,7 +343,7 @@ def test_a_job_with_a_lower_capacity_waits_for_the_running_jobs() -> None:
 
 
 @pytest.mark.parametrize("kind", ["concurrency", "sequence"])
-def test_a_job_that_waits_for_other_jobs_is_not_admitted_and_delays_no_job_of_its_key(kind: str) -> None:
+def test_a_job_that_waits_for_other_jobs_does_not_delay_the_jobs_of_its_key(kind: str) -> None:
     waiting = make_job("blocked", limit_key="k", limit_kind=kind, capacity=1, held=True)
     assert blocked_keys(store) == {}
     assert limits.admit_keys(store, ["k"]).counts == {}
@@ -375,7 +375,7 @@ def lock_keys(cursor: Any, *keys: str | None) -> None:
     cursor.execute(LOCK_KEYS, {"ids": "{}", "keys": list(keys)})
 
 
-def test_a_key_that_another_session_has_locked_is_reported_and_not_waited_for() -> None:
+def test_a_key_that_another_session_has_locked_is_reported_without_waiting() -> None:
     first, second = halting_sequence.defer_many([("a",)] * 2)
     key = Job.objects.get(pk=first).limit_key
     claim()
@@ -393,7 +393,7 @@ def test_a_key_that_another_session_has_locked_is_reported_and_not_waited_for() 
     assert [job.id for job in next_result.claimed()] == [second]
 
 
-def test_a_late_outcome_of_an_ended_job_admits_no_job_beside_its_successor() -> None:
+def test_a_late_outcome_of_an_ended_job_does_not_admit_a_second_successor() -> None:
     first, second, third = halting_sequence.defer_many([("a",)] * 3)
     late_settlement = Settlement(*claim_one("w"), COMPLETED)
     assert late_settlement.job_id == first
@@ -524,7 +524,7 @@ def test_a_retry_by_hand_notifies_the_supervisors(next_supervisor_payloads: Any)
     assert next_supervisor_payloads() == [",gates"]
 
 
-def test_more_keys_than_one_transaction_takes_are_all_admitted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_jobs_are_admitted_even_if_they_have_too_many_keys_for_one_transaction(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(keyed_gate, "KEYS_AT_ONCE", 2)
     halting_sequence.defer_many([(f"k{number}",) for number in range(5)])
     assert statuses() == {"queued": 5}
@@ -580,7 +580,7 @@ def test_an_admitted_job_of_another_queue_is_announced() -> None:
     assert Job.objects.get(pk=second).status == "queued"
 
 
-def test_a_locked_job_is_passed_over_by_a_limit_and_waited_for_by_a_sequence() -> None:
+def test_a_limit_skips_a_locked_job_but_a_sequence_waits_for_it() -> None:
     keys = {"concurrency": "limit", "sequence": "seq", "halting": "halt"}
     jobs_by_kind = {
         kind: [make_job("blocked", limit_key=key, limit_kind=kind, capacity=1) for _ in range(2)]
@@ -662,7 +662,7 @@ def test_limits_with_invalid_values_are_refused() -> None:
             make()
 
 
-def test_the_by_of_a_limit_must_name_an_argument_of_the_task() -> None:
+def test_the_option_by_of_a_limit_must_name_an_argument_of_the_task() -> None:
     def send(order_id: int) -> None: ...
 
     send.__module__, send.__qualname__ = "tests.parts.limits.test_store", "send"

@@ -112,7 +112,7 @@ def test_a_worker_that_stops_does_not_wait_for_a_stuck_attempt(
 
 
 @pytest.mark.usefixtures("stuck_at_once")
-def test_a_stuck_attempt_that_is_cancelled_keeps_no_permit(worker_thread: StartWorker, gates: Any) -> None:
+def test_a_cancelled_stuck_attempt_frees_its_permit(worker_thread: StartWorker, gates: Any) -> None:
     """By cancelling the job, the operator has given the permit back."""
     stuck = pass_gate_alone.using(timeout=0.2).defer("k", "g")
     gates["after"].open()

@@ -110,7 +110,7 @@ def test_a_job_of_a_queue_without_a_rate_takes_no_token() -> None:
     assert with_queue_limits("default", [call]) == [call]
 
 
-def test_a_jobs_own_rate_holds_in_place_of_the_rate_of_its_queue() -> None:
+def test_a_jobs_own_rate_replaces_the_rate_of_its_queue() -> None:
     burst_of_three.using(queue_name="mail").defer_many([(7,)] * 3)
     assert len(claimed_ids()) == 3
     assert not Job.objects.filter(rate_key=MAIL_KEY).exists()
@@ -155,7 +155,7 @@ def test_a_queue_without_a_rate_admits_all_jobs_until_it_gets_a_rate() -> None:
     assert number_admitted("queue:later") == 1
 
 
-def test_jobs_blocked_by_a_new_rate_keep_the_permit_of_their_limit() -> None:
+def test_jobs_that_a_new_rate_blocks_keep_their_permits() -> None:
     Queue.rate("both", None)
     jobs.noop.using(queue_name="both").defer_many([()] * 4)
     assert statuses() == {"queued": 2, "blocked": 2}

@@ -63,7 +63,7 @@ class TestAJobThatWaitsAtAnEarlierGate:
         assert number_admitted("k") == 1
         assert Job.objects.get(pk=first.pk).status == "blocked"
 
-    def test_the_key_is_not_due_because_of_the_job(self, fields_of_earlier_gate: dict[str, Any]) -> None:
+    def test_the_job_does_not_make_its_key_due(self, fields_of_earlier_gate: dict[str, Any]) -> None:
         make_blocked(**fields_of_earlier_gate)
         assert number_admitted("k") == 0
         assert not RateBucket.objects.exists()
@@ -71,13 +71,15 @@ class TestAJobThatWaitsAtAnEarlierGate:
         assert number_admitted("k") == 1
         assert next_rate(store) is None
 
-    def test_a_sweep_does_not_look_at_its_key(self, fields_of_earlier_gate: dict[str, Any]) -> None:
+    def test_a_sweep_does_not_check_its_key(self, fields_of_earlier_gate: dict[str, Any]) -> None:
         make_blocked("a", **fields_of_earlier_gate)
         make_blocked("b")
         make_blocked("c", **fields_of_earlier_gate)
         assert blocked_rates(store) == {"b": True}
 
-    def test_the_job_does_not_decide_whether_its_key_needs_a_look(self, fields_of_earlier_gate: dict[str, Any]) -> None:
+    def test_the_job_does_not_decide_whether_its_key_needs_a_check(
+        self, fields_of_earlier_gate: dict[str, Any]
+    ) -> None:
         """The key is due later than in one interval of the next job, because the clock was set back."""
         make_blocked("k", interval=36_000.0, priority=9, **fields_of_earlier_gate)
         make_blocked("k", interval=60.0)
@@ -85,14 +87,14 @@ class TestAJobThatWaitsAtAnEarlierGate:
         assert blocked_rates(store) == {"k": True}
 
 
-def test_the_rate_of_the_job_that_starts_next_counts() -> None:
+def test_a_key_has_the_rate_of_the_job_that_starts_next() -> None:
     for _ in range(3):
         make_blocked(burst=3)
     make_blocked(burst=1, priority=9)
     assert number_admitted("k") == 1
 
 
-def test_a_locked_job_is_passed_over_and_keeps_its_new_status() -> None:
+def test_a_locked_job_is_skipped_and_keeps_its_new_status() -> None:
     first, second = make_blocked(), make_blocked()
     with connect(autocommit=False) as other:
         other.execute(
@@ -166,7 +168,7 @@ class TestWhenAKeyIsDue:
             assert (next_rate(store) or 0) > 0
 
 
-def test_keys_are_read_in_the_order_in_which_they_are_due() -> None:
+def test_the_key_that_is_due_first_is_read_first() -> None:
     insert_bucket("a", full="0", due="-1 second")
     insert_bucket("b", full="0", due="-2 seconds")
     insert_bucket("c", full="0", due="1 hour")

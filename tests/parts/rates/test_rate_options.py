@@ -36,18 +36,18 @@ def test_the_text_of_a_rate_is_read_as_an_interval_and_a_burst(text: str, interv
     "text",
     ["", "100", "100/", "/m", "0/m", "1/0s", "-1/m", "1.5/s", "100/min", "10001/s", "1/367d", "1 / s", 5, None],
 )
-def test_a_value_that_is_no_rate_is_refused(text: object) -> None:
+def test_an_invalid_rate_is_refused(text: object) -> None:
     with pytest.raises(InvalidOption, match="rate takes"):
         rate(text)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("burst", [0, -1, True, 1.5, 10_001, "2"])
-def test_a_value_that_is_no_burst_is_refused(burst: object) -> None:
+def test_an_invalid_burst_is_refused(burst: object) -> None:
     with pytest.raises(InvalidOption, match="burst must be"):
         rate("1/s", burst=burst)  # type: ignore[arg-type]
 
 
-def test_a_value_that_is_no_name_of_a_rate_is_refused() -> None:
+def test_an_invalid_name_of_a_rate_is_refused() -> None:
     with pytest.raises(InvalidOption, match="names of arguments"):
         rate("1/s", by=7)  # type: ignore[arg-type]
     with pytest.raises(InvalidOption, match="name of rate"):

@@ -99,7 +99,7 @@ def start_times(key: str) -> list[float]:
     return [(time - first).total_seconds() for time in times]
 
 
-def test_the_witness_of_the_tests_sees_a_rate_that_is_exceeded() -> None:
+def test_the_witness_of_these_tests_finds_an_exceeded_rate() -> None:
     witness = TokenWitness()
     with connect() as session:
         twenty_per_second.defer_many([("a",)] * 12)

@@ -61,7 +61,7 @@ def parent(context: JobContext, numbers: list[int]) -> Any:
     return found
 
 
-def test_the_results_of_children_in_their_order() -> None:
+def test_run_all_returns_the_results_of_the_children_in_the_order_of_the_calls() -> None:
     made = parent.defer([3, 1, 2])
     run_jobs(include_scheduled=True)
     assert (again(made).status, made.result) == ("completed", [6, 2, 4])
@@ -70,7 +70,7 @@ def test_the_results_of_children_in_their_order() -> None:
     assert not Dependency.objects.exists()
 
 
-def test_while_children_run_the_parent_is_blocked() -> None:
+def test_a_parent_is_blocked_until_its_children_are_finished() -> None:
     made = parent.defer([1])
     [claimed] = Job.objects.claim(queue_names=["default"], worker_id="w")
     run(claimed)
@@ -78,7 +78,7 @@ def test_while_children_run_the_parent_is_blocked() -> None:
     assert (again(made).status, made.gate, made.attempts) == ("blocked", "held", 0)
 
 
-def test_no_children_are_no_wait() -> None:
+def test_a_parent_without_calls_goes_on_at_once() -> None:
     calls.append("failed")
     made = parent.defer([])
     run_jobs()
@@ -90,7 +90,7 @@ def one(context: JobContext) -> None:
     calls.append(context.run("day", dated.s(date(2026, 5, 4))))
 
 
-def test_one_child_and_its_result_by_its_annotation() -> None:
+def test_run_returns_the_result_of_one_child_in_the_type_of_its_annotation() -> None:
     one.defer()
     run_jobs()
     assert calls == [date(2026, 5, 4)]
@@ -108,7 +108,7 @@ def catches(context: JobContext, numbers: list[int]) -> Any:
 
 
 @pytest.mark.parametrize(("number", "text"), [(-1, "ValueError: -1"), (0, "zero")])
-def test_a_child_that_failed_raises_in_the_parent_in_each_attempt(number: int, text: str) -> None:
+def test_a_failed_child_raises_the_same_error_in_each_attempt_of_its_parent(number: int, text: str) -> None:
     made = catches.defer([1, number])
     run_jobs()
     child = Job.objects.get(task="steps.double", args=[number])
@@ -117,7 +117,7 @@ def test_a_child_that_failed_raises_in_the_parent_in_each_attempt(number: int, t
     assert (again(made).status, made.result) == ("completed", [child.pk, text, 1])
 
 
-def test_a_parent_that_catches_nothing_fails_and_a_retry_looks_again() -> None:
+def test_a_parent_fails_with_its_child_and_succeeds_when_both_are_retried() -> None:
     made = parent.defer([-1])
     run_jobs()
     assert again(made).status == "failed"
@@ -137,7 +137,7 @@ def in_batch(context: JobContext) -> Any:
     return context.run_all("doubles", [double.s(1), double.s(2)])
 
 
-def test_results_that_no_row_can_hold_are_a_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_results_of_children_that_are_too_large_for_a_row_fail_the_parent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(children, "LARGEST_JSON", 10)
     made = in_batch.defer()
     run_jobs(include_scheduled=True)
@@ -162,7 +162,7 @@ def test_a_callback_of_a_batch_may_have_children() -> None:
     assert Job.objects.get(task="steps.in_batch").result == [2, 4]
 
 
-def test_discarding_the_parent_discards_the_children_that_have_not_begun() -> None:
+def test_cancelling_a_parent_discards_the_children_that_have_not_begun() -> None:
     made = in_batch.defer()
     [claimed] = Job.objects.claim(queue_names=["default"], worker_id="w")
     run(claimed)
@@ -200,7 +200,7 @@ def test_a_parent_that_is_retried_while_a_child_still_runs_waits_for_the_child()
     assert (again(made).status, made.result) == ("completed", [2, 4])
 
 
-def test_a_cancel_that_is_rolled_back_leaves_the_children() -> None:
+def test_a_rolled_back_cancel_of_a_parent_does_not_discard_its_children() -> None:
     made = in_batch.defer()
     [claimed] = Job.objects.claim(queue_names=["default"], worker_id="w")
     run(claimed)
@@ -210,7 +210,7 @@ def test_a_cancel_that_is_rolled_back_leaves_the_children() -> None:
     assert statuses() == {"blocked": 1, "queued": 2}
 
 
-def test_a_child_is_kept_until_its_result_is_recorded(settings: Any) -> None:
+def test_a_child_is_not_pruned_before_its_parent_has_recorded_its_result(settings: Any) -> None:
     settings.SKIPQUEUE = {"RETENTION": {"completed": 0}}
     made = in_batch.defer()
     for _ in range(3):
@@ -246,7 +246,7 @@ def itself(context: JobContext) -> None:
     context.run("again", itself.s())
 
 
-def test_a_job_that_would_wait_for_itself_is_an_error() -> None:
+def test_a_step_cannot_wait_for_its_own_job() -> None:
     itself.defer()
     with pytest.raises(InvalidOption, match="would wait for its own job"):
         run_jobs(raise_errors=True)
@@ -263,7 +263,7 @@ def twice_the_same_child(context: JobContext) -> Any:
     return context.run_all("both", [shared.s(), shared.s()])
 
 
-def test_two_calls_with_one_unique_key_are_one_child() -> None:
+def test_two_calls_with_the_same_unique_key_make_one_child() -> None:
     made = twice_the_same_child.defer()
     run_jobs()
     assert (again(made).status, made.result) == ("completed", [7, 7])
@@ -275,7 +275,7 @@ def prunes(context: JobContext) -> None:
     context.run("child", double.s(1))
 
 
-def test_a_parent_that_is_pruned_while_its_child_runs_leaves_nothing(settings: Any) -> None:
+def test_no_rows_are_left_of_a_parent_that_is_pruned_while_its_child_runs(settings: Any) -> None:
     settings.SKIPQUEUE = {"RETENTION": {"discarded": 0, "completed": 0}}
     made = prunes.defer()
     [claimed] = Job.objects.claim(queue_names=["default"], worker_id="w")
@@ -300,7 +300,7 @@ def test_a_child_that_was_deleted_counts_as_failed() -> None:
     assert "was deleted" in made.last_error
 
 
-def test_a_parent_that_lost_its_worker_waits_for_the_same_children() -> None:
+def test_a_recovered_parent_waits_for_the_same_children() -> None:
     made = in_batch.defer()
     [claimed] = store.claim(queue_names=["default"], limit=1, worker_id="w")
     run_attempt(Executor(worker="w", database="default"), claimed)
@@ -319,7 +319,7 @@ def no_call(context: JobContext, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["no call", "transaction"])
-def test_misuse(kind: str) -> None:
+def test_run_refuses_values_that_are_no_calls(kind: str) -> None:
     no_call.defer(kind)
     with pytest.raises(InvalidOption):
         run_jobs(raise_errors=True)
@@ -331,7 +331,7 @@ def many(context: JobContext, number: int) -> int:
     return sum(context.run_all("all", [double.s(each) for each in range(1, number + 1)]))
 
 
-def test_ten_thousand_children_in_one_call() -> None:
+def test_a_step_can_have_ten_thousand_children() -> None:
     made = many.defer(10_000)
     [claimed] = Job.objects.claim(queue_names=["default"], worker_id="w")
     run(claimed)
@@ -369,7 +369,7 @@ KILLED = """
 """
 
 
-def test_killed_around_its_children(runworker: Callable[..., ManagePy]) -> None:
+def test_each_child_runs_once_although_the_workers_of_its_parent_are_killed(runworker: Callable[..., ManagePy]) -> None:
     runworker("--processes", "2", jobs=KILLED)
     made = Job.objects.enqueue("extra.jobs.parent")
     wait_until(lambda: again(made).finished_at, "the parent has ended")

@@ -105,7 +105,7 @@ def test_a_job_without_steps_has_no_buttons_for_steps(admin_client: Client) -> N
         assert f"/{verb}/" not in page
 
 
-def test_retry_from_a_step(admin_client: Client) -> None:
+def test_the_form_retries_a_job_from_a_step(admin_client: Client) -> None:
     made = failed_at_the_end()
     address = reverse("admin:django_skipqueue_job_retry_from", args=[made.pk])
     assert f"{address}?step=b" in page_of(admin_client, made)
@@ -126,7 +126,7 @@ def test_retry_from_a_step(admin_client: Client) -> None:
     assert ran == ["a", "b", "b"]
 
 
-def test_run_again_from_a_step(admin_client: Client) -> None:
+def test_the_form_runs_a_copy_of_a_job_from_a_step(admin_client: Client) -> None:
     made = failed_at_the_end()
     address = reverse("admin:django_skipqueue_job_run_again_from", args=[made.pk])
     assert f"{address}?step=w" in page_of(admin_client, made)
@@ -141,7 +141,7 @@ def test_run_again_from_a_step(admin_client: Client) -> None:
     assert JobStep.objects.filter(job_id=made.pk).count() == 4
 
 
-def test_the_verbs_of_many_jobs_in_the_list(admin_client: Client) -> None:
+def test_an_action_of_the_list_sends_a_signal_to_the_selected_jobs(admin_client: Client) -> None:
     first, second, plain = waiting(), waiting(), child.defer(5)
     address = reverse("admin:django_skipqueue_job_changelist")
     chosen = {"action": "signal_selected", "_selected_action": [first.pk, second.pk, plain.pk], "confirmed": "yes"}
@@ -151,7 +151,7 @@ def test_the_verbs_of_many_jobs_in_the_list(admin_client: Client) -> None:
     assert list(Job.objects.filter(task="console.parent").values_list("result", flat=True)) == ["yes", "yes"]
 
 
-def test_the_verbs_of_query_sets_and_of_jobs() -> None:
+def test_query_sets_and_jobs_retry_and_run_again_from_a_step() -> None:
     made = failed_at_the_end()
     assert not made.retry_from("nothing")
     assert made.run_again_from("nothing") is None
@@ -207,7 +207,7 @@ def failed_at_the_end() -> Job:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_the_verbs_on_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_signals_retries_and_runs_again_from_a_step(capsys: pytest.CaptureFixture[str]) -> None:
     made = failed_at_the_end()
     call_command("skipqueue", "run-again-from", str(made.pk), "--step", "w")
     assert "1 job run again from a step" in capsys.readouterr().err
@@ -229,7 +229,7 @@ def test_the_verbs_on_the_command_line(capsys: pytest.CaptureFixture[str]) -> No
         call_command("skipqueue", "signal", str(made.pk))
 
 
-def test_the_form_needs_its_permission(client: Client, django_user_model: type[User]) -> None:
+def test_sending_a_signal_needs_its_permission(client: Client, django_user_model: type[User]) -> None:
     made = waiting()
     user = django_user_model.objects.create_user("viewer", is_staff=True)
     user.user_permissions.add(Permission.objects.get(codename="view_job"))
@@ -243,21 +243,21 @@ def test_the_form_needs_its_permission(client: Client, django_user_model: type[U
     assert JobSignal.objects.exists()
 
 
-def test_the_list_has_a_filter(admin_client: Client) -> None:
+def test_the_list_filters_jobs_that_wait_for_a_signal(admin_client: Client) -> None:
     made, other = waiting(), child.defer(5)
     page = admin_client.get(reverse("admin:django_skipqueue_job_changelist"), {"signal": "waits"}).content.decode()
     assert reverse("admin:django_skipqueue_job_change", args=[made.pk]) in page
     assert reverse("admin:django_skipqueue_job_change", args=[other.pk]) not in page
 
 
-def test_the_dashboard_counts(admin_client: Client) -> None:
+def test_the_dashboard_counts_waiting_and_sleeping_jobs(admin_client: Client) -> None:
     address = reverse("admin:django_skipqueue_job_dashboard")
     assert "Between two steps" not in admin_client.get(address).content.decode()
     waiting()
     assert "Between two steps" in admin_client.get(address).content.decode()
 
 
-def test_what_is_cancelled_neither_waits_nor_sleeps() -> None:
+def test_cancelled_jobs_do_not_count_as_waiting_or_sleeping() -> None:
     waiting()
     parent.defer()
     run_jobs()
@@ -266,7 +266,7 @@ def test_what_is_cancelled_neither_waits_nor_sleeps() -> None:
     assert (counts.waiting, counts.sleeping) == (0, 0)
 
 
-def test_the_counts() -> None:
+def test_waiting_jobs_untaken_signals_and_sleeping_jobs_are_counted() -> None:
     waiting().signal("other")
     parent.defer()
     run_jobs()
@@ -274,7 +274,7 @@ def test_the_counts() -> None:
     assert (counts.waiting, counts.untaken, counts.sleeping) == (1, 1, 1)
 
 
-def test_a_signal_that_nobody_takes_is_a_finding() -> None:
+def test_a_signal_that_nobody_has_taken_for_a_day_is_a_finding() -> None:
     made = waiting()
     made.signal("aproved")
     assert not list(untaken_signals(store))
@@ -287,7 +287,7 @@ def test_a_signal_that_nobody_takes_is_a_finding() -> None:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_skipqueue_show(capsys: pytest.CaptureFixture[str]) -> None:
+def test_skipqueue_show_prints_the_steps_of_a_job(capsys: pytest.CaptureFixture[str]) -> None:
     made = waiting()
     call_command("skipqueue", "show", str(made.pk), "--json")
     shown = json.loads(capsys.readouterr().out)
@@ -303,7 +303,7 @@ def test_skipqueue_show(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_the_last_steps_of_many_are_listed(
+def test_only_the_last_of_many_steps_are_listed(
     admin_client: Client, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(console, "MOST_RECORDS_LISTED", 3)
@@ -317,7 +317,7 @@ def test_the_last_steps_of_many_are_listed(
     assert "step account" not in text
 
 
-def test_what_is_recorded_goes_with_a_deleted_job() -> None:
+def test_the_records_of_a_deleted_job_are_deleted() -> None:
     made = waiting()
     made.signal("other")
     assert CONSOLE.on_delete is not None
@@ -357,7 +357,7 @@ def only_parent(context: JobContext) -> Any:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_the_tree_of_a_parent(admin_client: Client, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_children_of_children_are_shown(admin_client: Client, capsys: pytest.CaptureFixture[str]) -> None:
     made = grandparent.defer()
     run_jobs()
     call_command("skipqueue", "show", str(made.pk), "--json")
@@ -378,7 +378,7 @@ def fails(context: JobContext, seen: int) -> None:
         context.step(f"step {number}", child.function, 1)
 
 
-def test_the_time_line_counts_on(admin_client: Client) -> None:
+def test_the_timeline_numbers_attempts_across_resets_of_their_count(admin_client: Client) -> None:
     made = fails.defer(0)
     run_jobs(include_scheduled=True)
     made.refresh_from_db()
@@ -388,7 +388,7 @@ def test_the_time_line_counts_on(admin_client: Client) -> None:
         assert f"attempt {number} " in page
 
 
-def test_a_failed_child_on_the_page(admin_client: Client) -> None:
+def test_the_page_of_a_job_says_that_its_child_did_not_complete(admin_client: Client) -> None:
     made = failing.defer()
     run_jobs()
     made.refresh_from_db()

@@ -87,7 +87,7 @@ def test_a_later_attempt_goes_on_after_the_last_finished_item(kind: str, monkeyp
     assert cursor_of(made)["done"] == 7
 
 
-def test_the_loop_reads_no_row_twice_and_writes_its_place_seldom() -> None:
+def test_a_loop_reads_its_rows_once_in_chunks_and_a_short_loop_writes_its_place_once() -> None:
     fill(1_200)
     loops.defer("rows")
     with CaptureQueriesContext(connection) as queries:
@@ -107,7 +107,7 @@ def test_the_place_is_written_once_a_second(monkeypatch: pytest.MonkeyPatch) -> 
     assert sum("INSERT INTO skipqueue_step" in query["sql"] for query in queries) == 5
 
 
-def test_a_loop_that_is_over_is_not_run_again() -> None:
+def test_a_finished_loop_is_not_run_again() -> None:
     fill(3)
 
     made = twice.defer()
@@ -134,7 +134,7 @@ def by_name(context: JobContext) -> None:
         calls.append(user.username)
 
 
-def test_another_unique_field() -> None:
+def test_a_loop_can_go_by_another_unique_field() -> None:
     for name in "cab":
         User.objects.create(username=name)
     by_name.defer()
@@ -216,14 +216,14 @@ def loops_in_transaction(context: JobContext, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["for", "function"])
-def test_a_loop_that_may_be_rolled_back_is_refused(kind: str) -> None:
+def test_a_loop_in_a_transaction_is_refused(kind: str) -> None:
     fill(1)
     loops_in_transaction.defer(kind)
     with pytest.raises(InvalidOption, match="keeps its place even if"):
         run_jobs(raise_errors=True)
 
 
-def test_an_atomic_loop_may_be_part_of_a_transaction() -> None:
+def test_an_atomic_loop_can_run_in_a_transaction() -> None:
     ids = fill(2)
     made = loops_in_transaction.defer("atomic")
     run_jobs(include_scheduled=True)
@@ -274,7 +274,7 @@ def bonuses(context: JobContext) -> None:
     context.each("all", Ledger.objects.filter(worker=""), bonus, atomic=True)
 
 
-def test_atomic_items_happen_once_and_what_a_failed_one_wrote_is_gone() -> None:
+def test_each_atomic_item_is_committed_once_and_a_failed_item_is_rolled_back() -> None:
     ids = fill(6)
     made = bonuses.defer()
     run_jobs(include_scheduled=True)
@@ -296,7 +296,7 @@ def loses(context: JobContext) -> None:
         calls.append("lost")
 
 
-def test_an_atomic_item_without_the_lease_is_rolled_back() -> None:
+def test_an_atomic_item_is_rolled_back_if_the_lease_is_lost() -> None:
     fill(2)
     loses.defer()
     run_jobs(raise_errors=False)
@@ -313,7 +313,9 @@ def released_within_an_item(context: JobContext) -> None:
     context.each("all", Ledger.objects.filter(worker=""), pay_once, atomic=True)
 
 
-def test_a_release_within_an_atomic_item_does_not_pass_over_the_item(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_release_within_an_atomic_item_does_not_move_the_cursor_past_the_item(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """The control loop's thread may write the cursors of an attempt at any moment."""
     fill(3)
     record = record_step
@@ -366,7 +368,7 @@ async def async_loops(context: JobContext, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["for", "async", "atomic"])
-def test_async_tasks_loop_too(kind: str) -> None:
+def test_async_tasks_can_loop_with_aeach(kind: str) -> None:
     FAILS_AT.add(2)
     fill(4)
     made = async_loops.defer(kind)
@@ -426,7 +428,9 @@ KILLED = """
 
 
 @pytest.mark.parametrize("task", ["atomic", "plain"])
-def test_killed_within_a_loop(runworker: Callable[..., ManagePy], task: str) -> None:
+def test_a_loop_finishes_all_items_although_its_workers_are_killed(
+    runworker: Callable[..., ManagePy], task: str
+) -> None:
     ids = fill(80)
     kills = ("3", "50", "77") if task == "atomic" else ("3", "50")  # no place is written within a second
     runworker("--concurrency", "1", jobs=KILLED.replace("KILLS", repr(kills)))
@@ -442,7 +446,9 @@ def test_killed_within_a_loop(runworker: Callable[..., ManagePy], task: str) -> 
 # A stop is a boundary
 
 
-def test_a_stop_ends_a_loop_between_two_items_and_charges_nothing(runworker: Callable[..., ManagePy]) -> None:
+def test_a_stopping_worker_ends_a_loop_between_two_items_without_charging_the_attempt(
+    runworker: Callable[..., ManagePy],
+) -> None:
     ids = fill(60)
     first = runworker("--concurrency", "1", jobs=KILLED)
     made = Job.objects.enqueue("extra.jobs.slow")

@@ -101,7 +101,9 @@ POINTS = [
 ]
 
 
-def test_a_worker_dies_between_any_two_statements(runworker: Callable[..., ManagePy], tmp_path: Path) -> None:
+def test_a_job_with_steps_survives_a_kill_between_any_two_statements(
+    runworker: Callable[..., ManagePy], tmp_path: Path
+) -> None:
     runworker(
         *("--processes", "2", "--concurrency", "1", "--poll-interval", "0.2"),
         jobs=DEADLY.replace("{FOLDER}", str(tmp_path)),

@@ -45,7 +45,7 @@ async def async_order(context: JobContext) -> int:
 class TestTheKit(TestCase):
     """In a `TestCase`, whose transaction is never committed."""
 
-    def test_time_passes_through_sleeps_and_timeouts(self) -> None:
+    def test_run_jobs_until_a_time_ends_the_sleeps_before_that_time(self) -> None:
         made = order.defer()
         run_jobs(until=timedelta(hours=23))
         assert Job.objects.get(pk=made.pk).status == "scheduled"
@@ -55,12 +55,12 @@ class TestTheKit(TestCase):
         [ran] = run_jobs()
         assert (ran.status, ran.result) == ("completed", "yes")
 
-    def test_the_time_for_a_signal_passes(self) -> None:
+    def test_run_jobs_until_a_time_ends_the_wait_for_a_signal(self) -> None:
         made = order.defer()
         run_jobs(until=timedelta(days=5))
         assert "SignalTimeout" in Job.objects.get(pk=made.pk).last_error
 
-    def test_a_crash_after_a_step(self) -> None:
+    def test_crash_after_ends_the_attempt_after_the_step(self) -> None:
         order.defer()
         with crash_after("charge"):
             [ran] = run_jobs()
@@ -68,14 +68,14 @@ class TestTheKit(TestCase):
         assert WRITTEN.filter(entry="charged").count() == 1
         assert "crash_after" in ran.last_error
 
-    def test_a_crash_of_an_async_task(self) -> None:
+    def test_crash_after_works_for_async_tasks(self) -> None:
         async_order.defer()
         with crash_after("charge"):
             [ran] = run_jobs(include_scheduled=True)
         assert ran.status == "completed"
         assert sorted(WRITTEN.values_list("entry", flat=True)) == ["charged", f"mailed {ran.result}"]
 
-    def test_a_crash_after_a_loop(self) -> None:
+    def test_crash_after_ends_the_attempt_after_a_loop(self) -> None:
         looping.defer()
         with crash_after("all"):
             run_jobs(include_scheduled=True)
@@ -83,7 +83,7 @@ class TestTheKit(TestCase):
         assert Job.objects.get().status == "completed"
         assert list(WRITTEN.order_by("pk").values_list("entry", flat=True)) == ["item 0", "item 1", "after"]
 
-    def test_a_crash_in_each_attempt(self) -> None:
+    def test_crash_after_can_end_several_attempts(self) -> None:
         order.defer()
         with crash_after("mail", times=2):
             made = Job.objects.get()
@@ -94,12 +94,12 @@ class TestTheKit(TestCase):
         assert Job.objects.get().status == "completed"
         assert WRITTEN.filter(entry__startswith="mailed").count() == 1
 
-    def test_a_step_that_no_attempt_reaches(self) -> None:
+    def test_crash_after_fails_if_no_attempt_records_the_step(self) -> None:
         order.defer()
         with pytest.raises(AssertionError, match="No attempt has recorded a step 'nothing'"), crash_after("nothing"):
             run_jobs()
 
-    def test_an_open_transaction_of_the_task_still_counts(self) -> None:
+    def test_a_transaction_of_the_task_counts_although_that_of_the_test_does_not(self) -> None:
         in_transaction.defer()
         with pytest.raises(InvalidOption, match="would roll back the transaction"):
             run_jobs(raise_errors=True)
@@ -121,7 +121,7 @@ def in_transaction(context: JobContext) -> None:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_real_kill_after_a_step(kill_after: Callable[..., Any]) -> None:
+def test_kill_after_kills_a_worker_after_the_step(kill_after: Callable[..., Any]) -> None:
     made = order.defer()
     kill_after("charge")
     assert JobStep.objects.get().name == "charge"
@@ -138,7 +138,7 @@ def test_a_real_kill_after_a_step(kill_after: Callable[..., Any]) -> None:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_kill_that_never_comes_is_an_error(kill_after: Callable[..., Any]) -> None:
+def test_kill_after_fails_if_no_attempt_records_the_step(kill_after: Callable[..., Any]) -> None:
     order.defer()
     with pytest.raises(AssertionError, match="No attempt has recorded a step"):
         kill_after("nothing")

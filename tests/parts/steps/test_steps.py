@@ -102,7 +102,7 @@ def typed(context: JobContext) -> None:
         raise ValueError
 
 
-def test_the_result_is_equal_in_each_attempt_and_has_the_type_of_the_annotation() -> None:
+def test_each_attempt_gets_an_equal_result_in_the_type_of_the_annotation() -> None:
     run_one(typed.defer(), include_scheduled=True)
     accounts = [call for call in calls if isinstance(call, Account)]
     assert accounts == [Account(7, OPENED)] * 2
@@ -148,7 +148,7 @@ def misuse(context: JobContext, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", MISUSES)
-def test_misuse_is_a_clear_error_before_the_function_is_called(name: str) -> None:
+def test_a_wrong_use_of_a_step_raises_a_clear_error(name: str) -> None:
     _, kind, text, is_called = MISUSES[name]
     misuse.defer(name)
     with pytest.raises(kind, match=text):
@@ -185,7 +185,7 @@ def changed(context: JobContext) -> None:
         raise ValueError
 
 
-def test_a_name_that_is_recorded_by_another_method_is_an_error() -> None:
+def test_a_recorded_name_cannot_be_used_by_another_method() -> None:
     changed.defer()
     run_jobs()
     with pytest.raises(InvalidOption, match="is recorded for this job by step, and the task now uses it for sleep"):
@@ -210,7 +210,7 @@ def stolen(context: JobContext, atomic: bool) -> None:
 
 
 @pytest.mark.parametrize("atomic", [True, False])
-def test_a_step_without_the_lease_is_not_recorded(atomic: bool) -> None:
+def test_a_step_is_not_recorded_if_the_lease_is_lost(atomic: bool) -> None:
     stolen.defer(atomic)
     run_jobs(limit=1) if not atomic else run_jobs(raise_errors=False)
     assert "lost" in calls
@@ -229,7 +229,7 @@ def broken_atomic(context: JobContext) -> None:
     context.step("write", write_and_fail, atomic=True)
 
 
-def test_what_an_atomic_step_has_written_goes_with_its_failure() -> None:
+def test_a_failed_atomic_step_is_rolled_back() -> None:
     run_one(broken_atomic.defer(), include_scheduled=True)
     assert entries() == {"half": 1}
 
@@ -243,12 +243,12 @@ def in_transaction(context: JobContext) -> None:
             raise ValueError
 
 
-def test_a_step_in_a_transaction_of_the_task_is_part_of_it() -> None:
+def test_a_step_in_a_transaction_of_the_task_is_rolled_back_with_it() -> None:
     run_one(in_transaction.defer(), include_scheduled=True)
     assert entries() == {"kept": 1}
 
 
-def test_a_job_whose_row_is_gone_records_nothing() -> None:
+def test_a_step_of_a_deleted_job_is_not_recorded() -> None:
     gone.defer()
     with pytest.raises(LeaseLost):
         run_jobs(raise_errors=True)
@@ -277,7 +277,7 @@ def defers(context: JobContext) -> None:
     context.step("defer", defer_and_fail, atomic=True)
 
 
-def test_the_jobs_that_an_atomic_step_defers_are_part_of_it() -> None:
+def test_jobs_deferred_in_an_atomic_step_are_rolled_back_with_it() -> None:
     calls.append("failed")
     defers.defer()
     run_jobs(include_scheduled=True)
@@ -295,13 +295,13 @@ def rolled_back(context: JobContext) -> None:
         raise ValueError
 
 
-def test_a_record_that_is_rolled_back_resets_no_count_of_attempts() -> None:
+def test_a_rolled_back_record_does_not_reset_the_number_of_attempts() -> None:
     made = run_one(rolled_back.defer(), include_scheduled=True)
     assert (made.status, made.attempts, calls) == ("failed", 3, ["a"] * 3)
 
 
 @pytest.mark.parametrize("name", ["not JSON", "not of the annotation"])
-def test_a_step_whose_result_cannot_be_kept_is_not_called_again(name: str) -> None:
+def test_a_step_with_an_unstorable_result_fails_the_job_without_a_retry(name: str) -> None:
     made = run_one(misuse.defer(name), include_scheduled=True)
     assert (made.status, made.attempts, calls) == ("failed", 1, ["called"])
 
@@ -334,7 +334,7 @@ def always_fails(context: JobContext) -> None:
     raise ValueError
 
 
-def test_a_setting_bounds_all_attempts_of_a_job(settings: Any) -> None:
+def test_max_attempts_in_all_limits_the_attempts_at_all_steps_together(settings: Any) -> None:
     settings.SKIPQUEUE = {"MAX_ATTEMPTS_IN_ALL": 6}
     made = run_one(always_fails.defer(), include_scheduled=True)
     assert made.status == "failed"
@@ -374,7 +374,7 @@ async def in_async(context: JobContext) -> list[Any]:
     return found
 
 
-def test_async_tasks_have_twins() -> None:
+def test_async_tasks_use_astep_and_arun() -> None:
     made = run_one(in_async.defer(), include_scheduled=True)
     assert made.result == ["a", "b"]
     assert calls == ["a", "failed"]
@@ -402,7 +402,7 @@ async def wrong_in_async(context: JobContext, method: str) -> None:
         ("atomic", "cannot be atomic"),
     ],
 )
-def test_the_wrong_one_of_the_two_names_the_right_one(method: str, text: str) -> None:
+def test_the_error_for_a_sync_method_in_an_async_task_names_the_async_method(method: str, text: str) -> None:
     wrong_in_async.defer(method)
     with pytest.raises(InvalidOption, match=text):
         run_jobs(raise_errors=True)
@@ -445,7 +445,9 @@ KILLED = """
 
 
 @pytest.mark.parametrize("before", [True, False])
-def test_killed_at_each_step(runworker: Callable[..., ManagePy], before: bool) -> None:
+def test_no_step_is_lost_or_repeated_although_a_worker_is_killed_at_each_step(
+    runworker: Callable[..., ManagePy], before: bool
+) -> None:
     runworker("--concurrency", "1", jobs=KILLED.replace("KILL_BEFORE", str(before)))
     made = Job.objects.enqueue("extra.jobs.many", max_attempts=2)
     wait_until(lambda: not Job.objects.unfinished().exists(), "the job has ended")
@@ -459,7 +461,7 @@ def test_killed_at_each_step(runworker: Callable[..., ManagePy], before: bool) -
     assert JobStep.objects.filter(job_id=made.pk).count() == 16
 
 
-def test_the_steps_go_with_their_job() -> None:
+def test_a_prune_deletes_the_steps_of_a_job() -> None:
     made = run_one(in_order.defer(), include_scheduled=True)
     assert JobStep.objects.filter(job_id=made.pk).count() == 4
     Job.objects.filter(pk=made.pk).update(finished_at=OPENED)

@@ -76,7 +76,9 @@ JOBS = """
 
 
 @pytest.mark.parametrize("task", ["steps", "async_steps", "waits", "runs"])
-def test_a_stop_is_a_boundary_and_charges_no_attempt(runworker: Callable[..., ManagePy], task: str) -> None:
+def test_a_stopping_worker_releases_a_job_between_two_steps_without_charging_the_attempt(
+    runworker: Callable[..., ManagePy], task: str
+) -> None:
     process = runworker("--concurrency", "1", jobs=JOBS)
     made = Job.objects.enqueue(f"extra.jobs.{task}")
     wait_until(lambda: Ledger.objects.filter(entry="step 0").exists(), "the first step runs")
@@ -97,7 +99,7 @@ def test_a_stop_is_a_boundary_and_charges_no_attempt(runworker: Callable[..., Ma
         assert set(Counter(Ledger.objects.values_list("entry", flat=True)).values()) == {1}
 
 
-def test_a_task_without_steps_sees_the_stop(runworker: Callable[..., ManagePy]) -> None:
+def test_a_task_without_steps_can_ask_whether_its_worker_is_stopping(runworker: Callable[..., ManagePy]) -> None:
     process = runworker("--concurrency", "1", jobs=JOBS)
     made = Job.objects.enqueue("extra.jobs.plain")
     wait_until(lambda: Ledger.objects.exists(), "the task runs")

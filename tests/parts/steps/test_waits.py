@@ -68,7 +68,7 @@ def test_a_sleeping_job_is_scheduled_and_no_attempt_is_charged() -> None:
     assert (again(made).status, made.result, calls) == ("completed", "slept", ["before", "after"])
 
 
-def test_a_job_that_lost_its_worker_in_its_sleep_goes_on_sleeping() -> None:
+def test_a_recovered_job_goes_on_sleeping() -> None:
     made = sleeps.defer()
     run_jobs()
     Job.objects.update(run_after=F("enqueued_at"))  # as after a recovery, which makes it due at once
@@ -86,7 +86,7 @@ def test_an_operator_ends_a_sleep(verb: str) -> None:
     assert again(made).status == "completed"
 
 
-def test_a_sleep_of_no_time_goes_on_at_once() -> None:
+def test_a_sleep_of_zero_seconds_goes_on_at_once() -> None:
     made = sleeps.defer(0)
     run_jobs()
     assert again(made).status == "completed"
@@ -99,7 +99,7 @@ def sleeps_in_transaction(context: JobContext, method: str) -> None:
 
 
 @pytest.mark.parametrize("method", ["sleep", "wait"])
-def test_an_open_transaction_is_no_place_to_end_an_attempt(method: str) -> None:
+def test_a_sleep_or_wait_in_a_transaction_is_refused(method: str) -> None:
     sleeps_in_transaction.defer(method)
     with pytest.raises(InvalidOption, match="would roll back the transaction"):
         run_jobs(raise_errors=True)
@@ -114,7 +114,7 @@ def swallows(context: JobContext) -> str:
     return "went on"
 
 
-def test_a_task_that_catches_the_end_of_its_attempt_sleeps_anyway() -> None:
+def test_a_job_sleeps_even_if_its_task_catches_the_end_of_its_attempt() -> None:
     made = swallows.defer()
     run_jobs()
     assert (again(made).status, calls) == ("scheduled", ["caught"])
@@ -154,7 +154,7 @@ def test_a_signal_that_comes_before_the_wait_is_kept() -> None:
     assert (again(made).status, made.result) == ("completed", None)
 
 
-def test_a_second_signal_of_the_name_is_none() -> None:
+def test_a_second_signal_with_the_same_name_is_refused() -> None:
     made = waiting()
     assert made.signal("approved", 1)
     assert not made.signal("approved", 2)
@@ -164,14 +164,14 @@ def test_a_second_signal_of_the_name_is_none() -> None:
     assert not made.signal("another", 3)
 
 
-def test_a_signal_of_another_name_wakes_nobody() -> None:
+def test_a_signal_with_another_name_does_not_wake_the_job() -> None:
     made = waiting()
     assert made.signal("other", 1)
     run_jobs()
     assert again(made).status == "blocked"
 
 
-def test_a_signal_is_part_of_the_transaction() -> None:
+def test_a_signal_is_sent_with_the_commit_of_its_transaction() -> None:
     made = waiting()
     with transaction.atomic():
         assert made.signal("approved", 1)
@@ -184,7 +184,7 @@ def test_a_signal_is_part_of_the_transaction() -> None:
     assert again(made).status == "queued"
 
 
-def test_a_job_that_runs_by_hand_waits_for_its_signal() -> None:
+def test_a_job_that_is_run_without_a_worker_waits_for_its_signal() -> None:
     made = waits.defer()
     [claimed] = Job.objects.claim(queue_names=["default"], worker_id="w")
     run(claimed)
@@ -195,7 +195,7 @@ def test_a_job_that_runs_by_hand_waits_for_its_signal() -> None:
     assert (again(made).status, made.result) == ("completed", 1)
 
 
-def test_a_query_set_sends_to_each() -> None:
+def test_a_query_set_sends_a_signal_to_each_of_its_jobs() -> None:
     made = [waiting(), waiting(), waits.defer()]
     assert Job.objects.filter(task="steps.waits").signal("approved", 1) == 3
     assert Job.objects.filter(task="steps.waits").signal("approved", 1) == 0
@@ -203,7 +203,7 @@ def test_a_query_set_sends_to_each() -> None:
     assert [again(each).result for each in made] == [1, 1, 1]
 
 
-def test_async_code_sends_signals_too() -> None:
+def test_async_code_can_send_signals() -> None:
     made, other = waiting(), waiting()
     assert async_to_sync(made.asignal)("approved", 1)
     assert async_to_sync(Job.objects.filter(pk=other.pk).asignal)("approved", 1) == 1
@@ -218,7 +218,7 @@ def test_async_code_sends_signals_too() -> None:
         (("a", "x" * 2_000_000), InvalidArguments),
     ],
 )
-def test_a_signal_that_cannot_be_stored(arguments: Any, kind: type[Exception]) -> None:
+def test_an_invalid_signal_is_refused(arguments: Any, kind: type[Exception]) -> None:
     made = waits.defer()
     with pytest.raises(kind):
         made.signal(*arguments)
@@ -240,7 +240,7 @@ def times_out(context: JobContext, timeout: float) -> str:
     return "timed out"
 
 
-def test_a_wait_with_a_timeout_ends_and_stays_ended() -> None:
+def test_a_wait_that_timed_out_is_over_in_all_later_attempts() -> None:
     made = times_out.defer(60)
     run_jobs(until=timedelta(seconds=50))
     assert again(made).status == "blocked"
@@ -251,7 +251,7 @@ def test_a_wait_with_a_timeout_ends_and_stays_ended() -> None:
     assert calls == ["The signal 'approved' did not come in time."] * 2
 
 
-def test_a_timeout_may_be_added_to_a_job_that_waits_already() -> None:
+def test_new_code_can_add_a_timeout_to_a_waiting_job() -> None:
     made = waits.defer()
     [claimed] = store.claim(queue_names=["default"], limit=1, worker_id="w")
     run_attempt(Executor(worker="w", database="default"), claimed)
@@ -263,13 +263,13 @@ def test_a_timeout_may_be_added_to_a_job_that_waits_already() -> None:
     assert "did not come in time" in again(made).last_error
 
 
-def test_no_time_at_all_only_looks() -> None:
+def test_a_wait_with_a_timeout_of_zero_does_not_wait() -> None:
     made = times_out.defer(0)
     run_jobs(include_scheduled=True)
     assert again(made).result == "timed out"
 
 
-def test_a_timeout_that_nobody_catches_fails_the_job_and_a_retry_takes_what_came_late() -> None:
+def test_a_retry_after_an_uncaught_timeout_takes_a_late_signal() -> None:
     made = waits.defer(timeout=0)
     run_jobs()
     assert (again(made).status, made.attempts) == ("failed", 1)
@@ -290,7 +290,7 @@ def goes_on_without(context: JobContext) -> None:
         raise ValueError
 
 
-def test_a_timeout_that_the_task_has_caught_stays_when_a_later_step_is_retried() -> None:
+def test_a_caught_timeout_stays_recorded_when_a_later_step_is_retried() -> None:
     made = goes_on_without.defer()
     run_jobs()
     assert again(made).status == "failed"
@@ -303,7 +303,7 @@ def test_a_timeout_that_the_task_has_caught_stays_when_a_later_step_is_retried()
 # What else happens to a job that waits
 
 
-def test_a_waiting_job_that_is_cancelled_and_retried_waits_on() -> None:
+def test_a_waiting_job_waits_again_after_it_was_cancelled_and_retried() -> None:
     made = waiting()
     assert made.cancel()
     assert not made.signal("approved", 1)
@@ -316,7 +316,7 @@ def test_a_waiting_job_that_is_cancelled_and_retried_waits_on() -> None:
 
 
 @pytest.mark.parametrize("verb", ["cancel", "discard"])
-def test_a_cancelled_job_waits_no_longer(verb: str) -> None:
+def test_a_cancelled_job_no_longer_waits(verb: str) -> None:
     made = waiting(timeout=60)
     assert getattr(made, verb)()
     assert (again(made).status, made.held) == ("discarded", None)
@@ -324,7 +324,7 @@ def test_a_cancelled_job_waits_no_longer(verb: str) -> None:
     assert store.next_due() is None
 
 
-def test_a_timeout_of_a_job_that_failed_while_it_waited_leaves_the_index() -> None:
+def test_the_wait_of_a_job_that_failed_in_the_meantime_is_ended_at_its_timeout() -> None:
     made = waiting(timeout=60)
     Job.objects.update(status="failed", gate=None, finished_at=F("enqueued_at"))  # as after too many dead workers
     JobStep.objects.filter(name="approved").update(wakes_at=F("started_at"))
@@ -333,7 +333,7 @@ def test_a_timeout_of_a_job_that_failed_while_it_waited_leaves_the_index() -> No
     assert not JobStep.objects.filter(is_waiting=True).exists()
 
 
-def test_what_a_deleted_job_has_left_goes() -> None:
+def test_the_gate_deletes_waits_and_signals_of_deleted_jobs() -> None:
     made, other = waiting(timeout=60), waits.defer()
     assert other.signal("approved", 1)
     JobStep.objects.filter(name="approved").update(wakes_at=F("started_at"))
@@ -355,7 +355,7 @@ def in_sequence(context: JobContext, key: str, number: int, waits: bool) -> None
 
 
 @pytest.mark.parametrize("waits", [True, False])
-def test_a_job_keeps_its_place_in_a_sequence(waits: bool) -> None:
+def test_a_job_that_sleeps_or_waits_keeps_its_place_in_its_sequence(waits: bool) -> None:
     first, second = in_sequence.defer("k", 1, waits), in_sequence.defer("k", 2, waits)
     run_jobs()
     assert (again(second).status, again(first).status) == ("blocked", "blocked" if waits else "scheduled")
@@ -386,7 +386,7 @@ def test_a_waiting_job_keeps_its_unique_key() -> None:
 # No wake-up is lost, whatever the interleaving
 
 
-def test_a_signal_between_the_wait_and_its_settle() -> None:
+def test_a_signal_sent_between_the_wait_and_its_settle_wakes_the_job() -> None:
     """The sender finds a job that runs, so it wakes nobody; the gate does."""
     made = waits.defer()
     [claimed] = store.claim(queue_names=["default"], limit=1, worker_id="w")
@@ -402,7 +402,7 @@ def test_a_signal_between_the_wait_and_its_settle() -> None:
     assert again(made).result == 1
 
 
-def test_a_recovered_job_takes_its_signal() -> None:
+def test_a_recovered_job_takes_a_signal_that_was_sent_after_its_wait() -> None:
     made = waits.defer()
     [claimed] = store.claim(queue_names=["default"], limit=1, worker_id="w")
     run_attempt(Executor(worker="w", database="default"), claimed)
@@ -412,7 +412,7 @@ def test_a_recovered_job_takes_its_signal() -> None:
     assert (again(made).status, made.result, made.held) == ("completed", 1, None)
 
 
-def test_the_gate_looks_at_all_signals_a_page_at_a_time() -> None:
+def test_the_gate_checks_all_signals_page_by_page() -> None:
     early = [waits.defer() for _ in range(4)]
     for each in early:
         assert each.signal("other", 1)
@@ -431,7 +431,7 @@ def test_the_gate_looks_at_all_signals_a_page_at_a_time() -> None:
     assert again(made).status == "queued"
 
 
-def test_a_signal_waits_for_no_lock_of_the_job(session: Callable[[], Session]) -> None:
+def test_a_signal_is_sent_although_the_row_of_the_job_is_locked(session: Callable[[], Session]) -> None:
     made, other = waiting(), session()
     with transaction.atomic():
         Job.objects.select_for_update().get(pk=made.pk)
@@ -459,7 +459,7 @@ WAITS = """
 """
 
 
-def test_workers_with_kills_and_signals_at_all_moments(runworker: Callable[..., ManagePy]) -> None:
+def test_no_signal_is_lost_while_workers_are_killed(runworker: Callable[..., ManagePy]) -> None:
     runworker("--processes", "2", "--concurrency", "2", "--poll-interval", "0.2", jobs=WAITS)
     made = [Job.objects.enqueue("extra.jobs.waits", args=[number % 4 == 0]) for number in range(12)]
 

@@ -12,7 +12,7 @@ from ....app.rows import make_job, multiply
 pytestmark = pytest.mark.django_db
 
 
-def test_the_sentence_names_the_needed_jobs() -> None:
+def test_the_page_of_a_job_names_the_jobs_for_which_it_waits() -> None:
     needed = jobs.noop.defer_many([()] * 7)
     one = jobs.noop.using(after=needed[:1]).defer()
     many = jobs.noop.using(after=needed).defer()
@@ -20,7 +20,7 @@ def test_the_sentence_names_the_needed_jobs() -> None:
     assert why_it_waits_for_jobs(many, timezone.now()) == f"It waits for 7 jobs: {', '.join(map(str, needed[:5]))}, …."
 
 
-def test_an_unfinished_needed_job_is_found_among_a_thousand_finished_ones() -> None:
+def test_an_unfinished_needed_job_is_found_among_a_thousand_finished_jobs() -> None:
     multiply(make_job("completed"), 1_200)
     needed = list(Job.objects.values_list("pk", flat=True))
     running = make_job("running")
@@ -38,7 +38,7 @@ def test_a_needed_job_that_has_failed_is_named_first() -> None:
     assert [need.needs_job_id for need in unmet_needs(last, limit=6)] == [failed.pk, *[job.pk for job in needed[:5]]]
 
 
-def test_the_sentence_if_the_needed_job_has_failed() -> None:
+def test_the_sentence_says_that_the_needed_job_has_failed() -> None:
     needed = make_job("failed")
     last = jobs.noop.using(after=[needed]).defer()
     assert why_it_waits_for_jobs(last, timezone.now()) == (
@@ -46,7 +46,7 @@ def test_the_sentence_if_the_needed_job_has_failed() -> None:
     )
 
 
-def test_the_sentence_if_the_needed_job_was_deleted() -> None:
+def test_the_sentence_says_that_the_needed_job_was_deleted() -> None:
     needed = make_job("failed")
     last = jobs.noop.using(after=[needed]).defer()
     id = needed.pk
@@ -56,7 +56,7 @@ def test_the_sentence_if_the_needed_job_was_deleted() -> None:
     )
 
 
-def test_the_sentence_if_all_needed_jobs_are_finished() -> None:
+def test_the_sentence_says_that_all_needed_jobs_are_finished() -> None:
     needed = jobs.noop.defer()
     last = jobs.noop.using(after=[needed]).defer()
     Dependency.objects.update(is_met=True)

@@ -145,14 +145,14 @@ class TestTheJobsOfAKey:
         assert response.context["cl"].partly_searched is None
         assert waits_for_job.pk in listed(operator, f"?limit_of={low.pk}")
 
-    def test_the_jobs_of_a_key_in_every_status(self, operator: Client) -> None:
+    def test_the_list_shows_the_jobs_of_a_key_in_every_status(self, operator: Client) -> None:
         jobs = {status: make_keyed("k", status) for status in ("blocked", "running", "failed", "completed")}
         make_job()
         assert set(listed(operator, f"?limit_of={jobs['failed'].pk}")) == {job.pk for job in jobs.values()}
         assert listed(operator, f"?status=running&limit_of={jobs['failed'].pk}") == [jobs["running"].pk]
 
     @pytest.mark.parametrize("narrower", ["queue=mail", "task=t", "q=here", "queue=mail&time=hour"])
-    def test_the_jobs_of_a_key_with_another_filter(self, operator: Client, narrower: str) -> None:
+    def test_the_filter_by_key_works_with_other_filters(self, operator: Client, narrower: str) -> None:
         wanted = make_keyed("k", queue_name="mail", task="t", kwargs={"where": "here"})
         make_keyed("k")
         make_keyed("other", queue_name="mail", task="t", kwargs={"where": "here"})
@@ -162,11 +162,13 @@ class TestTheJobsOfAKey:
         assert tabs["blocked"] == "1"
 
     @pytest.mark.parametrize("chosen", ["99999999", "x", "-1", "1e9"])
-    def test_the_jobs_of_the_key_of_a_deleted_job(self, operator: Client, chosen: str) -> None:
+    def test_the_list_is_empty_if_the_job_that_stands_for_the_key_was_deleted(
+        self, operator: Client, chosen: str
+    ) -> None:
         make_keyed("k")
         assert listed(operator, f"?status=blocked&limit_of={chosen}") == []
 
-    def test_the_jobs_of_the_key_of_a_job_without_a_limit(self, operator: Client) -> None:
+    def test_the_list_says_that_a_job_has_no_limit(self, operator: Client) -> None:
         response = operator.get(f"{LIST}?limit_of={make_job().pk}")
         assert list(response.context["cl"].result_list) == []
         assert "has no limit" in response.text
