@@ -49,14 +49,14 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Let the garbage collector ignore all objects that exist now: with Django and all tests, it would be slow."""
+    """Let the garbage collector ignore all objects that exist now, because Django and all tests would make it slow."""
     gc.freeze()
     gc.set_threshold(10_000)
     gc.enable()
 
 
 def pytest_make_parametrize_id(val: object) -> str | None:
-    """Name a parametrized case by its value, where pytest would write `options3`."""
+    """Name a parametrized case by its value, instead of a name such as `options3`."""
     return ascii(val)[:60] if isinstance(val, dict | list | tuple | timedelta) and is_plain(val) else None
 
 
@@ -64,7 +64,7 @@ ISO_TIME = re.compile(r"\d{4}-\d\d-\d\dT")
 
 
 def is_plain(value: object) -> bool:
-    """Whether all processes of pytest write the value alike, which they do not for times, sets and most objects."""
+    """Whether all processes of pytest write the value alike. Times, sets and most objects differ."""
     if isinstance(value, dict):
         return all(map(is_plain, [*value, *value.values()]))
     if isinstance(value, list | tuple):
@@ -90,14 +90,14 @@ def django_db_setup(django_db_setup: None, django_db_blocker: Any) -> Iterator[N
     close_connections_of_asgiref()
     with django_db_blocker.unblock():
         for connection in connections.all():
-            if connection.settings_dict["NAME"].startswith("test_"):  # pytest-django created no other database
+            if connection.settings_dict["NAME"].startswith("test_"):  # all that pytest-django has created
                 with connection.cursor() as cursor:
                     cursor.execute(END_OTHER_SESSIONS)
 
 
 @pytest.fixture(autouse=True)
 def forgetful_gates() -> None:
-    """Forget when each gate must be looked at again, so that no test depends on the test before it.
+    """Forget when each gate must be checked again, so that no test depends on the test before it.
 
     A gate is a condition for jobs to be queued.
     """

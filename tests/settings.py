@@ -34,7 +34,7 @@ INSTALLED_APPS = [
     "django_skipqueue",
     "django_skipqueue.contrib.celery",
     "tests.app",
-    "payments",  # of the example project
+    "payments",  # the app of the example project
 ]
 MIDDLEWARE = [
     "django.contrib.sessions.middleware.SessionMiddleware",

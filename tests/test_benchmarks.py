@@ -32,7 +32,7 @@ def run_module(*arguments: str) -> str:
     return subprocess.run(command, env=environment, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True).stdout
 
 
-def test_the_median_is_taken_of_each_figure_by_itself() -> None:
+def test_each_figure_has_its_own_median() -> None:
     measured = [{"jobs/s": 1.0, "ms": 9.0}, {"jobs/s": 5.0, "ms": 7.0}, {"jobs/s": 2.0, "ms": 8.0}]
     assert figures.median_of(measured) == {"jobs/s": 2.0, "ms": 8.0}
 
@@ -113,7 +113,7 @@ def test_a_module_without_a_script_block_is_no_peer() -> None:
         read_head('"""Nothing but a docstring."""\n')
 
 
-def test_a_peer_whose_program_is_missing_says_so() -> None:
+def test_the_error_for_a_missing_program_of_a_peer_names_it() -> None:
     environment = Environment(peer="nobody", dependencies=[], programs=["no-such-program"])
     with pytest.raises(NotInstalled, match="there is no no-such-program"):
         environment.install()

@@ -42,7 +42,7 @@ def ids(messages: list[CheckMessage]) -> list[str | None]:
     return [message.id for message in messages]
 
 
-def test_the_test_project_has_no_mistake() -> None:
+def test_the_checks_find_no_mistake_in_the_test_project() -> None:
     messages = run_checks(databases=["default", "other"], include_deployment_checks=False)
     assert [message for message in messages if str(message.id).startswith("skipqueue.")] == []
 
@@ -148,7 +148,7 @@ def test_e003_names_a_server_that_is_too_old(
     assert all("PostgreSQL 15 or newer; the database 'default' is PostgreSQL 14" in message.msg for message in messages)
 
 
-def test_e003_asks_no_database_that_it_was_not_given(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_e003_examines_only_the_databases_that_it_was_given(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(DatabaseWrapper, "pg_version", property(lambda _: 90_000))
     assert run_check(checks.check_server_version) == []
     assert run_check(checks.check_server_version, databases=["other"]) == []
@@ -322,7 +322,7 @@ def test_e011_names_the_extra_to_install_if_celery_is_missing(monkeypatch: pytes
     assert 'pip install "django-skipqueue[celery]"' in message.msg
 
 
-def test_e011_and_w005_leave_a_wrong_setting_of_carriers_to_e001() -> None:
+def test_e011_and_w005_report_nothing_about_a_wrong_setting_that_e001_reports() -> None:
     with override_settings(SKIPQUEUE={"CARRIERS": {"celery": {"APP": "celery"}}}):
         assert run_check(celery_checks.check_carriers) == run_check(celery_checks.check_carried_tasks) == []
         assert ids(run_check(checks.check_settings)) == ["skipqueue.E001"] * 2

@@ -231,7 +231,9 @@ WRONG: dict[str, tuple[Any, str]] = {
 }
 
 
-def test_a_wrong_setting_is_one_clear_sentence_and_is_never_returned(settings: Any, subtests: pytest.Subtests) -> None:
+def test_a_wrong_setting_raises_one_clear_sentence_and_is_never_returned(
+    settings: Any, subtests: pytest.Subtests
+) -> None:
     for name, (value, expected) in WRONG.items():
         with subtests.test(name):
             settings.SKIPQUEUE = value
@@ -242,7 +244,7 @@ def test_a_wrong_setting_is_one_clear_sentence_and_is_never_returned(settings: A
             assert problem in str(raised.value)
 
 
-def test_a_wrong_token_is_not_shown(settings: Any) -> None:
+def test_the_error_for_a_wrong_token_does_not_show_the_token(settings: Any) -> None:
     settings.SKIPQUEUE = {"METRICS_TOKEN": "hunter2"}
     (problem,) = conf.problems()
     assert "hunter2" not in problem

@@ -138,7 +138,7 @@ class TestWithRabbitMQ:
             (folder,) = {home for process in started if (home := folder_of_node(process))}
             assert folder.is_dir()
             process.send_signal(signal.SIGTERM)
-            process.wait()  # `communicate` would close the input, and so end the command without the signal
+            process.wait()  # not `communicate`, which would close the input and so end the command before the signal
         assert process.returncode == 128 + signal.SIGTERM
         wait_until(lambda: not any(map(is_alive, started)), "nothing is left")
         assert not folder.exists()

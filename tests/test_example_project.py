@@ -85,7 +85,9 @@ class TestTakingAPayment:
         assert not Payment.objects.exists()
         assert_not_deferred()
 
-    def test_there_is_no_payment_without_a_job(self, db: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_payment_is_not_saved_if_its_job_cannot_be_deferred(
+        self, db: None, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         form = PaymentForm(ORDER)
         assert form.is_valid()
         monkeypatch.setattr(send_receipt, "defer", lambda payment_id: 1 / 0)

@@ -37,7 +37,7 @@ def test_rows_that_migrate_writes_are_kept() -> None:
     assert set(Permission.objects.values_list("pk", "content_type_id")) == before
 
 
-def test_a_large_table_is_truncated_with_those_that_refer_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_table_is_truncated_with_the_tables_that_refer_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
     User.objects.create_user("ann")
     monkeypatch.setattr(flush, "LARGE_TABLE_BYTES", 0)
     truncated = empty_filled_tables().partition("TRUNCATE ")[2].split(", ")
@@ -58,14 +58,14 @@ def test_no_statement_is_sent_for_empty_tables(monkeypatch: pytest.MonkeyPatch) 
 
 
 def pids_before_and_after_a_test() -> tuple[int, int]:
-    """The process id of the session before and after what Django does with connections after a test."""
+    """The process id of the session, before and after Django's clean-up at the end of a test."""
     before = backend_pid(Store("default"))
     assert not TransactionTestCase._should_reload_connections(TransactionTestCase())  # type: ignore[attr-defined]
     return before, backend_pid(Store("default"))
 
 
 @pytest.mark.django_db(transaction=True)
-def test_the_connection_is_kept_and_its_session_is_as_a_new_one() -> None:
+def test_the_connection_is_kept_and_its_session_is_reset() -> None:
     with connection.cursor() as cursor:
         cursor.execute("SET statement_timeout = '7s'; SET TIME ZONE 'Asia/Tokyo'; LISTEN mail")
     before, after = pids_before_and_after_a_test()

@@ -124,7 +124,7 @@ def test_a_statement_is_used_only_in_its_folder_and_in_modules_of_statements() -
         assert reported_lines("statement_import", path, code) == reported, (path, code)
 
 
-def test_the_words_that_the_glossary_rules_out() -> None:
+def test_the_words_that_the_glossary_rules_out_are_reported() -> None:
     ruled_out = lint.ruled_out(lint.GLOSSARY.read_text())
     assert {"dequeue", "promote", "reap", "lock_token", "execution", "give_back"} <= ruled_out
     assert not {"message", "*message*"} & ruled_out, "exceptions have messages"
@@ -175,7 +175,7 @@ not_in = ["package/core/list.py"]
 """
 
 
-def test_a_word_is_reported_in_its_rooms_alone() -> None:
+def test_a_word_is_reported_only_in_the_folders_of_its_rule() -> None:
     text = "from .alerts import x\nRAISED_ALERTS = x  # alerted\nalertness = 1\n"
     for path, findings in (
         ("package/core/a.py", ["word: The table scripts/words.toml rules this out here. (ALERTS: no part)"]),

@@ -1,4 +1,4 @@
-"""Each migration after the first is applied, and taken back, while workers and clients of the commit before it run.
+"""Each migration after the first is applied and reversed, while workers and clients of the commit before it run.
 
 No lock of a migration stops a `.defer()` for more than 100 ms, and no job is lost.
 """
@@ -73,7 +73,7 @@ INSERT INTO skipqueue_job (queue_name, task, args, kwargs, status, attempts, fin
 SELECT 'old', 'old', '[]', '{}', 'completed', 1, now(), 'old', 'sequence' FROM generate_series(1, %s)
 """
 
-# The longest time for which a `.defer()` of the client has waited for a lock by now.
+# The longest time for which a `.defer()` of the client is now waiting for a lock.
 WAITS = """
 SELECT coalesce(max(extract(epoch FROM clock_timestamp() - locks.waitstart)), 0)::float8
 FROM pg_locks AS locks
@@ -112,7 +112,7 @@ class Load:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """An old worker and an old client run in here; at the end the worker finishes all jobs."""
+        """Run an old worker and an old client during the block. At its end, the worker finishes all jobs."""
         log = (self.folder / "log").open("wb")
         worker = self._start(log, "worker", "-m", "django", "runworker", "--processes", "1", "--concurrency", "2")
         client = self._start(log, "client", "-c", CLIENT)
@@ -184,7 +184,7 @@ def database(name: str) -> Iterator[None]:
 
 @contextmanager
 def longest_wait(load: Load) -> Iterator[list[float]]:
-    """Looks a hundred times a second how long the client has waited for a lock. The list has the waits above 0."""
+    """Checks a hundred times a second how long the client has waited for a lock. Yields the waits above 0."""
     waits: list[float] = []
     over = threading.Event()
 
@@ -205,7 +205,7 @@ def longest_wait(load: Load) -> Iterator[list[float]]:
 
 
 @pytest.mark.parametrize("migration", BEFORE)
-def test_a_migration_under_load_there_and_back(migration: str, tmp_path: Path) -> None:
+def test_each_migration_runs_forwards_and_backwards_under_load(migration: str, tmp_path: Path) -> None:
     earlier, commit = BEFORE[migration]
     if subprocess.run(["git", "cat-file", "-e", commit], cwd=ROOT, capture_output=True, check=False).returncode:
         pytest.skip("This clone lacks the commit before the migration.")
@@ -224,6 +224,6 @@ def test_a_migration_under_load_there_and_back(migration: str, tmp_path: Path) -
     assert max(waits, default=0.0) <= LONGEST_LOCK_SECONDS
 
 
-def test_every_migration_but_the_first_is_tried() -> None:
+def test_every_migration_except_the_first_is_tested() -> None:
     folder = ROOT / "django_skipqueue" / "migrations"
     assert max(path.stem for path in folder.glob("0*.py")) in BEFORE

@@ -97,7 +97,7 @@ class TestJobDeferred:
         assert repr(error) in records[0].getMessage()
 
 
-def test_the_django_signals_that_exist() -> None:
+def test_the_package_has_exactly_these_django_signals() -> None:
     names = {name for name, value in vars(signals).items() if isinstance(value, Signal)}
     assert names >= {
         "job_deferred",

@@ -34,7 +34,7 @@ test still finds a leak of 600 bytes a job, and `make soak` a leak of 13."""
 
 @dataclass(frozen=True)
 class Sample:
-    """The resources of the worker and the table after a wave of jobs was run and pruned, and the table vacuumed."""
+    """The resources of the worker and of the table, after a wave of jobs has run and was pruned, and after a vacuum."""
 
     memory: int
     files: int
@@ -44,7 +44,7 @@ class Sample:
 
 
 def run_wave(worker: psutil.Process) -> Sample:
-    """Have the worker run a share of the jobs, delete the jobs, and vacuum the table. Returns the resources then."""
+    """Let the worker run a share of the jobs, delete the jobs, and vacuum the table. Returns the resources."""
     share = JOBS // WAVES
     jobs.noop.defer_many([()] * (share * 8 // 10))
     jobs.anoop.defer_many([()] * (share // 10))
@@ -84,7 +84,7 @@ def all_have_ended(moment: datetime) -> bool:
 @pytest.mark.slow  # it runs thousands of jobs
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.timeout(600 + JOBS // 200)
-def test_a_worker_and_its_table_are_as_large_after_many_jobs_as_after_a_few(
+def test_a_worker_and_its_table_do_not_grow_with_the_number_of_jobs(
     runworker: Callable[..., ManagePy], settings: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     settings.SKIPQUEUE = {"RETENTION": {"completed": 0}}

@@ -48,7 +48,7 @@ def test_a_part_that_is_used_outside_of_a_list_is_not_removable(use: str) -> Non
         without_part.without_lines(f"from .mail.part import PART as MAIL\n{use}\n", "mail")
 
 
-def test_the_name_of_a_part_goes_from_the_list_of_parts() -> None:
+def test_the_name_of_a_removed_part_is_deleted_from_the_list_of_parts() -> None:
     assert without_part.without_name('NAMES = (\n    "mail",\n    "mailbox",\n)\n', "mail") == (
         'NAMES = (\n    "mailbox",\n)\n'
     )

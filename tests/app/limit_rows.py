@@ -40,7 +40,7 @@ def make_halted(key: str, *, minutes: float = 5.0, waiting: int = 1, **fields: A
 
 
 def make_rated(key: str, *, waiting: int = 1, minutes: float = 5.0, **fields: Any) -> list[Job]:
-    """Make jobs that wait for a token, the first for `minutes` minutes. The default rate is one job a minute."""
+    """Make jobs that wait for a token, the first since `minutes` minutes ago. The default rate is one job a minute."""
     values: dict[str, Any] = {"rate_interval": 60.0, "rate_burst": 1, "rate_key": key, **fields}
     return [make_job("blocked", run_after=timedelta(minutes=number - minutes), **values) for number in range(waiting)]
 

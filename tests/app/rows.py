@@ -66,7 +66,7 @@ def multiply(job: Job, number: int) -> None:
 
 
 def make_worker(*, heartbeat: timedelta = timedelta(0), using: str = "default", **fields: Any) -> Worker:
-    """Make a worker whose last heartbeat was at `heartbeat` from now."""
+    """Make a worker. `heartbeat`: when its last heartbeat was, as a difference from now."""
     name = fields.setdefault("name", "w")
     fields.setdefault("id", f"{name[:100]}:{secrets.token_hex(6)}")
     fields = {"hostname": "h", "pid": 1, "concurrency": 4, "heartbeat_at": heartbeat} | fields

@@ -167,13 +167,13 @@ async def apass_gate_in_a_thread(name: str) -> None:
 
 @job
 async def apass_gates_in_a_thread(*names: str) -> None:
-    """Wait at several gates at once, as far as the one thread of the event loop allows."""
+    """Wait at several gates. The event loop has one thread for this, so the waits follow each other."""
     await asyncio.gather(*(sync_to_async(pass_gate)(name) for name in names))
 
 
 @job
 async def apass_gate_instead_of_a_call(name: str) -> None:
-    """Ask for a call in the thread, which another attempt occupies, give up after 50 ms, and wait at the gate."""
+    """Ask for a call in the thread, which another attempt occupies. Give up after 50 ms, and wait at the gate."""
     with contextlib.suppress(asyncio.TimeoutError):
         await asyncio.wait_for(sync_to_async(pass_gate)(name), 0.05)
     await gates[name].await_()
@@ -203,7 +203,7 @@ async def aset_factory() -> None:
 
 @job
 async def acancel_itself() -> None:
-    """Cancel the asyncio task in which this runs, so late that the task ends before the cancellation arrives."""
+    """Cancel the asyncio task in which this runs, but so late that the task ends before the cancellation arrives."""
     task = asyncio.current_task()
     assert task is not None
     task.cancel()
@@ -221,7 +221,7 @@ _left_behind: list[Any] = []
 
 @job
 async def aleave_generator(name: str) -> None:
-    """Leave an asynchronous generator open that waits, when it is closed, until the gate opens."""
+    """Leave an asynchronous generator open. When it is closed, it waits for the gate."""
 
     async def numbers() -> AsyncIterator[int]:
         try:
@@ -261,7 +261,7 @@ def lose_network() -> None:
 
 @job(takes_context=True)
 def exit_hard(context: JobContext, code: int = 1, on_attempt: int = 1) -> None:
-    """End the worker process without any clean-up, in this attempt; 0 stands for every attempt."""
+    """End the worker process without any clean-up, in the attempt `on_attempt`; 0 stands for every attempt."""
     if on_attempt in (0, context.attempt):
         os._exit(code)
 
@@ -615,7 +615,7 @@ async def acompletes_itself(context: JobContext) -> None:
 
 @job(takes_context=True, max_attempts=1)
 def cancellable(context: JobContext, name: str) -> None:
-    """Run until interrupted, and then write `context.cancelled` into the ledger."""
+    """Run until an interruption, and then write `context.cancelled` into the ledger."""
     with gates[name]:
         try:
             while True:
@@ -767,7 +767,7 @@ def break_close(later: bool) -> None:
     """
 
     def close() -> None:
-        raw.close()  # the driver's connection is closed nevertheless
+        raw.close()  # close the driver's connection, although Django's `close` raises
         raise ZeroDivisionError("in the driver")
 
     connection.ensure_connection()

@@ -1,4 +1,4 @@
-"""The invariants of the scenario in which a carrier (Celery) runs the jobs: most of the common ones, and some more.
+"""The invariants of the scenario in which a carrier (Celery) runs the jobs: most common invariants, and some more.
 
 Each function reads the evidence, and yields the violations as sentences.
 """

@@ -58,7 +58,7 @@ def full_speed_after(evidence: Evidence) -> float | None:
     enough = FULL_SPEED * calm_speed(evidence) * WINDOW
     first = evidence.calm_again + WINDOW
     ends = finished[bisect.bisect(finished, first) : bisect.bisect(finished, evidence.load_until)]
-    for end in (first, *ends):  # a second that ends with a finished job has the most jobs
+    for end in (first, *ends):  # only seconds that end with a finished job: no other second has more jobs
         if bisect.bisect(finished, end) - bisect.bisect(finished, end - WINDOW) >= enough:
             return end - first
     return None

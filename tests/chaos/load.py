@@ -185,11 +185,11 @@ class Load:
         self._defer(jobs.in_strict_order, self._choose.randrange(4), self._choose.choice((0,) * 9 + (1,)))
 
     def mend(self) -> None:
-        """Do what an operator does: retry or discard the failures that halt a sequence; at the end send the signals."""
+        """Act as an operator: retry or discard failures that halt a sequence; at the end, send missing signals."""
         for id in Job.objects.filter(status="failed", limit_kind="halting").values_list("pk", flat=True):
             retry_or_discard = self._choose.choice((store.retry, store.discard))
             retry_or_discard([id])
-        if self._running is None or self._running.done():  # the load is over: nobody else sends the signals
+        if self._running is None or self._running.done():  # the load has ended, so nobody else sends the signals
             for id in Job.objects.unfinished().filter(task=jobs.go_on.name).values_list("pk", flat=True):
                 with transaction.atomic():
                     self._send(id, "at the end")
@@ -253,7 +253,7 @@ class Load:
         self._with_steps = [*self._with_steps[-40:], self._ids[-1]]
 
     def _signal(self) -> None:
-        """Send a signal to a job that waits for it, has not come to the wait, has got the signal, or is finished."""
+        """Send a signal to a random job, which may wait for it, not wait yet, have it already, or be finished."""
         if self._with_steps:
             id = self._choose.choice(self._with_steps)
             with contextlib.suppress(Rollback), transaction.atomic():

@@ -29,7 +29,7 @@ class Reason(Enum):
 
 
 def reason_of_repeat(evidence: Evidence, held_lease: HeldLease) -> Reason | str:
-    """Where it is recorded why a task ran to its end again; or, if nowhere, a sentence about the violation."""
+    """Return where it is recorded why a task ran to its end again; if nowhere, a sentence about the violation."""
     end = held_lease.end
     if end is None:
         return "its lease never ended"
@@ -67,7 +67,7 @@ def _has_log_line_of_release(evidence: Evidence, held_lease: HeldLease) -> bool:
 
 
 def _is_soon(evidence: Evidence, line: Line, at: float) -> bool:
-    """Whether a line was read soon after this time; time during which the log was blocked does not count."""
+    """Whether a line was read soon after this time. Time during which the log was blocked does not count."""
     blocked = (fault for fault in evidence.faults if fault.what == LOG_BLOCKED and fault.target == line.machine)
     until = max((fault.ended for fault in blocked if fault.overlaps(at, at + SOON)), default=at) + SOON
     return at - 0.5 <= line.at <= until

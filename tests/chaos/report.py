@@ -37,7 +37,7 @@ class Verdict:
 
 
 def judge(scenario: str, evidence: Evidence) -> Verdict:
-    """Judge the evidence by all twenty-one invariants."""
+    """Judge the evidence by all invariants."""
     return judge_by(INVARIANTS, scenario, evidence, repeats=_repeats(evidence))
 
 

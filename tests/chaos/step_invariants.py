@@ -1,6 +1,7 @@
-"""The invariants of jobs that go on where they stopped: steps, loops and signals.
+"""The invariants of steps, loops and signals: of jobs that go on where they stopped.
 
-Invariant: pure, and exact. `jobs.go_on` is the task, and `STEPS` and `EFFECTS` are what one of its jobs does.
+Invariant: each function is pure and exact. `jobs.go_on` is the task; `STEPS` and `EFFECTS` say what one of its jobs
+does.
 """
 
 from collections import Counter
@@ -19,7 +20,7 @@ EFFECTS = ("step account", *(f"step item {number}" for number in range(ITEMS)), 
 
 
 def steps_happen_once(evidence: Evidence) -> Iterator[str]:
-    """(22) An atomic step and an atomic item have their effect at most once, and once if the job is completed."""
+    """(22) An atomic step or item has its effect at most once, and exactly once if its job is completed."""
     for job in sorted(evidence.with_steps):
         times = Counter(entry.what for entry in evidence.entries_of.get(job, ()))
         least = 1 if evidence.statuses.get(job) == "completed" else 0
@@ -42,7 +43,7 @@ def steps_are_in_order(evidence: Evidence) -> Iterator[str]:
 
 
 def signals_arrive(evidence: Evidence) -> Iterator[str]:
-    """(24) A signal is sent to a job at most once, and what a completed job took is the signal that was committed."""
+    """(24) A job gets a signal at most once, and a completed job has taken exactly the signal that was committed."""
     for job, payloads in sorted(evidence.signals.items()):
         if len(payloads) > 1:
             yield f"job {job} got {len(payloads)} signals of one name"

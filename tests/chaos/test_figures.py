@@ -6,7 +6,7 @@ from .evidence_builder import without_violations
 from .figures import calm_speed, full_speed_after, longest_gap
 
 
-def test_a_gap_is_measured_although_a_burst_of_jobs_follows() -> None:
+def test_a_gap_is_measured_even_if_a_burst_of_jobs_follows() -> None:
     builder = without_violations()
     assert calm_speed(builder.evidence) == pytest.approx(10, rel=0.1)
     assert longest_gap(builder.evidence) < 0.2

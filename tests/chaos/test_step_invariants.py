@@ -1,4 +1,4 @@
-"""The invariants of steps and signals find what they are about, and nothing else."""
+"""The invariants of steps and signals find forged violations, and nothing in correct evidence."""
 
 from collections.abc import Callable, Iterator
 
@@ -15,7 +15,7 @@ JOB = 7
 
 
 def with_steps() -> EvidenceBuilder:
-    """A job goes through its steps, with a sleep and a wait, and takes its signal."""
+    """Evidence of a job that goes through its steps, with a sleep and a wait, and takes its signal."""
     builder = without_violations()
     builder.defer(JOB)
     builder.claim(JOB)
@@ -94,14 +94,16 @@ FORGERIES: list[tuple[Callable[[Evidence], Iterator[str]], Forgery, str]] = [
 
 
 @pytest.mark.parametrize(("invariant", "forge", "expected"), FORGERIES)
-def test_a_violation_is_found(invariant: Callable[[Evidence], Iterator[str]], forge: Forgery, expected: str) -> None:
+def test_each_invariant_of_steps_finds_its_violation(
+    invariant: Callable[[Evidence], Iterator[str]], forge: Forgery, expected: str
+) -> None:
     builder = with_steps()
     forge(builder)
     (violation,) = invariant(builder.evidence)
     assert violation.startswith(expected)
 
 
-def test_nothing_is_found_in_a_job_that_goes_through_its_steps() -> None:
+def test_a_job_that_goes_through_its_steps_passes_the_invariants_of_steps() -> None:
     evidence = with_steps().evidence
     assert {invariant.__name__: list(invariant(evidence)) for invariant in INVARIANTS} == {
         invariant.__name__: [] for invariant in INVARIANTS
@@ -118,7 +120,7 @@ def test_a_cancelled_job_may_have_done_some_of_its_steps() -> None:
     assert [list(invariant(builder.evidence)) for invariant in (steps_happen_once, steps_are_in_order)] == [[], []]
 
 
-def test_only_the_begin_of_a_new_count_may_change_the_attempts_of_a_running_job() -> None:
+def test_the_attempts_of_a_running_job_may_change_only_when_a_new_count_begins() -> None:
     builder = with_steps()
     builder.defer(8)
     builder.claim(8)

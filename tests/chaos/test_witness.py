@@ -114,7 +114,7 @@ def test_the_evidence_has_rows_by_schema() -> None:
     assert gather_evidence().rows == {"public": {1}, "chaos_tenant": {2}}
 
 
-def test_the_witness_records_no_heartbeat() -> None:
+def test_the_witness_does_not_record_heartbeats() -> None:
     make_job("queued")
     job = claim()
     job.heartbeat()

@@ -8,8 +8,8 @@
   change.
 - `chaos_batch`: a trigger writes a row when a batch is made, finished or deleted, numbered like the changes of jobs.
 - `chaos_process`: a trigger writes a row for each worker process that registers.
-- `chaos_child`: by a trigger, the jobs that steps of other jobs have deferred.
-- `chaos_signal`: by the load, in the transaction that sends a signal.
+- `chaos_child`: a trigger writes a row for each job that a step of another job has deferred.
+- `chaos_signal`: the load writes a row in the transaction that sends a signal.
 - `chaos_row`: a task writes a row through Django. The table exists in two schemas: in `chaos_tenant`, which each new
   connection must choose, and in `public`, into which a connection writes that was not set up.
 

@@ -58,7 +58,7 @@ ELSEWHERE: dict[type, Members] = {
 
 
 def objects() -> Iterator[str]:
-    """Yield the objects that users know by name: the registry, and the package's own tasks, whose jobs users see."""
+    """Yield the objects whose names users see: the registry, and the package's own tasks."""
     yield f"registry: {type(registry).__name__}"
     yield from (f"the task {task.name}" for task in registry if is_ours(task.name))
 

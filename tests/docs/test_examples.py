@@ -175,7 +175,7 @@ def test_the_unique_jobs_of_the_page_are_inserted_once() -> None:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_the_limits_of_the_page_hold() -> None:
+def test_the_limits_of_the_page_limit_running_jobs() -> None:
     page = run_blocks("limits", "synchronize", "send_update", "import_row")
     statuses = ["queued", "queued", "blocked", "blocked", "blocked"]
     synchronized = Job.objects.filter(task=page.synchronize.name).order_by("pk")
@@ -215,7 +215,7 @@ def send_receipt(payment_id: int) -> str:
 
 @pytest.fixture
 def shop(registry: Registry) -> Iterator[dict[str, Any]]:
-    """A project with a task, two views and payments, which the examples of the page about testing need."""
+    """The names that the examples on the page about testing need: a task, two views and payments."""
     task = job(name="shop.send_receipt", max_attempts=1)(send_receipt)
 
     def pay(request: HttpRequest) -> HttpResponse:
@@ -248,7 +248,7 @@ TESTS = {
 }
 
 
-@pytest.mark.django_db(transaction=True)  # a test case closes the connections at its end
+@pytest.mark.django_db(transaction=True)  # because a test case closes the connections at its end
 def test_the_test_cases_of_the_page_pass(shop: dict[str, Any]) -> None:
     ran: dict[str, list[str]] = {}
     for case in cases_of("test", shop):
@@ -256,7 +256,7 @@ def test_the_test_cases_of_the_page_pass(shop: dict[str, Any]) -> None:
         result = unittest.TestResult()
         unittest.TestSuite(map(case, names)).run(result)
         assert not [*result.errors, *result.failures], [*result.errors, *result.failures][0][1]
-        if names:  # one test case only shows a setting
+        if names:  # one test case of the page has no tests: it only shows a setting
             ran[case.__name__] = list(names)
     assert ran == TESTS
 

@@ -116,7 +116,7 @@ def test_a_rolled_back_order_publishes_no_event(other_system: OtherSystem) -> No
     assert other_system.received == [(7, "shipped", 204)]
 
 
-def test_a_finally_failed_event_holds_up_its_order_until_it_is_discarded(other_system: OtherSystem) -> None:
+def test_an_event_that_has_failed_for_good_holds_up_its_order_until_it_is_discarded(other_system: OtherSystem) -> None:
     page = run_blocks("replay-safe", "publish(")
     other_system.plan["a1"] = [400]
     page.publish.using(max_attempts=1).defer(order_id=1, event="a1", event_id="id of a1")

@@ -79,11 +79,11 @@ class Reader:
 
     def __init__(self, page: str) -> None:
         self.names: dict[str, Any] = {"__name__": "tests.app.page"}
-        self.queues: dict[str, Any] = {}  # the key QUEUES of the setting SKIPQUEUE, as the page has set it so far
+        self.queues: dict[str, Any] = {}  # the key QUEUES of the settings that the page has shown so far
         self._tasks = set(re.findall(r"\b(\w+)\.a?(?:defer|defer_many|using)\(", page))
 
     def run(self, code: str, place: str) -> None:
-        """Run one block. Before, give a stand-in to each name that the block uses and no block has defined."""
+        """Run one block, with a stand-in for each name that the block uses and no block has defined."""
         self.names.update(USUAL_IMPORTS)
         tree = ast.parse(code, place)
         for node in ast.walk(tree):
@@ -114,7 +114,7 @@ SELECT setval(sequence, greatest(nextval(sequence), 42)) FROM pg_get_serial_sequ
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_the_python_blocks_of_a_page_run(page: Path, registry: Registry) -> None:
     make_job("running", id=42)
-    with connection.cursor() as cursor:  # so that no job of a page gets the id 42
+    with connection.cursor() as cursor:  # the pages use the id 42 in examples: no real job may get it
         cursor.execute(SKIP_IDS_UP_TO_42)
     reader = Reader(page.read_text())
     with isolate_apps("tests.app"), without_entries():

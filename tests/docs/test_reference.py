@@ -272,7 +272,7 @@ def test_commands_page_has_every_option_of_a_subcommand(subcommand: Subcommand) 
     subcommand.add_arguments(parser)
     subcommand.add_common_arguments(parser)
     names = {name for action in parser._actions for name in action.option_strings or [str(action.metavar)]}
-    names -= {"--database", "--watch"}  # the text above the subcommands has both
+    names -= {"--database", "--watch"}  # the text above the subcommands documents both options
     criteria = CommandParser(add_help=False)
     add_criteria(criteria)
     if takes_criteria := set(criteria._option_string_actions) <= names:
@@ -284,7 +284,7 @@ def test_commands_page_has_every_option_of_a_subcommand(subcommand: Subcommand) 
     if isinstance(subcommand, ChangeJobs):
         names -= options_of_verbs()
     documented = options_in_list(text_about_subcommand(subcommand.name))
-    if isinstance(subcommand, Watchable):  # the text above the subcommands has what it prints
+    if isinstance(subcommand, Watchable):  # the text above the subcommands says what these subcommands print
         documented.add("--json")
     assert documented == names
 

@@ -1,4 +1,4 @@
-"""Empties tables with rows after a test that commits, drops partitions of the archive, and keeps the connection.
+"""After a test that commits, empties the tables with rows, drops partitions of the archive, and keeps the connection.
 
 Django would truncate every table, and then write the rows of `migrate` again, which tests never change. TRUNCATE makes
 a new file for the table and for each index. To DELETE the few rows that most tests write takes a tenth of the time. So
@@ -25,8 +25,8 @@ KEPT = frozenset({"django_content_type", "auth_permission"})
 LARGE_TABLE_BYTES = 128 * 1024
 """A larger table is truncated, because it would keep many dead rows."""
 
-# flush → the given tables that have pages, of their own or in partitions, and whether each table is truncated. A table
-# with a foreign key to a truncated table is truncated as well, which TRUNCATE demands.
+# Sent by flush. Returns the given tables that have pages, of their own or in partitions, and whether each table is to
+# be truncated. A table with a foreign key to a truncated table is truncated too, because TRUNCATE demands it.
 FILLED_TABLES = """
 WITH RECURSIVE filled (oid, is_large) AS (
     SELECT oid, pg_table_size(oid) > %s OR relkind = 'p' FROM pg_class
@@ -42,12 +42,12 @@ WITH RECURSIVE filled (oid, is_large) AS (
 SELECT filled.oid::regclass::text, bool_or(is_large) FROM filled GROUP BY 1 ORDER BY 1
 """
 
-# flush → the partitions of the archive, one for each month. `migrate` does not make any.
+# Sent by flush. Returns the partitions of the archive, one for each month. `migrate` does not make any.
 PARTITIONS = "SELECT inhrelid::regclass::text FROM pg_inherits WHERE inhparent = to_regclass('skipqueue_archivedjob')"
 
 
 def flush_little() -> None:
-    """From now on, let Django empty only tables with rows, write no rows of `migrate` again, and keep connections."""
+    """From now on, let Django empty only tables with rows, omit the rows of `migrate`, and keep connections."""
     settings = {alias: _settings(connections[alias]) for alias in connections}
     with_usual_settings: WeakSet[Any] = WeakSet(each.connection for each in connections.all() if each.connection)
 
@@ -63,7 +63,7 @@ def flush_little() -> None:
         for connection in connections.all(initialized_only=True):
             if connection.connection not in with_usual_settings or not _reset(connection):
                 connection.close()
-        return False  # so Django closes no connection
+        return False  # so that Django does not close the connection
 
     connection_created.connect(note, weak=False)
     setattr(TransactionTestCase, "_fixture_teardown", empty)  # noqa: B010 (no method of the type)
@@ -75,7 +75,7 @@ def _settings(connection: BaseDatabaseWrapper) -> object:
 
 
 def _reset(connection: BaseDatabaseWrapper) -> bool:
-    """Make the session as a new one. Returns False if it has ended, or has a transaction."""
+    """Reset the session. Returns False if the session has ended, or is in a transaction."""
     raw = connection.connection
     if raw.closed or raw.info.transaction_status != TransactionStatus.IDLE or not connection.autocommit:
         return False

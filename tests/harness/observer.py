@@ -1,4 +1,4 @@
-"""An observer of a worker process that stores all jobs, attempts and events of which the worker notifies it."""
+"""An observer of a worker process. It stores all jobs, attempts and events of which the worker notifies it."""
 
 from collections.abc import Sequence
 

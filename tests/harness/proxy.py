@@ -1,4 +1,4 @@
-"""A TCP proxy in front of PostgreSQL. As bad networks do, it cuts, stalls or refuses connections."""
+"""A TCP proxy in front of PostgreSQL. Like a bad network, it cuts, stalls or refuses connections."""
 
 import contextlib
 import select
@@ -42,7 +42,7 @@ class Proxy:
             link.end()
 
     def stall(self, *directions: str) -> None:
-        """Hold back all data and errors for the `server`, for the `client`, or, without an argument, for both."""
+        """Hold back all data and errors on their way to the `server` or the `client`; without an argument, to both."""
         self._stalled = frozenset(directions or ("server", "client"))
 
     def flow(self) -> None:
@@ -81,7 +81,7 @@ class Proxy:
 
 
 class Link:
-    """One connection: the sockets of the client and the server, between which it passes data on."""
+    """One connection: passes data on between the sockets of the client and of the server."""
 
     def __init__(self, proxy: Proxy, client: socket.socket, server: socket.socket) -> None:
         self._proxy = proxy

@@ -20,7 +20,7 @@ NOBODY: dict[str, Any] = {"HOST": "127.0.0.1", "PORT": "1", "OPTIONS": {}}
 def reached_at(alias: str, address: dict[str, Any], *, like: str = "other") -> Iterator[str]:
     """Let every thread of this process reach the database at this address. A new alias gets the settings of `like`.
 
-    The process avoids databases that it could not reach for a while. It forgets these databases before and after.
+    For a while, the process avoids a database that it could not reach. Before and after the block, it forgets this.
     """
     databases, is_known = connections.settings, alias in connections.settings
     before = databases[alias if is_known else like]

@@ -30,7 +30,7 @@ def row(subtests: pytest.Subtests, db: None) -> Row:
 
 
 def forget_gates() -> None:
-    """Make each gate (a condition for jobs to be queued) forget when this process must look at it again."""
+    """Make each gate (a condition for jobs to be queued) forget when this process must check it again."""
     for gate in gates():
         vars(gate).update(vars(type(gate)()))
 
@@ -40,7 +40,7 @@ def _rolled_back() -> Iterator[None]:
     with transaction.atomic():
         yield
         if not connection.needs_rollback and connection.is_usable():
-            connection.check_constraints()  # as a commit would
+            connection.check_constraints()  # a commit would check them
         transaction.set_rollback(True)
 
 

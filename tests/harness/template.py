@@ -1,7 +1,7 @@
 """The template: a process that has imported Django and the queue, and from which `manage.py` processes are forked.
 
-A fork takes a tenth of the processor time that a new Python takes to import everything. The template has no settings,
-and imports only modules that need no settings. Each child is a process of its own, like a new Python.
+A fork takes a tenth of the processor time of a new Python, which would import everything again. The template has no
+settings, and imports only modules that need no settings. Each child is a process of its own, like a new Python.
 
 The template reads a line of JSON for each child from a socket, whose number is its argument. It writes a line when the
 child runs, and a line when the child has ended.
@@ -209,6 +209,6 @@ def load() -> None:
 if __name__ == "__main__":
     load()
     gc.collect()
-    gc.freeze()  # otherwise the garbage collector of each child would write to, and so copy, all pages of memory
+    gc.freeze()  # otherwise each child's garbage collector would write to all memory pages, and so copy them
     become(serve(int(sys.argv[1])))
     runpy.run_module("django", run_name="__main__", alter_sys=True)

@@ -82,7 +82,7 @@ class WorkerThread:
         self._thread.join(DEADLINE)
         os.close(self._read_end)
         if self.code in (EXIT_STUCK, EXIT_BLOCKED):
-            self.worker.pool.stop()  # the worker has not, because its threads would end with its process
+            self.worker.pool.stop()  # the worker does not stop its threads, because they usually end with its process
         threads = self.worker.pool.runners[THREADS]
         assert isinstance(threads, ThreadRunner)
         wait_until(lambda: not threads.stuck, "what was stuck has ended")

@@ -92,7 +92,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 
 def never_called() -> None:
-    """Stands for the tasks in this process, which does not run them."""
+    """The function of all tasks in this process, which only enqueues them."""
 
 
 @pytest.fixture(autouse=True)
@@ -168,7 +168,7 @@ def test_a_task_that_a_deploy_broke_is_named(runworker: RunWorker, set_threshold
 
 
 def test_a_task_that_hangs_is_named(runworker: RunWorker, set_thresholds: Any) -> None:
-    """The task is the only problem: `long-wait` does not name its queue as a second problem."""
+    """The rules report only the task: `long-wait` does not also report its queue."""
     set_thresholds(no_free_slot=1, long_wait=6)
     ids = {str(job.pk) for job in defer("push", 2)}
     defer("noop", 5, priority=-1)
@@ -206,7 +206,7 @@ def test_the_workers_of_a_killed_machine_are_named(runworker: RunWorker, set_thr
     runworker("-c", "4", "--name", "two", jobs=JOBS, skipqueue=FAST)
     workers(3)
     machine.send_to_group(signal.SIGKILL)
-    finding = wait_for_finding("worker-deaths", "dead-worker")  # until the jobs are recovered
+    finding = wait_for_finding("worker-deaths", "dead-worker")  # `dead-worker` ends when the jobs are recovered
     assert finding.severity == "warning"
     assert re.fullmatch(
         r"Workers and their supervisor have been gone since [\d:]+: one/\d, one/\d\. 4 running jobs were lost",
@@ -244,7 +244,7 @@ def test_a_queue_without_a_worker_is_named(runworker: RunWorker, set_thresholds:
 
 
 def test_a_limit_whose_permit_holders_wait_is_named(runworker: RunWorker, set_thresholds: Any) -> None:
-    """A queued job holds the permit, and waits for a slot, while the blocked jobs wait for the permit."""
+    """A queued job holds the permit and waits for a slot, while the blocked jobs wait for the permit."""
     set_thresholds(held_permit=2)
     defer("push", queue_name="slow")
     runworker("-c", "1", "--queues", "slow", jobs=JOBS, skipqueue=FAST)
@@ -261,7 +261,7 @@ def test_a_limit_whose_permit_holders_wait_is_named(runworker: RunWorker, set_th
 
 
 def test_a_failing_schedule_is_named(runworker: RunWorker, set_thresholds: Any) -> None:
-    """The task fails in runs of the schedule alone, so it is no second problem."""
+    """The task fails only in runs of the schedule, so `failing-task` does not also report it."""
     runworker(jobs=JOBS + PERIODIC, skipqueue=FAST)
     finding = wait_for_finding("failing-schedule")
     assert re.fullmatch(

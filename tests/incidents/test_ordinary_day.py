@@ -54,7 +54,7 @@ def rows_of_minute(hour_of_day: int, minute: int, peak_at: int) -> Iterator[tupl
 
 
 def write_history(now: int, hour_of_day: int, minute_now: int) -> None:
-    """Write the roll-ups of eight days, for the last two hours also by the minute, as if it were this time of day."""
+    """Write the roll-ups of eight days by the hour, and of the last two hours also by the minute."""
     counts: dict[tuple[int, str, str, int], dict[str, Any]] = {}
     start = now // 3600 * 3600
     for hours_ago in range(HOURS_A_DAY * DAYS):
@@ -107,7 +107,7 @@ def test_the_rules_find_nothing_on_an_ordinary_day(subtests: pytest.Subtests) ->
             assert current_findings() == []
 
 
-def test_a_peak_at_noon_and_a_task_that_always_fails_are_found() -> None:
+def test_a_nightly_peak_that_comes_at_noon_and_a_flaky_task_that_always_fails_are_found() -> None:
     """The peak of the night comes at noon, and every attempt of the flaky task fails."""
     now = int(time.time())
     write_history(now, 12, now % 3600 // 60)

@@ -54,8 +54,8 @@ SET since = LEAST(incident.since, EXCLUDED.since),
 WHERE incident.over_at IS NULL
 """
 
-# Sent by check. An incident that the rules no longer find becomes calm, and is over after `calm` seconds. Does not
-# change incidents of rules in `unknown`, which could not be applied. The table has few rows.
+# Sent by check. Makes incidents that the rules no longer find calm, and ends incidents that have been calm for `calm`
+# seconds. Does not change incidents of rules in `unknown`, which could not be applied. The table has few rows.
 NOTE_CALM = """
 UPDATE skipqueue_incident AS incident
 SET calm_since = COALESCE(incident.calm_since, statement_timestamp()),
@@ -168,8 +168,8 @@ CONFIRM_INTERVAL = 0.5
 """Seconds between two checks whether the announcements have been handled."""
 
 
-# Sent by the supervisor. Returns a row if no supervisor has checked for `interval` seconds, so that it is the caller's
-# turn. Index: the primary key.
+# Sent by the supervisor. If no supervisor has checked for `interval` seconds, stores that the caller checks now, and
+# returns a row. Index: the primary key.
 TAKE_TURN = """
 INSERT INTO skipqueue_incident AS incident (rule, subject, since)
 VALUES ('', '', statement_timestamp())

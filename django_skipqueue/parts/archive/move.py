@@ -27,8 +27,8 @@ _COLUMNS = ", ".join(field.attname for field in ArchivedJob._meta.local_concrete
 
 # Sent by the supervisor, prunejobs, in the transaction of `EXPIRED`. Returns the number of pruned jobs, by status. A
 # single statement moves the rows, so that a job is always in exactly one of the tables. A job that is also past the
-# archive's retention (NULL: for ever) is not moved, because its partition may already be dropped. Index: the primary
-# key.
+# archive's retention (NULL means for ever) is only deleted, because its partition may already be dropped. Index: the
+# primary key.
 ARCHIVE = joined(
     """
 WITH pruned AS (

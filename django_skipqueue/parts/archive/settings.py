@@ -30,5 +30,5 @@ class ArchiveSettings:
 
     @property
     def archive_retention(self) -> timedelta | None:
-        """How long the archive keeps jobs; `None`: for ever."""
+        """How long the archive keeps jobs; `None` means for ever."""
         return as_time(self.archive)

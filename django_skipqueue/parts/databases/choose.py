@@ -223,6 +223,6 @@ def _database_with_transaction(aliases: Sequence[str]) -> str | None:
 
 
 def _rotated(aliases: Sequence[str]) -> list[str]:
-    """Return the next alias, then the other aliases in random order, so that all share the jobs of a dead database."""
+    """Return the next alias, then the others in random order, so that they share the jobs of a dead database."""
     first = next(_turns) % len(aliases)
     return [aliases[first], *random.sample([*aliases[:first], *aliases[first + 1 :]], len(aliases) - 1)]

@@ -39,14 +39,14 @@ def admit_in_batches(store: Store, keys: Sequence[str], admit: Callable[[Store, 
 
 
 class BlockedKeys(Protocol):
-    """Reads at most `limit` keys with blocked jobs, in alphabetical order after `after`: whether each needs a check."""
+    """Reads the next `limit` keys with blocked jobs, in alphabetical order, and whether each key needs a check."""
 
     def __call__(self, store: Store, /, *, after: str = "", limit: int) -> Mapping[str, bool]: ...
 
 
 class Sweep:
     def __init__(self, blocked: BlockedKeys, *, notified_share: float | None = None) -> None:
-        """`notified_share`: replaces `SWEEP_SHARE` while notifications that name no key ask for sweeps."""
+        """`notified_share`: used instead of `SWEEP_SHARE` while notifications without keys ask for sweeps."""
         self._blocked = blocked
         self._notified_share = notified_share or SWEEP_SHARE
         self.due_at = 0.0

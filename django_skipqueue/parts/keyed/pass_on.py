@@ -1,7 +1,7 @@
 """Pass a permit or a token on: from a queued job that no worker has claimed, to a blocked job that should start first.
 
 While a queued job waits for a worker, it keeps the permit of its concurrency limit, or the token of its rate limit. A
-blocked job of the same key may deserve it more, because its priority is higher or because only its queue has a worker.
+blocked job of the same key may need it more, because its priority is higher or because only its queue has a worker.
 Then a supervisor blocks the queued job again, and admits the blocked job instead.
 
 Under the lock of a key, a statement never admits more of the key's jobs than it puts back. So it neither raises the
@@ -228,9 +228,9 @@ def contested(store: Store, held: Held, *, after: str, limit: int) -> list[Conte
 def pass_on(
     store: Store, held: Held, keys: Collection[str], *, ids: Collection[int] | None = None, idle: bool = False
 ) -> tuple[Admitted, set[int]]:
-    """Take permits or tokens from queued jobs, which are blocked again, and give them to jobs with a higher priority.
+    """Block queued jobs again, and give their permits or tokens to blocked jobs with a higher priority.
 
-    ids: take them only from these jobs, for jobs of any priority in other queues that are served.
+    ids: take permits or tokens only from these jobs, and give them to jobs of any priority in other served queues.
     idle: count a queue as served only if one of its workers has a free slot.
 
     Returns which jobs were admitted, and the ids of the jobs that were put back. Notifies no worker.

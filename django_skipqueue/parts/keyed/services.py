@@ -1,9 +1,9 @@
 """The supervisor's services for limits and rates: pass permits and tokens on, and block jobs beyond a lowered limit.
 
-An unclaimed job may hold a permit or a token while a better job of the same key waits, but only until the next scan.
+An unclaimed job may hold a permit or a token while a job that should start first waits, but only until the next scan.
 
-If somebody sets or lowers a queue's limit or rate, its queued jobs are blocked again. Running jobs are not stopped: no
-job is admitted until fewer jobs run than the limit allows.
+If somebody sets or lowers a queue's limit or rate, its queued jobs are blocked again. Running jobs are not stopped, but
+no job is admitted until fewer jobs run than the limit allows.
 """
 
 import time
@@ -40,7 +40,7 @@ Admit = Callable[[Store, Admitted], Mapping[str, int]]
 class PassOn(Periodic):
     """Scans keys with waiting jobs, and passes on permits or tokens that unclaimed jobs hold.
 
-    It scans immediately when a better job is enqueued or a queue is paused.
+    It scans immediately when a job with a higher priority is enqueued, or a queue is paused.
     """
 
     def __init__(self, store: Store, *, name: str, held: Held, admit: Admit) -> None:
@@ -79,7 +79,7 @@ class PassOn(Periodic):
         """Scan the next keys. Return whether unclaimed jobs hold permits or tokens for which other jobs wait."""
         urgent, self.urgent = self.urgent, set()
         keys = contested(self._store, self._held, after=self._after, limit=KEYS_AT_ONCE)
-        if urgent := urgent.union(key.key for key in keys if key.is_inverted):  # a job has a higher priority
+        if urgent := urgent.union(key.key for key in keys if key.is_inverted):  # a waiting job should start first
             self._pass_on(urgent)
         if unserved := {id: key.key for key in keys for id in key.unserved}:
             self._pass_on(set(unserved.values()), ids=unserved)

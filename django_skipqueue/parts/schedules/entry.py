@@ -258,12 +258,12 @@ RETIRED_KEPT_SECONDS = 7 * 86_400.0
 CLOCK_IN_SECONDS = "SELECT extract(epoch FROM statement_timestamp())::float8"
 
 # Sent by synchronise. Returns the names of the schedules whose rows now have the definitions of this process. When a
-# supervisor starts (`has_started` is false), its definition replaces the row's definition, with one exception: if the
-# row has had the supervisor's definition just before, a newer deployment has replaced it, and this supervisor belongs
-# to the older deployment. Later on, a supervisor only replaces a definition that no supervisor has confirmed for
-# `stale` seconds, for example after a rollback. The row keeps its pause, its last run and, if its times have not
-# changed, its next time. Rows that were added in the admin do not change. Index: the unique index of names. The rows
-# come in the order of names, so that two supervisors never deadlock.
+# supervisor starts (`has_started` is false), its definition replaces the row's definition. The exception: if the row's
+# previous definition is the supervisor's, then a newer deployment has replaced it, and this supervisor belongs to the
+# older deployment. Later on, a supervisor only replaces a definition that no supervisor has confirmed for `stale`
+# seconds, for example after a rollback. The row keeps its pause, its last run and, if its times have not changed, its
+# next time. Rows that were added in the admin do not change. Index: the unique index of names. The rows come in the
+# order of names, so that two supervisors never deadlock.
 CONFIRM = """
 INSERT INTO skipqueue_schedule AS schedule (
     name, task, args, kwargs, cron, "interval", timezone, catch_up, overlap, jitter, source, digest, next_run_at,
@@ -372,9 +372,9 @@ FROM skipqueue_schedule
 WHERE paused_at IS NULL AND next_run_at > statement_timestamp() + make_interval(secs => %(margin)s)
 """
 
-# Sent by bring_back. Returns the names of the schedules whose next time it has corrected. It reads the clock after it
-# has locked the rows, because a supervisor may just have fired a schedule, and a time that has passed in the meantime
-# must not be the next time. Index: the primary key, in its order, so that two supervisors never deadlock.
+# Sent by bring_back. Returns the names of the schedules whose next time it has corrected. The statement reads the clock
+# after it has locked the rows: a supervisor may just have fired a schedule, and the next time must not have passed in
+# the meantime. Index: the primary key, in its order, so that two supervisors never deadlock.
 BRING_BACK = """
 WITH ahead AS MATERIALIZED (
     SELECT schedule.id, to_timestamp(entry.next) AS next

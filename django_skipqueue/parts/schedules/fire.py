@@ -172,7 +172,7 @@ def _fire_schedule(store: Store, schedule: DueSchedule) -> list[ScheduleEvent]:
         if not (is_of_row or getattr(error.__cause__, "sqlstate", None) == LOCK_NOT_AVAILABLE):
             raise
         problem = error
-    except Exception as error:  # any error is possible, because somebody may have written anything into the row
+    except Exception as error:  # any error is possible, because somebody may have edited the row by hand
         problem = error
     text = error_text(schedule, problem)
     store.execute(NOTE_ERROR, {"id": schedule.id, "error": text, "delay": ERROR_RETRY_SECONDS})
@@ -199,9 +199,9 @@ def error_text(schedule: DueSchedule, problem: Exception) -> str:
 # unique key.
 LIMIT_KEY_LOCK = "SELECT set_config('lock_timeout', %(timeout)s, true)"
 
-# When the first of the jobs that have failed in a row was enqueued, among the last five jobs of a schedule, before the
-# oldest of the five is forgotten: NULL if one of the five has succeeded. An earlier time in the row stays. Index: the
-# primary key of jobs.
+# When the first of the jobs that have failed in a row was enqueued. Reads the schedule's last five jobs, before the row
+# forgets the oldest of them. NULL if one of the five has succeeded. If the row already has an earlier time, that time
+# stays. Index: the primary key of jobs.
 FAILING_SINCE_RUN = """(
         SELECT
             CASE
@@ -279,7 +279,8 @@ def _events(store: Store, schedule: DueSchedule, due: list[datetime], ids: list[
 def _due_times(schedule: DueSchedule, table: Timetable, now: datetime) -> list[datetime]:
     """Return the times for which to enqueue a job, at most `MOST_CAUGHT_UP` and one more."""
     limit = MOST_CAUGHT_UP + 1 if schedule.catch_up == "all" else 1
-    # After an edit by hand, the planned time may not belong to the timetable. A job is enqueued for it nevertheless.
+    # If somebody has edited the row by hand, the planned time may not belong to the timetable. Enqueue a job for it
+    # anyway.
     due = table.newest(now, planned=schedule.planned, limit=limit) or [schedule.planned]
     if schedule.catch_up == "skip":
         return [time for time in due if (now - time).total_seconds() < MISSED_SECONDS]
@@ -296,7 +297,7 @@ def spec_at(spec: JobSpec, schedule: DueSchedule | ScheduleEntry, planned: datet
 
 
 # Sent by fire, run_now. Returns whether the last job of a schedule is unfinished. This must be a separate statement
-# after the statement that locks the row, because a statement uses a snapshot from before its own wait for a lock.
+# after the statement that locks the row: if a single statement waited for the lock, it would read an older snapshot.
 # Index: the primary key of jobs.
 IS_UNFINISHED = """
 SELECT EXISTS (SELECT FROM skipqueue_job WHERE id = %(id)s AND finished_at IS NULL)
@@ -337,7 +338,7 @@ class FireSchedules(Periodic):
         self._entries: list[ScheduleEntry] | None = None
         self._problems: list[Problem] = []
         self.digests: list[str] = []
-        self._skipped: dict[int, float] = {}  # until which monotonic time schedules are skipped, by id
+        self._skipped: dict[int, float] = {}  # the monotonic time until which each schedule is skipped, by id
 
     def run(self, now: float) -> None:
         if now >= self.confirm_at:

@@ -108,7 +108,7 @@ def test_a_finding_of_the_severity_info_is_no_incident(replace_rules: Callable[.
     assert not Incident.objects.exists()
 
 
-def test_a_rule_that_the_setting_turns_off_raises_nothing_and_ends_its_incident(settings: Any) -> None:
+def test_a_rule_that_is_switched_off_raises_no_alert_and_ends_its_incident(settings: Any) -> None:
     make_unserved_jobs()
     assert len(check_and_confirm()) == 1
     settings.SKIPQUEUE = {"RULES": {"queue-without-worker": None}}
@@ -117,7 +117,7 @@ def test_a_rule_that_the_setting_turns_off_raises_nothing_and_ends_its_incident(
     assert [type(event) for event in check_and_confirm()] == [AlertOver]
 
 
-def test_an_alert_is_in_english_whatever_the_language_of_the_project_is(settings: Any, tmp_path: Any) -> None:
+def test_an_alert_is_in_english_in_a_project_of_any_language(settings: Any, tmp_path: Any) -> None:
     use_translations(settings, tmp_path, {"No worker is alive": "Neniu laboristo vivas"})
     AlertService().run()
     assert Incident.objects.get(rule="no-worker").title == "No worker is alive"
@@ -303,7 +303,7 @@ def test_a_supervisor_applies_one_rule_at_a_time() -> None:
     assert runs > sum(rule.is_watched for rule in rules_of("default"))
 
 
-def test_a_check_reads_no_whole_table(django_assert_max_num_queries: Any) -> None:
+def test_a_check_does_not_read_any_whole_table(django_assert_max_num_queries: Any) -> None:
     make_unserved_jobs()
     with django_assert_max_num_queries(150) as queries:
         check(STORE)

@@ -51,7 +51,7 @@ def test_each_database_has_its_own_incident() -> None:
         assert Incident.objects.using(alias).count() == 1
 
 
-def test_a_problem_of_one_database_is_no_incident_of_another() -> None:
+def test_a_problem_of_one_database_does_not_begin_an_incident_of_another() -> None:
     make_worker()
     make_unserved_job("other")
     assert check_and_confirm("default") == []

@@ -27,7 +27,7 @@ def without_partitions() -> Iterator[None]:
 
 @pytest.mark.usefixtures("without_partitions")
 @override_settings(SKIPQUEUE={"ARCHIVE": timedelta(days=30)})
-def test_the_service_makes_partitions_ahead_and_drops_expired_ones_one_at_a_time() -> None:
+def test_the_service_makes_partitions_ahead_and_drops_one_expired_partition_at_a_time() -> None:
     service = ArchivePartitions(Store("default"))
     assert run_once(service) == roughly(PARTITIONS_SECONDS)
     assert len(partitions()) == 3

@@ -331,7 +331,7 @@ class TestLocks:
         assert len(partitions()) == 4
 
     @pytest.mark.parametrize("reads", [True, False], ids=["a reader", "a writer"])
-    def test_a_drop_gives_up_soon_and_lets_later_transactions_through(
+    def test_a_drop_gives_up_soon_so_that_later_transactions_do_not_wait_for_it(
         self, set_archive_and_commit: Callable[..., None], connect: OpenSession, reads: bool
     ) -> None:
         make_job("failed", finished_at=OLD)

@@ -554,7 +554,7 @@ class TestConcurrency:
     def test_two_predecessors_that_end_at_once_admit_their_dependant(
         self, session: Callable[[], Session], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """The second session skips the locked row, or sees the commit of the first: one of them admits the job."""
+        """The second session skips the locked row or sees the first commit: one of them admits the job."""
         first, second = jobs.noop.defer(), jobs.noop.defer()
         last = jobs.noop.using(after=[first, second]).defer()
         run_first()

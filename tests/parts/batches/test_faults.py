@@ -383,7 +383,7 @@ class TestPauses:
 
     @pytest.fixture
     def check_results(self, store: Store, monkeypatch: pytest.MonkeyPatch) -> tuple[Dependants, FinishResult]:
-        """The results of the two statements of a check, which take LOOK and FINISH seconds by a fake clock."""
+        """The results of the two statements of a check. By a fake clock, these take LOOK and FINISH seconds."""
         dependants, finish_result, clock = Dependants(), FinishResult(), [100.0]
 
         def after_seconds(seconds: float, result: Any) -> Any:

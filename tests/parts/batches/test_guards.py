@@ -220,7 +220,7 @@ def test_a_prune_skips_a_locked_batch(settings: Any, session: Callable[[], Sessi
     other.begin()
     other(lambda: list(JobBatch.objects.select_for_update().filter(pk=ids[0])))
     with connection.cursor() as cursor:
-        # if the prune waited for the lock, it would wait until this test ends
+        # a prune that waits for the lock fails after 5 s, instead of waiting until the test ends
         cursor.execute("SET lock_timeout = '5s'")
         try:
             assert prune_batches(store) == 1

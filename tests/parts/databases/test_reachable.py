@@ -66,7 +66,7 @@ def test_the_share_of_a_database_that_is_down_goes_to_all_others() -> None:
         assert min(counts.values()) > 240, "about 300 each; 200 and 400 if one database took the whole share"
 
 
-def test_a_database_that_does_not_respond_is_not_waited_for(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_jobs_do_not_wait_for_a_database_that_does_not_respond(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(silence, "CONNECT_TIMEOUT", 2)
     proxy.stall()
     assert defer_and_count(6) == {"default": 6}
@@ -79,7 +79,7 @@ def test_checking_a_database_does_not_change_its_settings() -> None:
     assert connections["other"].settings_dict is before
 
 
-def test_a_database_that_is_down_and_whose_idle_sessions_were_ended_gets_no_job(proxy: Proxy) -> None:
+def test_a_database_that_went_down_and_ended_its_idle_sessions_gets_no_job(proxy: Proxy) -> None:
     assert defer_and_count(2) == {"default": 1, "other": 1}
     proxy.refuse()
     proxy.cut()
@@ -112,7 +112,7 @@ def test_if_no_database_can_be_reached_the_error_is_raised(proxy: Proxy, set_pla
     assert reachable_in_turn(("other",)) == ["other"]
 
 
-def test_a_job_with_a_key_waits_for_no_other_database(proxy: Proxy, registry: Registry) -> None:
+def test_a_job_with_a_key_is_inserted_without_asking_other_databases(proxy: Proxy, registry: Registry) -> None:
     task: Any = job(unique=unique_by("number"))(numbered)
     number_in_other = next(number for number in range(99) if task.defer(number)._state.db == "other")
     proxy.refuse()

@@ -194,7 +194,7 @@ def test_a_recently_used_connection_is_not_checked(monkeypatch: pytest.MonkeyPat
     assert defer_and_count(4) == {"default": 2, "other": 2}
 
 
-def test_a_connection_with_a_pipeline_or_a_transaction_counts_as_alive(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_connection_in_a_pipeline_or_a_transaction_is_not_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(silence, "IDLE_SESSION_SECONDS", -1.0)
     connections["other"].ensure_connection()
     session: psycopg.Connection[Any] = connections["other"].connection

@@ -39,7 +39,7 @@ def give_rollup(queue_name: str) -> None:
     roll_up(store, list(rows_of_counts({(int(time.time() // 60), queue_name, "t"): AttemptCounts(completed=1)})), [])
 
 
-def test_a_claim_of_a_deep_queue_reads_as_many_rows_as_it_takes() -> None:
+def test_a_claim_of_a_deep_queue_reads_only_the_rows_that_it_takes() -> None:
     add_queued_jobs("mail", 3_000)
     cost = measure_claim(store, "mail")
     assert cost is not None
@@ -64,7 +64,7 @@ def test_a_claim_reads_more_rows_and_pages_while_dead_rows_are_kept(session: Cal
     assert after.pages > before.pages
 
 
-def test_a_measurement_waits_for_no_lock_and_takes_none(session: Callable[[], Session]) -> None:
+def test_a_measurement_neither_waits_for_locks_nor_takes_any(session: Callable[[], Session]) -> None:
     job = make_job(queue_name="mail")
     claimer = session()
     claimer.begin()

@@ -99,7 +99,7 @@ class TestAcknowledgement:
         assert counts is not None
         return counts
 
-    def test_an_acknowledgement_keeps_who_when_and_why_until_it_is_taken_back(self) -> None:
+    def test_an_acknowledgement_records_user_time_and_note_until_it_is_taken_back(self) -> None:
         assert not acknowledge(DEFAULT, BAD_VALUE, by="ann")
         count_failures(BAD_VALUE)
         assert acknowledge(DEFAULT, BAD_VALUE, by="ann", note="ticket 12")
@@ -158,7 +158,7 @@ class TestAcknowledgement:
         assert self.counts_of().is_acknowledged
 
 
-def test_the_first_and_the_last_deployment_are_noted(settings: Any) -> None:
+def test_a_cause_has_the_first_and_the_last_deployment_in_which_it_failed(settings: Any) -> None:
     count_failures(UNAVAILABLE)
     settings.SKIPQUEUE = {"DEPLOYMENT": "4f2a"}
     count_failures(BAD_VALUE)

@@ -74,7 +74,7 @@ def test_claims_of_all_queues_have_one_histogram() -> None:
     assert metrics_found[series_key("claim_seconds_sum")] == pytest.approx(0.304)
 
 
-def test_the_scrape_says_what_claims_of_the_deepest_queues_read() -> None:
+def test_the_scrape_has_the_claim_costs_of_the_deepest_queues() -> None:
     count_attempts("mail", "t", completed=1)
     make_job(queue_name="mail")
     roll_up_depths(STORE, queues_now(STORE), [ClaimCost("mail", 12, 34)])
@@ -83,7 +83,9 @@ def test_the_scrape_says_what_claims_of_the_deepest_queues_read() -> None:
     assert metrics_found[series_key("claim_index_entries", queue="mail")] == 34
 
 
-def test_the_busiest_queues_have_their_labels_and_all_others_share_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_busiest_queues_have_labels_of_their_own_and_all_others_share_a_label(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(labels, "MOST_SERIES", 2)
     for number in range(1, 5):
         count_attempts(f"q{number}", "t", completed=number, ran=histogram([1.0] * number), ran_seconds=float(number))

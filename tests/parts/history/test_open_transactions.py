@@ -17,7 +17,7 @@ __all__ = ["pytestmark", "short_lock_timeout"]
 
 
 @pytest.mark.parametrize("action", [*ACTIONS.values(), lambda: count_new_jobs()], ids=[*ACTIONS, "count new jobs"])
-def test_no_open_transaction_keeps_the_counting_of_jobs_waiting(
+def test_counting_jobs_does_not_wait_for_open_transactions(
     session: Callable[[], Session], short_lock_timeout: None, caplog: pytest.LogCaptureFixture, action: Any
 ) -> None:
     for status in ("queued", "scheduled", "running", "completed", "failed"):
@@ -33,7 +33,7 @@ def test_no_open_transaction_keeps_the_counting_of_jobs_waiting(
     other.rollback()
 
 
-def test_an_open_transaction_that_counts_jobs_keeps_no_process_waiting(
+def test_no_process_waits_for_an_open_transaction_that_counts_jobs(
     session: Callable[[], Session], short_lock_timeout: None, settings: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     start_counting(store)

@@ -177,7 +177,7 @@ def test_no_statement_waits_long_for_a_lock(statement: Callable[[], object], ses
         execute("RESET statement_timeout")
 
 
-def test_nothing_is_sent_if_nothing_was_counted(django_assert_num_queries: Any) -> None:
+def test_no_statement_is_sent_if_nothing_was_counted(django_assert_num_queries: Any) -> None:
     with django_assert_num_queries(0):
         WriteRollUps(store, RollUpTally()).run(time.monotonic())
 
@@ -243,14 +243,14 @@ def test_a_job_that_is_committed_late_is_counted(session: Callable[[], Session])
     late_session = session()
     late_session.begin()
     late_session(jobs.noop.defer)
-    jobs.noop.defer()  # a higher id, committed first
+    jobs.noop.defer()  # this job has a higher id, and is committed first
     count_new_jobs(5)
     assert total_outcomes() == {}, "both wait for the older transaction"
     late_session.commit()
     count_until(2)
 
 
-def test_a_transaction_that_takes_too_long_is_not_waited_for(session: Callable[[], Session]) -> None:
+def test_the_count_does_not_wait_for_a_transaction_that_takes_too_long(session: Callable[[], Session]) -> None:
     count_new_jobs()
     late_session = session()
     late_session.begin()
@@ -277,7 +277,7 @@ def test_many_jobs_are_counted_in_several_steps(monkeypatch: pytest.MonkeyPatch)
     count_until(30)
 
 
-def test_ids_that_jump_are_counted_at_once() -> None:
+def test_jobs_behind_a_large_gap_in_the_ids_are_counted_at_once() -> None:
     count_new_jobs()
     jobs.noop.defer()
     make_job(pk=2**62)
@@ -290,7 +290,7 @@ def test_ids_that_jump_are_counted_at_once() -> None:
     wait_until(is_counted, "both are counted")
 
 
-def test_ids_that_begin_again_are_counted() -> None:
+def test_jobs_are_counted_after_the_sequence_of_ids_was_reset() -> None:
     count_new_jobs()
     RollUpProgress.objects.update(counted_to=10**12, ready_to=10**12, seen_to=10**12)
     jobs.noop.defer()

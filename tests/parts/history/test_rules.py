@@ -56,7 +56,7 @@ class TestFailingTask:
         assert finding.link is not None
         assert finding.link.query == {"task": TASK, "cause": "builtins.KeyError in shop.jobs.send"}
 
-    def test_a_job_that_fails_alone_is_named_with_what_else_succeeds(self) -> None:
+    def test_if_a_single_job_fails_the_finding_names_it_and_says_that_other_jobs_succeed(self) -> None:
         (job,) = [make_failing(KEY_ERROR_CAUSE, "scheduled")]
         count_failed(9, job_id=job.pk)
         count_attempts(completed=1)
@@ -121,7 +121,7 @@ class TestFailingTask:
         count_attempts(completed=completed)
         assert [finding.severity for finding in findings("failing-task")] == [severity] * bool(severity)
 
-    def test_a_failure_rate_of_each_day_at_this_hour_is_usual(self) -> None:
+    def test_a_failure_rate_that_occurs_every_day_at_this_hour_is_usual(self) -> None:
         for day in range(1, 8):
             count_failed(30, ago=day * DAY)
             count_attempts(ago=day * DAY, completed=70)
@@ -133,7 +133,7 @@ class TestFailingTask:
         assert finding.severity == "critical"
         assert "At this hour 30 % usually fail." in finding.found
 
-    def test_one_bad_day_is_not_usual(self) -> None:
+    def test_one_bad_day_does_not_change_what_is_usual(self) -> None:
         for day in range(1, 8):
             count_attempts(ago=day * DAY, completed=100)
         count_failed(300, ago=DAY)
@@ -156,7 +156,7 @@ class TestFailingTask:
         count_attempts(recovered=9)
         assert findings("failing-task") == []
 
-    def test_the_task_may_be_in_several_queues_and_its_job_gone(self) -> None:
+    def test_a_task_in_several_queues_whose_job_was_deleted_is_found(self) -> None:
         count_attempts(queue_name="mail", retried=3)
         count_attempts(queue_name="default", retried=3)
         count_failures(KEY_ERROR_CAUSE, 6)
@@ -208,7 +208,7 @@ class TestWorkerDeaths:
         assert finding.command == "python manage.py runworker --max-memory-mb 500"
         assert finding.subject == TASK
 
-    def test_a_task_that_was_running_in_most_deaths(self) -> None:
+    def test_a_task_that_was_running_in_most_deaths_is_named(self) -> None:
         for _ in range(3):
             die({TASK: 1})
         die({"shop.jobs.render": 9})
@@ -217,7 +217,7 @@ class TestWorkerDeaths:
         assert finding.command == "python manage.py skipqueue status", "nobody knows of what they died"
 
     def test_a_task_in_two_queues_counts_each_death_once(self) -> None:
-        """The first worker died with a job of each queue, the second worker without a job of the task."""
+        """The first worker ran a job of the task in each queue when it died, the second worker none."""
         tally, at = RollUpTally(), datetime.now(UTC)
         lost = RecoveredJob(3, TASK, "mail", 1, "queued", "w:1", at, "{}", at)
         others = [lost._replace(queue_name="default"), lost._replace(task="shop.jobs.render", locked_by="w:2")]
@@ -237,8 +237,8 @@ class TestWorkerDeaths:
         assert finding.title.startswith("A worker died at ")
         assert finding.title.endswith(f" while {TASK} was running, and 3 running jobs were lost")
 
-    def test_the_begin_stays_while_workers_go_on_dying(self) -> None:
-        """The numbers count from the begin as well. A death before ten calm minutes is another incident."""
+    def test_a_series_of_deaths_keeps_its_beginning_while_workers_go_on_dying(self) -> None:
+        """The numbers also count from this beginning. A death before ten calm minutes belongs to another series."""
         ((now,),) = DEFAULT.rows("SELECT statement_timestamp()")
         for minutes in (90, 45, 37, 28, 19, 9):
             die({TASK: 1}, ago=minutes * MINUTE)
@@ -271,7 +271,7 @@ class TestWorkerDeaths:
         (finding,) = findings("worker-deaths")
         assert finding.title.startswith("A worker died at ")
 
-    def test_a_job_that_probably_kills_is_named(self) -> None:
+    def test_a_job_that_probably_kills_workers_is_named(self) -> None:
         job = make_job("scheduled", task=TASK, errors=[DEATH, DEATH], kwargs={"payment": 7, "token": "hunter22"})
         for _ in range(3):
             die({TASK: 1, "shop.jobs.render": 2}, job_id=job.pk)
@@ -293,7 +293,7 @@ class TestWorkerDeaths:
             "it was running in less than half of the deaths"
         )
 
-    def test_jobs_that_are_proven_to_kill_are_named_and_no_other(self) -> None:
+    def test_only_jobs_that_are_proven_to_kill_are_named(self) -> None:
         fields: dict[str, Any] = {"task": TASK, "errors": [DEATH]}
         killers = [make_job("failed", deaths=["a", "b", "c"], **fields) for _ in range(5)]
         last = make_job("failed", deaths=["a"], **fields)
@@ -311,7 +311,7 @@ class TestWorkerDeaths:
         assert findings("worker-deaths") == []
 
 
-def test_an_attempt_usually_takes_as_long_as_nearly_all_do() -> None:
+def test_the_usual_run_time_covers_nearly_all_attempts() -> None:
     count_attempts(completed=12, ran=histogram([2.0] * 12))
     count_attempts(queue_name="mail", completed=12, ran=histogram([2.0] * 11 + [600.0]))
     count_attempts("shop.jobs.rare", completed=4, ran=histogram([2.0] * 4))
@@ -347,12 +347,12 @@ class TestGrowingQueue:
         self.let_queue_grow(completed=0)
         assert findings("growing-queue") == []
 
-    def test_a_paused_queue_grows_on_purpose(self) -> None:
+    def test_a_paused_queue_is_not_reported_as_growing(self) -> None:
         self.let_queue_grow()
         Queue.pause("default")
         assert findings("growing-queue") == []
 
-    def test_without_an_earlier_depth_a_queue_is_not_said_to_grow(self) -> None:
+    def test_a_queue_without_an_earlier_depth_is_not_reported_as_growing(self) -> None:
         write_depth(9_000)
         count_attempts(completed=1_000)
         assert findings("growing-queue") == []

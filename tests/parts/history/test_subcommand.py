@@ -64,7 +64,7 @@ def test_the_subcommand_lists_the_causes_of_a_task_or_of_a_time() -> None:
     assert (result.code, result.out, result.err) == (3, "", "No attempt failed in this time.\n")
 
 
-def test_failures_print_json(settings: Any) -> None:
+def test_skipqueue_failures_can_print_json(settings: Any) -> None:
     settings.SKIPQUEUE = {"DEPLOYMENT": "4f2a"}
     count_failures(BAD_VALUE)
     failing, stopped = skipqueue("failures", "--json").objects

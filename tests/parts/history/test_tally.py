@@ -82,7 +82,7 @@ def test_each_kind_of_ended_attempt_has_its_column(kind: type[AttemptsEnded], ou
     assert {name: row[name] for name in outcomes if row[name]} == {column: 1}
 
 
-def test_tasks_and_queues_are_counted_apart() -> None:
+def test_tasks_and_queues_are_counted_separately() -> None:
     tally = RollUpTally()
     tally.ended(AttemptsCompleted, [attempt(task="a"), attempt(task="b"), attempt(task="b", queue_name="r")])
     rows = {(row["queue_name"], row["task"]): row["completed"] for row in rows_of(tally, span=60)}
@@ -141,7 +141,7 @@ def test_a_death_counts_once_for_all_queues_and_once_for_each_task_that_was_runn
 
 
 def test_a_job_that_is_due_after_the_time_of_its_claim_has_not_waited() -> None:
-    """The claim has the time of its statement, and saw a job of the moment after."""
+    """The claim has the time at which its statement began, but can see a job that became due just after that."""
     tally, done = RollUpTally(), attempt()
     early = done._replace(job=done.job._replace(run_after=done.job.locked_at + 0.007))
     assert early.wait_ms == 3_000.0

@@ -373,7 +373,7 @@ def test_a_job_behind_a_backlog_gives_its_permit_to_an_idle_worker(runworker: Ru
 def test_no_permit_is_given_twice_if_jobs_change_while_permits_are_passed_on(
     pass_permits_and_tokens_on: Callable[..., None],
 ) -> None:
-    """Another session may write the row between the snapshot and the lock of the statement that puts it back."""
+    """Another session may write a job's row after the statement has taken its snapshot, and before it locks the row."""
     make_worker()
     for number in range(300):
         one_per_number.using(priority=-1).defer(number)
@@ -427,7 +427,7 @@ def test_jobs_to_put_back_are_found_behind_many_jobs_that_keep_their_permits(
 def test_a_permit_is_not_passed_back_to_a_job_that_has_given_it_up(
     pass_permits_and_tokens_on: Callable[..., None],
 ) -> None:
-    """The workers of both queues have free slots, and claim nothing, because they are about to stop."""
+    """The workers of both queues have free slots, but they are about to stop and claim nothing."""
     make_worker(queues=["a", "b"])
     jobs = [one_at_a_time.using(queue_name=name).defer().pk for name in "aab"]
     queued_over_time: list[int] = []

@@ -41,7 +41,7 @@ def make_running(*, by: str = "w", **fields: Any) -> LeaseRef:
 def claim_ahead(
     settled: list[LeaseRef], others: list[LeaseRef], *, permits: int, most: int = 10, outcome: Outcome = COMPLETED
 ) -> list[int]:
-    """Settle the jobs of `settled`, and claim jobs ahead, as a worker does that also has the leases of `others`."""
+    """Settle the jobs `settled`, and claim jobs ahead. The worker also has the leases of `others`."""
     wish = AheadWish("k", "tests.app.jobs.noop", "default", permits, most, [*settled, *others])
     return [job.id for job in settle_and_claim_ahead(wish, [Settlement(*ref, outcome) for ref in settled])]
 
@@ -69,7 +69,7 @@ def test_the_job_that_a_worker_settles_counts_as_one_of_its_leases(outcome: Outc
 
 
 def test_after_a_refused_outcome_only_the_remaining_leases_count() -> None:
-    """The other outcomes were settled in an earlier transaction, so another job may have their permits."""
+    """The refused outcomes were settled in an earlier transaction, so other jobs may have their permits."""
     waiting = make_keyed("k", capacity=2).pk
     refused = Outcome("completed", result="{")
     assert claim_ahead([make_running(capacity=2)], [make_running(capacity=2)], permits=2, outcome=refused) == []
@@ -187,7 +187,7 @@ def test_a_worker_claims_short_jobs_ahead_without_exceeding_the_limit(runworker:
 
 
 def test_no_limit_is_exceeded_while_workers_with_jobs_ahead_are_killed(runworker: RunWorker) -> None:
-    """Each run locks one of two files. The system unlocks the file of a dead process. A third run would find none."""
+    """Each run locks one of two files, which the system unlocks if the process dies. A third run would find none."""
     for _ in range(2):
         runworker("--processes", "2", "--concurrency", "4")
     wait_until(lambda: len(workers(4)) == 4)
@@ -207,7 +207,7 @@ def have_completed(number: int) -> bool:
 def test_a_worker_does_not_use_the_permit_of_a_suspect_for_other_jobs(
     worker_thread: Callable[..., WorkerThread],
 ) -> None:
-    """Another process runs the suspect, which keeps its permit there."""
+    """Another process runs the suspect (a job of which two workers have died), which keeps its permit there."""
     suspect = make_keyed("k", "queued", deaths=["a", "b"])
     worker = worker_thread(concurrency=2)
     wait_until(lambda: Job.objects.get(pk=suspect.pk).status == "running")

@@ -71,7 +71,7 @@ def test_an_admitted_job_is_claimed_in_its_order_among_the_queued_jobs() -> None
 
 
 def test_a_queued_job_displaced_by_an_admitted_job_can_be_claimed_by_another_worker_at_once() -> None:
-    """A worker that claims at the same moment must not pass over the displaced job."""
+    """A worker that claims at the same moment must not find the displaced job locked."""
     make_keyed("k")
     queued = [make_job(priority=number) for number in (1, -5, -6)]
     other = Session()
@@ -176,7 +176,7 @@ jobs_to_make = st.builds(
 def test_the_exchange_claims_the_same_jobs_as_an_admission_followed_by_a_claim(
     jobs: list[JobToMake], limit: int, ended: set[str]
 ) -> None:
-    """Hypothesis makes the jobs. The one statement and the two statements must claim and admit the same jobs."""
+    """Hypothesis makes the jobs. CLAIM_OR_ADMIT must claim and admit the same jobs as an admission and then a claim."""
     Job.objects.all().delete()
     Queue.pause("paused")
     for waiting in jobs:

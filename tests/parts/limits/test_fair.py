@@ -66,7 +66,7 @@ def test_a_tenant_alone_gets_all_slots_because_as_many_jobs_are_queued_as_run() 
 
 
 def test_a_job_of_another_tenant_comes_before_jobs_that_are_admitted_after_it() -> None:
-    """All jobs of the first tenant were enqueued before the job of the second tenant."""
+    """Although all jobs of the first tenant were enqueued first."""
     shared_fairly.defer_many([("a",)] * 50)
     first = claim_ids()
     other = shared_fairly.defer("b").pk

@@ -204,7 +204,7 @@ def test_a_key_that_another_transaction_has_locked_is_left_to_the_supervisors(
 
 
 def test_permits_are_counted_by_a_statement_after_the_lock() -> None:
-    """A statement that locked and counted at once would not see the commit of the lock's previous holder."""
+    """A single statement that locks and counts would not see what the lock's previous holder has just committed."""
     assert "pg_try_advisory_xact_lock" not in sql.ADMIT_LONE
     message = ENQUEUE_AND_ADMIT
     assert message.index("pg_try_advisory_xact_lock") < message.rindex(";") < message.index("number < limited.permits")
@@ -283,7 +283,7 @@ def test_a_job_of_a_fair_key_becomes_due_when_it_is_admitted() -> None:
 def test_a_job_is_not_admitted_at_its_insert_if_a_gate_without_keys_reads_its_columns(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(enqueue, "WAITING_BY", {"batch_id"})  # as if a gate read this column
+    monkeypatch.setattr(enqueue, "WAITING_BY", {"batch_id"})  # as if a gate decided by this column
     monkeypatch.setattr(limits.LimitGate, "enqueue_alone", "SELECT 1 / 0")
     call = EncodedCall("[]", "{}", {"limit_key": "a", "limit_kind": "concurrency", "capacity": 1})
     enqueued = Store("default").enqueue(JobSpec("tests.missing", columns={"batch_id": None}), call)

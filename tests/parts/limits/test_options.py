@@ -27,7 +27,7 @@ def test_run_jobs_runs_blocked_jobs_in_the_transaction_of_a_test() -> None:
 
 @pytest.mark.django_db(transaction=True)
 def test_a_job_whose_arguments_are_replaced_gets_the_new_limit_key() -> None:
-    """Otherwise the new account would have one job too many, and the old account one job too few."""
+    """With the old key, the new account would run one job too many, and the old account one job too few."""
     replaced_by_number.defer(1, "a")
     assert replaced_by_number.defer(1, "b").pk == Job.objects.get().pk
     job = Job.objects.get()

@@ -34,7 +34,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 @pytest.fixture(params=["sequence", "halting"])
 def kind(request: pytest.FixtureRequest) -> str:
-    """The kind of the sequence: one that goes on after a failed job, or one that halts."""
+    """The kind of the sequence: a sequence that goes on after a failed job, or a sequence that halts."""
     return str(request.param)
 
 
@@ -67,7 +67,7 @@ def complete_job(connection_with_finished_jobs: psycopg.Connection[Any], id: int
 def test_the_next_job_of_a_sequence_is_found_by_one_index_scan(
     connection_with_finished_jobs: psycopg.Connection[Any], kind: str
 ) -> None:
-    """PostgreSQL reads the entries of the finished jobs only once, and no entries of jobs that held the permit."""
+    """PostgreSQL reads the entries of the finished jobs only once, and not the index of permit holders."""
     job = make_keyed("k", "running", kind=kind)
     waiting = [make_keyed("k", kind=kind) for _ in range(2)]
     with connection_with_finished_jobs.transaction():

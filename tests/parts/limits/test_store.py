@@ -406,7 +406,7 @@ def test_a_late_outcome_of_an_ended_job_does_not_admit_a_second_successor() -> N
 
 
 def test_permits_are_counted_by_a_statement_after_the_lock() -> None:
-    """A statement that locked and counted at once would not see the commit of the lock's previous holder."""
+    """A single statement that locks and counts would not see what the lock's previous holder has just committed."""
     assert "pg_try_advisory_xact_lock" not in sql.ADMIT_BY_KEY
     assert "skipqueue_job" in sql.ADMIT_BY_KEY
 
@@ -541,7 +541,7 @@ def test_keys_outside_of_a_rolled_back_savepoint_are_admitted() -> None:
 
 
 def test_no_job_is_admitted_at_isolation_level_repeatable_read() -> None:
-    """The count would see the snapshot of the transaction's first statement."""
+    """At this level, permits would be counted in an old snapshot, that of the transaction's first statement."""
     make_job("blocked", limit_key="k", limit_kind="concurrency", capacity=1)
     with transaction.atomic():
         with connection.cursor() as cursor:
@@ -565,7 +565,7 @@ def test_only_an_admission_in_a_transaction_of_its_own_commits_asynchronously() 
 
 
 def test_an_admitted_job_of_another_queue_is_announced() -> None:
-    """The number of claimed jobs of all queues does not matter: this worker serves only one queue."""
+    """This worker serves only one queue, so it must announce the job, however many jobs it has claimed."""
     first, second = halting_sequence.defer("a").pk, halting_sequence.using(queue_name="other").defer("a").pk
     assert claim() == [first]
     plain = jobs.noop.defer().pk
@@ -607,7 +607,7 @@ def test_a_sweep_of_keys_goes_on_where_the_last_sweep_ended() -> None:
 
 
 def test_notified_sweeps_reach_the_last_key() -> None:
-    """If each sweep began with the first key, keys that are locked would keep it from the other keys."""
+    """If each sweep began with the first key, it would stop at locked keys and never reach the keys after them."""
     for number in range(6):
         key = f"k{number}"
         make_job("running" if number < 5 else "completed", limit_key=key, limit_kind="concurrency", capacity=1)

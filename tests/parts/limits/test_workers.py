@@ -57,7 +57,7 @@ class PermitWitness:
 
 @contextmanager
 def reading_repeatedly(witness: Any) -> Iterator[None]:
-    """While the block runs, a thread calls `witness.read` again and again, with pauses that leave others the time."""
+    """While the block runs, a thread calls `witness.read` again and again, with pauses for other threads."""
     is_over = threading.Event()
 
     def read_until_over() -> None:
@@ -210,8 +210,8 @@ def has_completed_more_than(number: int) -> bool:
 def has_retried(ids: list[int]) -> bool:
     """Retry the discarded jobs by hand. Returns whether none is left.
 
-    A verb passes over a locked row. A worker has a row locked for the time of a round trip, if its settle has waited
-    for the cancel.
+    A verb skips locked rows, so one call may miss a job: if a worker's settle has waited for the cancel, the worker
+    keeps the row locked for a round trip.
     """
     chosen = Job.objects.filter(pk__in=ids)
     chosen.retry()

@@ -141,7 +141,7 @@ def test_a_limit_and_a_rate_of_a_queue_hold_together() -> None:
 
 
 def test_a_queue_without_a_rate_admits_all_jobs_until_it_gets_a_rate() -> None:
-    """Admitted jobs beyond the burst wait again. Running jobs run on."""
+    """When the rate is set, queued jobs beyond the burst are blocked again. Running jobs go on."""
     noop_in_later.defer_many([()] * 8)
     assert statuses() == {"queued": 8}
     assert len(claimed_ids("later", limit=2)) == 2
@@ -263,7 +263,9 @@ def test_a_rate_that_was_changed_is_not_forgotten_when_its_process_dies(unused_g
     noop_in_mail.defer_many([()] * 3)
     claimed_ids()
     assert (next_rate(store) or 0) > 3000
-    Queue.objects.create(name="mail", rate_interval=0.02, rate_burst=50)  # the row that a death after the commit leaves
+    Queue.objects.create(
+        name="mail", rate_interval=0.02, rate_burst=50
+    )  # the row that is left if the process dies right after its commit
     assert blocked_rates(store) == {MAIL_KEY: True}
     unused_gate.admit(store, limit=100)
     assert (next_rate(store) or 0) <= 0.5

@@ -80,7 +80,7 @@ class TestAJobThatWaitsAtAnEarlierGate:
     def test_the_job_does_not_decide_whether_its_key_needs_a_check(
         self, fields_of_earlier_gate: dict[str, Any]
     ) -> None:
-        """The key is due later than in one interval of the next job, because the clock was set back."""
+        """The clock was set back, so the key is due later than one interval of the next job."""
         make_blocked("k", interval=36_000.0, priority=9, **fields_of_earlier_gate)
         make_blocked("k", interval=60.0)
         insert_bucket("k", full="1 hour", due="1 hour")
@@ -104,7 +104,7 @@ def test_a_locked_job_is_skipped_and_keeps_its_new_status() -> None:
         )
         with transaction.atomic():
             with connection.cursor() as cursor:
-                # if the admission waited for the lock, it would wait until this test ends
+                # an admission that waits for the lock fails after 5 s, instead of waiting until the test ends
                 cursor.execute("SET LOCAL lock_timeout = '5s'")
             assert number_admitted("k") == 1
         other.commit()

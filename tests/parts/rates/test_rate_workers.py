@@ -76,7 +76,7 @@ class TokenWitness:
         self.number_of_reads += 1
 
     def assert_no_rate_was_exceeded(self) -> None:
-        """Twice the burst, and the kept tokens: the witness may see a transaction a moment after it took its tokens."""
+        """Allow twice the burst and the kept tokens: the witness may see a transaction after it took its tokens."""
         assert self.number_of_reads > 10
         assert self.largest_excess
         assert max(self.largest_excess.values()) <= 2 * BURST + KEPT_SECONDS / INTERVAL
@@ -134,7 +134,8 @@ def test_each_job_starts_soon_after_its_slot_and_in_order(runworker: RunWorker) 
         numbers = [int(entry.split()[2]) for entry in entries]
         assert numbers.index(100) < 40, "the job was enqueued last, and overtook the jobs that still waited"
         numbers.remove(100)
-        # Seven of the jobs before it are in other slots. A process that stands still delays only its own jobs.
+        # At most seven jobs that should start before it are in other slots: a process that stands still delays only its
+        # own jobs.
         assert all(number - position < 8 for position, number in enumerate(numbers)), "eight jobs run at once"
 
 

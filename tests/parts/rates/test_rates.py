@@ -121,7 +121,7 @@ def test_a_burst_is_never_exceeded_by_queued_jobs_however_long_nobody_claims() -
 
 
 def test_the_tokens_of_a_tenth_of_a_second_are_kept_while_a_supervisor_is_late() -> None:
-    """At twenty a second and a burst of one, an admission that is an hour late finds two more tokens, not 72,000."""
+    """At 20 jobs a second and a burst of one, an admission that is an hour late finds two more tokens, not 72,000."""
     for _ in range(9):
         make_job("blocked", rate_key="k", rate_interval=0.05, rate_burst=1)
     assert number_admitted("k") == 1
@@ -324,7 +324,7 @@ def test_a_rolled_back_enqueue_takes_no_token() -> None:
     assert not RateBucket.objects.exists()
 
 
-def test_tokens_are_taken_and_jobs_admitted_in_one_transaction() -> None:
+def test_a_rollback_returns_the_tokens_and_undoes_the_admission() -> None:
     """One statement takes tokens and admits. A rollback undoes both."""
     make_job("blocked", rate_key="k", rate_interval=60.0, rate_burst=1)
     with transaction.atomic():
@@ -334,7 +334,7 @@ def test_tokens_are_taken_and_jobs_admitted_in_one_transaction() -> None:
     assert number_admitted("k") == 1
 
 
-def test_a_key_that_another_transaction_has_locked_is_missed_and_announced() -> None:
+def test_a_key_that_another_transaction_has_locked_is_left_to_the_notified_supervisors() -> None:
     key = rate_key_of(burst_of_three, 7)
     with connect(autocommit=False) as other, connect() as listening:
         listening.execute("LISTEN skipqueue_supervisors")
@@ -350,7 +350,7 @@ def test_a_key_that_another_transaction_has_locked_is_missed_and_announced() -> 
     assert statuses() == {"queued": 1}
 
 
-def test_a_key_that_supervisors_miss_is_tried_again(unused_gate: RateGate) -> None:
+def test_supervisors_try_a_locked_key_again(unused_gate: RateGate) -> None:
     key = rate_key_of(burst_of_three, 7)
     make_job("blocked", rate_key=key, rate_interval=60.0, rate_burst=1)
     with connect(autocommit=False) as other:
@@ -487,7 +487,7 @@ def test_supervisors_admit_the_jobs_of_more_than_a_hundred_keys() -> None:
     assert statuses() == {"queued": 300}
 
 
-def test_two_sessions_at_once_never_take_one_token() -> None:
+def test_two_sessions_never_take_the_same_token() -> None:
     """While the first transaction is open, the second finds the key locked. Afterwards it finds the token taken."""
     for _ in range(2):
         make_job("blocked", rate_key="k", rate_interval=3600.0, rate_burst=1)
@@ -503,7 +503,7 @@ def test_two_sessions_at_once_never_take_one_token() -> None:
 @pytest.mark.parametrize("task", [hundred_a_minute, hundred_a_minute_of_two], ids=["alone", "with a limit"])
 @pytest.mark.parametrize("enqueued", ["one by one", "together"])
 def test_supervisors_are_notified_of_a_token_that_comes_soon(task: Any, enqueued: str) -> None:
-    """Without a notification, an idle supervisor would look two seconds later."""
+    """Without a notification, an idle supervisor would check two seconds later."""
     with connect() as session:
         session.execute("LISTEN skipqueue_supervisors")
         if enqueued == "together":

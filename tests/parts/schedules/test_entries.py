@@ -148,7 +148,7 @@ def test_periodic_refuses_a_function_that_is_no_task() -> None:
         periodic("* * * * *")(len)
 
 
-def test_a_setting_that_is_not_valid_is_left_to_the_checks(registry: Registry) -> None:
+def test_an_invalid_setting_is_reported_only_by_its_own_check(registry: Registry) -> None:
     with override_settings(SKIPQUEUE={"NONSENSE": 1}):
         periodic("* * * * *", a=1)(make_add_task())
         assert [message.id for message in check_settings()] == ["skipqueue.E001"]

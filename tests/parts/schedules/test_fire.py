@@ -74,7 +74,7 @@ def test_the_job_has_the_options_of_its_task(registry: Registry) -> None:
     [{"due": -60.0}, {"due": 1, "paused_at": Now()}, {"due": 1, "source": "code", "digest": "another"}, {"due": None}],
     ids=["not due", "paused", "of another code", "never"],
 )
-def test_schedules_that_are_not_due_paused_or_of_other_code_are_not_fired(fields: dict[str, Any]) -> None:
+def test_only_due_schedules_of_this_code_that_are_not_paused_are_fired(fields: dict[str, Any]) -> None:
     make_schedule("s", **fields)
     assert fire_all(("this",)) == 0
     assert not Job.objects.exists()
@@ -193,7 +193,7 @@ def test_with_overlap_skip_no_job_is_enqueued_while_the_last_job_is_unfinished(s
 
 
 @pytest.mark.parametrize("status", [*FINISHED, None])
-def test_with_overlap_skip_a_job_is_enqueued_after_the_last_job_is_finished_or_pruned(status: str | None) -> None:
+def test_with_overlap_skip_a_job_is_enqueued_once_the_last_job_is_finished_or_pruned(status: str | None) -> None:
     make_schedule("s", due=1, overlap="skip", last_job_id=make_job(status).pk if status else 4711)
     fire_all()
     assert len(jobs_of("s")) == 1
@@ -290,13 +290,13 @@ def test_a_supervisor_that_dies_before_the_end_has_enqueued_nothing(
 def test_a_commit_whose_answer_is_lost_is_not_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
     make_schedule("s", due=60)
     assert fire(STORE, digests=(), skipped=())
-    connection.close()  # the caller does not know, and asks again
+    connection.close()  # the supervisor does not know whether it has committed, and fires again
     assert fire_all() == 0
     assert len(jobs_of("s")) == 1
 
 
 def test_a_clock_that_is_set_back_does_not_repeat_a_time() -> None:
-    """A supervisor enqueues only the next time of the row, and later times."""
+    """A supervisor enqueues only the row's next time, and times after it."""
     make_schedule("s", due=60)
     fire_all()
     next_run_at = Schedule.objects.get().next_run_at
@@ -414,8 +414,8 @@ def test_the_row_has_the_ids_of_the_last_five_jobs() -> None:
     assert Schedule.objects.get(name="t").earlier_job_ids == [4]
 
 
-def test_the_begin_of_failures_in_a_row_is_kept() -> None:
-    """The row keeps it until a run succeeds. Then the next failure is a new begin."""
+def test_the_row_keeps_the_time_of_the_first_failure_in_a_row() -> None:
+    """The row keeps this time until a run succeeds. The next failure after that begins a new series."""
     schedule = make_schedule("s", due=1, interval=timedelta(minutes=1))
     first = None
     for _ in range(8):

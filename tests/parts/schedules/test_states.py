@@ -116,7 +116,7 @@ def test_a_time_that_was_skipped_because_of_a_failed_run_counts_as_a_failure() -
     assert schedule_states(name="t")[0].state == "failing"
 
 
-def test_it_fails_since_a_run_that_is_no_longer_known() -> None:
+def test_a_schedule_can_fail_since_a_run_that_is_no_longer_known() -> None:
     """None of the five jobs whose ids the row has succeeded. The row says when the first failure was."""
     begin = Now() - timedelta(hours=9)
     ids = [make_job("failed", last_error="no").pk for _ in range(5)]

@@ -219,7 +219,7 @@ def periodic_settings(**schedules: Any) -> Any:
     return override_settings(SKIPQUEUE={"PERIODIC": schedules})
 
 
-def test_the_service_makes_rows_and_fires_them() -> None:
+def test_the_service_stores_entries_in_rows_and_fires_them() -> None:
     with periodic_settings(s={"task": "tests.app.jobs.noop", "every": timedelta(hours=1)}):
         service = FireSchedules(STORE)
         assert run_once(service) == roughly(LONGEST_SCHEDULE_WAIT)
@@ -228,12 +228,12 @@ def test_the_service_makes_rows_and_fires_them() -> None:
     assert len(jobs_of("s")) == 1
 
 
-def test_the_service_is_due_again_when_the_next_schedule_is() -> None:
+def test_the_service_is_due_again_when_the_next_schedule_is_due() -> None:
     make_schedule("s", due=-1.0)
     assert 0.5 < run_once(FireSchedules(STORE)) <= 1.0
 
 
-def test_without_schedules_the_service_looks_every_two_seconds() -> None:
+def test_without_schedules_the_service_runs_every_two_seconds() -> None:
     assert run_once(FireSchedules(STORE)) == roughly(LONGEST_SCHEDULE_WAIT)
 
 

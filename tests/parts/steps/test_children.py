@@ -1,4 +1,4 @@
-"""`context.run` and `context.run_all`: children are deferred once, and hold no slot of their parent."""
+"""`context.run` and `context.run_all`: children are deferred once, and their parent takes up no slot meanwhile."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -112,7 +112,7 @@ def test_a_failed_child_raises_the_same_error_in_each_attempt_of_its_parent(numb
     made = catches.defer([1, number])
     run_jobs()
     child = Job.objects.get(task="steps.double", args=[number])
-    child.retry()  # it changes nothing: the parent has seen the failure
+    child.retry()  # this changes nothing, because the parent has recorded the failure
     run_jobs(include_scheduled=True)
     assert (again(made).status, made.result) == ("completed", [child.pk, text, 1])
 
@@ -304,7 +304,7 @@ def test_a_recovered_parent_waits_for_the_same_children() -> None:
     made = in_batch.defer()
     [claimed] = store.claim(queue_names=["default"], limit=1, worker_id="w")
     run_attempt(Executor(worker="w", database="default"), claimed)
-    assert store.recover(worker_ids=["w"])  # before the settle
+    assert store.recover(worker_ids=["w"])  # the worker died before the settle
     run_jobs()
     assert (again(made).status, made.result) == ("completed", [2, 4])
     assert Job.objects.filter(task="steps.double").count() == 2

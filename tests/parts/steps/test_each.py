@@ -1,4 +1,4 @@
-"""`context.each`: a loop goes on after the last item that it has finished."""
+"""`context.each`: a loop goes on after the last finished item."""
 
 import signal
 import threading
@@ -316,7 +316,7 @@ def released_within_an_item(context: JobContext) -> None:
 def test_a_release_within_an_atomic_item_does_not_move_the_cursor_past_the_item(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The control loop's thread may write the cursors of an attempt at any moment."""
+    """The control loop's thread may write the cursors of an attempt at any moment, even during an item."""
     fill(3)
     record = record_step
 
@@ -432,7 +432,9 @@ def test_a_loop_finishes_all_items_although_its_workers_are_killed(
     runworker: Callable[..., ManagePy], task: str
 ) -> None:
     ids = fill(80)
-    kills = ("3", "50", "77") if task == "atomic" else ("3", "50")  # no place is written within a second
+    kills = (
+        ("3", "50", "77") if task == "atomic" else ("3", "50")
+    )  # without `atomic`, the place is written at most once a second
     runworker("--concurrency", "1", jobs=KILLED.replace("KILLS", repr(kills)))
     made = Job.objects.enqueue(f"extra.jobs.{task}")
     wait_until(lambda: again(made).finished_at, "the job has ended")
@@ -443,7 +445,7 @@ def test_a_loop_finishes_all_items_although_its_workers_are_killed(
         assert set(done.values()) == {1}
 
 
-# A stop is a boundary
+# When the worker stops
 
 
 def test_a_stopping_worker_ends_a_loop_between_two_items_without_charging_the_attempt(

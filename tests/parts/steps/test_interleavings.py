@@ -1,11 +1,11 @@
-"""Claim, record, settle, release, recover, cancel, retry, signal, wake and prune, in any order and beside each other.
+"""Claim, record, settle, release, recover, cancel, retry, signal, wake and prune, in any order and at the same time.
 
-Three sessions of PostgreSQL run the functions of the part and of the core. A transaction of theirs may stay open while
-the other sessions go on, and a statement may wait for its end. Attempts are run step by step. Those of a worker that
-was recovered know nothing of that, and go on.
+Three sessions of PostgreSQL run the functions of the part and of the core. A session's transaction may stay open while
+the other sessions go on, and their statements may wait for its end. Attempts run step by step. If the job of an attempt
+is recovered, the attempt does not notice it, and goes on.
 
-SKIPQUEUE_EXAMPLES=1000 runs that many random sequences, and makes one that fails short; without it, a few that are the
-same every time.
+SKIPQUEUE_EXAMPLES=1000 runs 1,000 random sequences, and shortens a sequence that fails. Without it, the test runs a few
+sequences that are the same every time.
 """
 
 import json
@@ -102,7 +102,7 @@ def flow(context: JobContext) -> Any:
 
 
 class Line(Session):
-    """A session whose transactions look to the part like that of a `TestCase`: a wait within them is allowed."""
+    """A session whose transactions look like the transaction of a `TestCase`, so that a task may wait within them."""
 
     operation: "Operation | None" = None
     """What waits for a lock, or what an open transaction has done."""
@@ -114,7 +114,7 @@ class Line(Session):
 
     @property
     def is_open(self) -> bool:
-        """Whether it is in a transaction, and waits for nothing."""
+        """Whether the session is in a transaction, and does not wait for a lock."""
         return self.operation is not None and self.operation.stays_open and self.operation.future.done()
 
 
@@ -130,7 +130,7 @@ class Operation:
 
 @dataclass(eq=False)
 class Going:
-    """An attempt, by the worker that has claimed the job, whoever holds the job now."""
+    """An attempt that goes on, even if another worker holds the job now."""
 
     worker: str
     context: JobContext
@@ -214,7 +214,7 @@ class Interleaved(RuleBasedStateMachine):
         *,
         stays_open: bool = False,
     ) -> bool:
-        """Run this in a session, committed at once or in a transaction that stays open. Returns whether it is over."""
+        """Run a function in a session: commit at once, or leave the transaction open. Returns whether it has ended."""
         free = [line for line in self.lines if line.operation is None]
         if not free:
             undone()
@@ -228,7 +228,7 @@ class Interleaved(RuleBasedStateMachine):
         return line.operation is None
 
     def go_on(self) -> None:
-        """Wait until each session is done, or waits for a lock of another."""
+        """Wait until each session has ended its work, or waits for a lock of another session."""
         for line in self.lines:
             operation = line.operation
             if operation is None or line.is_open:
@@ -266,7 +266,7 @@ class Interleaved(RuleBasedStateMachine):
 
     @initialize(flows=st.integers(1, 2), numbers=st.lists(st.sampled_from(range(8)), max_size=3))
     def begin(self, flows: int, numbers: list[int]) -> None:
-        """Begin somewhere within the plan."""
+        """Defer jobs, and begin somewhere within their plan."""
         self.flows = [flow.defer().pk for _ in range(flows)]
         for number in numbers:
             self.signal(number, False)
@@ -274,7 +274,7 @@ class Interleaved(RuleBasedStateMachine):
 
     @rule(act=st.sampled_from(ACTS), number=st.sampled_from(range(8)), stays_open=st.booleans())
     def act(self, act: str, number: int, stays_open: bool) -> None:
-        """Call a method. `number`: which of the workers, attempts, jobs … there are."""
+        """Call a method. `number` chooses one of the workers, attempts or jobs that there are."""
         getattr(self, act)(number, stays_open)
 
     # Workers
@@ -294,7 +294,7 @@ class Interleaved(RuleBasedStateMachine):
         self.do(lambda: store.claim(queue_names=["default"], limit=3, worker_id=worker), claimed, stays_open=stays_open)
 
     def advance(self, number: int, stays_open: bool) -> None:
-        """Run the next step of an attempt. If its transaction is rolled back, the process has died with it."""
+        """Run the next step of an attempt. If its transaction is rolled back, the process has died in the middle."""
         if going := pick(self.unended(), number):
             self.advanced(going, stays_open=stays_open)
 
@@ -313,14 +313,14 @@ class Interleaved(RuleBasedStateMachine):
         return self.do(lambda: next_step(going), over, lambda: self.going.remove(going), stays_open=stays_open)
 
     def settle(self, number: int, stays_open: bool) -> None:
-        """Write an outcome. Sometimes the worker dies after that, and wakes nobody."""
+        """Write an outcome. Sometimes the worker dies right after this, and wakes no job."""
         if going := pick(self.ended(), number):
             self.settled(going, number, stays_open=stays_open, dies=number % 4 == 3)
 
     def settled(self, going: Going, number: int, *, stays_open: bool = False, dies: bool = False) -> bool:
         outcome = going.outcome
         assert outcome is not None
-        if outcome.is_held and number % 2:  # the signal comes between the wait and its settle
+        if outcome.is_held and number % 2:  # send the signal between the wait and its settle
             name = list(PLAN)[len(going.results)]
             self.send([going.id] if name in SIGNALS else [], name)
 
@@ -347,7 +347,7 @@ class Interleaved(RuleBasedStateMachine):
         return self.do(lambda: store.settle([settlement]), over, undone, stays_open=stays_open)
 
     def work(self, number: int, _: bool = False) -> None:
-        """A worker claims jobs, runs some steps of each, and settles what has ended."""
+        """Let a worker claim jobs, run some steps of each, and settle the jobs that have ended."""
         self.claim(number, False)
         for going in [going for going in self.going if going.worker == WORKERS[number % 2]]:
             for _step in range(number):
@@ -357,7 +357,7 @@ class Interleaved(RuleBasedStateMachine):
                 self.settled(going, number)
 
     def freeze(self, number: int, stays_open: bool) -> None:
-        """A worker is recovered while it runs a step, and goes on beside the one that claims its jobs."""
+        """Recover the jobs of a worker while it runs a step. The worker goes on, and another worker claims its jobs."""
         self.claim(number, False)
         for going in [going for going in self.unended() if going.worker == WORKERS[number % 2]][: number // 2]:
             self.advanced(going)
@@ -366,7 +366,7 @@ class Interleaved(RuleBasedStateMachine):
         self.work(number)
 
     def fail(self, number: int, _: bool) -> None:
-        """An attempt raises between two steps, and is retried at once."""
+        """Let an attempt raise an error between two steps, and retry its job at once."""
         if going := pick(self.unended(), number):
             going.outcome = Outcome("scheduled", last_error="ValueError")
 
@@ -378,11 +378,11 @@ class Interleaved(RuleBasedStateMachine):
     # Supervisors
 
     def recover(self, number: int, stays_open: bool) -> None:
-        """The worker was frozen, and its attempts go on."""
+        """Recover the jobs of a frozen worker, whose attempts then go on."""
         self.do(lambda: store.recover(worker_ids=[WORKERS[number % 2]]), stays_open=stays_open)
 
     def gates(self, _number: int, _: bool) -> None:
-        """Whatever happened before, the gates let go on what can, unless a row is locked."""
+        """Call the gates. After this, every job that can go on does, unless its row is locked."""
 
         def admit() -> None:
             while store.admit().has_changed_jobs:
@@ -440,7 +440,7 @@ class Interleaved(RuleBasedStateMachine):
     # What holds after every step
 
     def could_go_on(self) -> set[int]:
-        """The jobs that are blocked although their signal is there, or its time is over."""
+        """The jobs that are blocked although their signal has come, or the time to wait for it is over."""
         with connection.cursor() as cursor:
             cursor.execute(
                 "SELECT job.id FROM skipqueue_job AS job JOIN skipqueue_step AS step ON step.job_id = job.id"
@@ -490,7 +490,7 @@ class Interleaved(RuleBasedStateMachine):
             assert self.could_go_on() <= self.left_to_gate, "nobody has woken a job whose signal is there"
 
     def teardown(self) -> None:
-        """Everybody who lives goes on: each job ends, and nothing is left of it after a prune."""
+        """Let all attempts go on: each job ends, and after a prune no rows of it are left."""
         self.roll_back()
         store.recover(worker_ids=WORKERS)
         self.finish()
@@ -516,7 +516,7 @@ class Interleaved(RuleBasedStateMachine):
             self.go_on()
 
     def finish(self) -> None:
-        """Send all signals, and run all jobs to their ends."""
+        """Send all signals, and run all jobs to the end."""
         for _ in range(5):
             unfinished = list(Job.objects.unfinished().filter(pk__in=self.flows).values_list("pk", flat=True))
             for id, name in product(unfinished, SIGNALS):
@@ -543,7 +543,7 @@ def is_blocked(pid: int) -> bool:
 
 
 def hurry() -> None:
-    """Commit without waiting for the disk: thousands of commits, none of which must outlive the test."""
+    """Commit without waiting for the disk, because the test commits thousands of times and needs none of it later."""
     with connection.cursor() as cursor:
         cursor.execute("SET synchronous_commit = off")
 
@@ -558,7 +558,7 @@ def lines(transactional_db: None) -> Iterator[list[Line]]:
         line.close()
 
 
-@pytest.mark.timeout(600 + 2 * EXAMPLES)  # to make a sequence short takes minutes
+@pytest.mark.timeout(600 + 2 * EXAMPLES)  # shortening a sequence takes minutes
 def test_no_order_of_statements_loses_a_step_or_a_signal(lines: list[Line]) -> None:
     hurry()
     Interleaved.lines[:] = lines

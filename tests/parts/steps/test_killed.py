@@ -1,4 +1,4 @@
-"""A job with steps of all kinds goes on rightly, whichever of its statements a worker dies before or after."""
+"""A job with steps of all kinds ends correctly, whichever of its statements a worker dies before or after."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from ...harness.processes import ManagePy
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-# The statements of an attempt: each job dies once, before or after the one that its argument names.
+# Kills the worker of each job once, before or after the statement that the job's argument names.
 DEADLY = """
     import os, signal
     from django_skipqueue import JobContext, job
@@ -128,7 +128,7 @@ def test_a_job_with_steps_survives_a_kill_between_any_two_statements(
     }
     assert {
         int(path.name) for path in tmp_path.iterdir() if path.is_file() and path.name.isdigit()
-    } == results.keys()  # each has died
+    } == results.keys()  # the worker of each job has died
     assert JobChild.objects.count() == 2 * len(made) == Job.objects.exclude(task="extra.jobs.flow").count()
     assert not Dependency.objects.exists()
     assert not JobSignal.objects.filter(taken_at=None).exists()

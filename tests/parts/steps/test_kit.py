@@ -43,7 +43,7 @@ async def async_order(context: JobContext) -> int:
 
 
 class TestTheKit(TestCase):
-    """In a `TestCase`, whose transaction is never committed."""
+    """The kit works in a `TestCase`, whose transaction is never committed."""
 
     def test_run_jobs_until_a_time_ends_the_sleeps_before_that_time(self) -> None:
         made = order.defer()

@@ -1,4 +1,4 @@
-"""`context.step`: each step of a job runs once, wherever a worker dies."""
+"""`context.step`: each step of a job runs once, whenever a worker dies."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -106,10 +106,10 @@ def test_each_attempt_gets_an_equal_result_in_the_type_of_the_annotation() -> No
     run_one(typed.defer(), include_scheduled=True)
     accounts = [call for call in calls if isinstance(call, Account)]
     assert accounts == [Account(7, OPENED)] * 2
-    assert calls.count([1, 2]) == 2  # (1, 2) is the call itself
+    assert calls.count([1, 2]) == 2  # not counted: the (1, 2) that `note` itself appends
 
 
-# Errors for misuse
+# Errors for wrong use
 
 
 def wrong() -> set[int]:
@@ -192,7 +192,7 @@ def test_a_recorded_name_cannot_be_used_by_another_method() -> None:
         run_jobs(include_scheduled=True, raise_errors=True)
 
 
-# Fenced by the lease
+# Only the holder of the lease can record
 
 
 @job(takes_context=True, name="steps.stolen")

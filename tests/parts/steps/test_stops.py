@@ -1,4 +1,4 @@
-"""A worker that stops waits for the step that runs, not for its job; and what the job holds meanwhile."""
+"""A stopping worker waits only for the running step of a job, not for the whole job. Sleeping jobs hold no permits."""
 
 import signal
 import time
@@ -85,7 +85,7 @@ def test_a_stopping_worker_releases_a_job_between_two_steps_without_charging_the
     started = time.monotonic()
     process.send(signal.SIGTERM)
     assert process.wait() == 0
-    assert time.monotonic() - started < 8  # all steps take ten seconds
+    assert time.monotonic() - started < 8  # all steps together would take ten seconds
     assert (again(made).status, made.attempts, made.gate) == ("queued", 0, None)
     assert made.operations[-1]["verb"] == "release"
     assert not JobStep.objects.filter(recorded_at=None).exists()
@@ -123,7 +123,7 @@ def test_the_place_of_a_loop_is_written_before_its_job_is_released_while_it_runs
     assert JobStep.objects.get(job_id=made.pk).result["done"] == 29
 
 
-# What a job holds that sleeps or waits
+# Permits and sequences of jobs that sleep or wait
 
 
 @job(takes_context=True, name="steps.limited", concurrency=limit(1))

@@ -71,7 +71,7 @@ def test_a_sleeping_job_is_scheduled_and_no_attempt_is_charged() -> None:
 def test_a_recovered_job_goes_on_sleeping() -> None:
     made = sleeps.defer()
     run_jobs()
-    Job.objects.update(run_after=F("enqueued_at"))  # as after a recovery, which makes it due at once
+    Job.objects.update(run_after=F("enqueued_at"))  # as a recovery does, which makes the job due at once
     run_jobs()
     assert again(made).status == "scheduled"
     assert made.run_after - made.enqueued_at > timedelta(seconds=55)
@@ -160,7 +160,7 @@ def test_a_second_signal_with_the_same_name_is_refused() -> None:
     assert not made.signal("approved", 2)
     run_jobs()
     assert again(made).result == 1
-    assert not made.signal("approved", 3)  # it is finished
+    assert not made.signal("approved", 3)  # the job is finished
     assert not made.signal("another", 3)
 
 
@@ -180,7 +180,7 @@ def test_a_signal_is_sent_with_the_commit_of_its_transaction() -> None:
     assert again(made).status == "blocked"
     with transaction.atomic():
         assert Job.objects.by_handle(str(made.pk)).signal("approved", 2)
-        assert again(made).status == "blocked"  # nothing is locked, or written, before the commit
+        assert again(made).status == "blocked"  # the sender locks and writes no job before its commit
     assert again(made).status == "queued"
 
 
@@ -244,7 +244,7 @@ def test_a_wait_that_timed_out_is_over_in_all_later_attempts() -> None:
     made = times_out.defer(60)
     run_jobs(until=timedelta(seconds=50))
     assert again(made).status == "blocked"
-    run_jobs(until=timedelta(seconds=61))  # the retry is due later
+    run_jobs(until=timedelta(seconds=61))  # the timeout is over, but the retry of the job is due later
     assert again(made).signal("approved", 1)  # too late: the task has gone on without it
     run_jobs(include_scheduled=True)
     assert (again(made).status, made.result) == ("completed", "timed out")
@@ -256,7 +256,7 @@ def test_new_code_can_add_a_timeout_to_a_waiting_job() -> None:
     [claimed] = store.claim(queue_names=["default"], limit=1, worker_id="w")
     run_attempt(Executor(worker="w", database="default"), claimed)
     assert store.recover(worker_ids=["w"])  # before the settle
-    Job.objects.update(kwargs={"timeout": 60})  # as if the new code had it
+    Job.objects.update(kwargs={"timeout": 60})  # as if a new version of the code had added it
     run_jobs()
     assert again(made).status == "blocked"
     run_jobs(until=timedelta(seconds=70))
@@ -300,7 +300,7 @@ def test_a_caught_timeout_stays_recorded_when_a_later_step_is_retried() -> None:
     assert (again(made).status, calls) == ("completed", ["without", "mail", "without", "mail"])
 
 
-# What else happens to a job that waits
+# Jobs that are cancelled, failed or deleted while they wait
 
 
 def test_a_waiting_job_waits_again_after_it_was_cancelled_and_retried() -> None:
@@ -326,7 +326,9 @@ def test_a_cancelled_job_no_longer_waits(verb: str) -> None:
 
 def test_the_wait_of_a_job_that_failed_in_the_meantime_is_ended_at_its_timeout() -> None:
     made = waiting(timeout=60)
-    Job.objects.update(status="failed", gate=None, finished_at=F("enqueued_at"))  # as after too many dead workers
+    Job.objects.update(
+        status="failed", gate=None, finished_at=F("enqueued_at")
+    )  # as if too many of its workers had died
     JobStep.objects.filter(name="approved").update(wakes_at=F("started_at"))
     store.admit()
     assert (again(made).status, made.held) == ("failed", None)
@@ -387,7 +389,7 @@ def test_a_waiting_job_keeps_its_unique_key() -> None:
 
 
 def test_a_signal_sent_between_the_wait_and_its_settle_wakes_the_job() -> None:
-    """The sender finds a job that runs, so it wakes nobody; the gate does."""
+    """When the signal is sent, the job still runs, so the sender does not wake it. The gate does later."""
     made = waits.defer()
     [claimed] = store.claim(queue_names=["default"], limit=1, worker_id="w")
     attempt = run_attempt(Executor(worker="w", database="default"), claimed)

@@ -118,7 +118,7 @@ def test_the_hmac_of_a_password_depends_on_the_secret_key(registry: Registry, se
     assert unique_key_of(make_task(charge, "payment_id"), 1) == f"{NAME}.charge(payment_id=1)"
 
 
-def test_the_hmac_changes_only_once_the_old_secret_key_is_no_fallback_any_more(
+def test_the_hmac_changes_only_once_the_old_secret_key_is_no_longer_a_fallback(
     registry: Registry, settings: Any
 ) -> None:
     task = make_task(log_in)

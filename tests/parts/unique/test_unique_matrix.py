@@ -218,7 +218,7 @@ class TestKeyHeldForOneHour:
         self.end_time_of_key()
         assert defer_one(add_with_key(ONE_HOUR), use_defer_many, 2) == (holder.pk, "existing")
 
-    def test_calls_with_another_until_respect_the_key(self, use_defer_many: bool) -> None:
+    def test_a_call_with_another_option_until_respects_a_held_key(self, use_defer_many: bool) -> None:
         holder = make_in_state("completed", ONE_HOUR)
         assert defer_one(add_with_key("finished"), use_defer_many, 2) == (holder.pk, "existing")
         assert defer_one(add_with_key("started"), use_defer_many, 2) == (holder.pk, "existing")
@@ -340,7 +340,7 @@ def test_workers_are_notified_of_a_replaced_job_that_is_due(connect: Callable[..
 
 
 def test_concurrent_callers_and_a_worker_never_make_two_unfinished_jobs_of_one_key() -> None:
-    """Callers of every kind, claims, settles and releases at once: at no time do two unfinished jobs hold the key."""
+    """While callers of every kind, claims, settles and releases run at once, two unfinished jobs never hold the key."""
     stop, problems = threading.Event(), list[str]()
 
     def enqueue(kind: str) -> None:
@@ -388,7 +388,7 @@ def two_transactions_with_a_key(session: Callable[[], Session]) -> Iterator[tupl
 
 @pytest.mark.parametrize("use_defer_many", [False, True], ids=["defer", "defer_many"])
 @pytest.mark.parametrize("on_conflict", ["skip", "replace", "raise"])
-def test_the_victim_of_a_deadlock_over_unique_keys_gets_an_error_with_advice(
+def test_a_deadlock_over_unique_keys_raises_an_error_with_advice(
     two_transactions_with_a_key: tuple[Session, Session], use_defer_many: bool, on_conflict: str
 ) -> None:
     """Each transaction waits for the other's uncommitted key. PostgreSQL ends one of them, and the other goes on."""

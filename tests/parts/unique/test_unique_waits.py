@@ -170,7 +170,7 @@ def lock_job_k() -> None:
 
 
 def mark_job_k_running() -> None:
-    """Write what a claim writes. The claim itself would pass over a row that a caller waits for."""
+    """Write what a claim writes. A real claim would skip the row, because a caller waits for it."""
     Job.objects.filter(unique_key="k").update(status="running", lease=1)
 
 
@@ -180,7 +180,7 @@ def echo_with_its_value_as_key(**options: Any) -> Any:
 
 @pytest.mark.parametrize("many", [False, True], ids=["defer", "defer_many"])
 @pytest.mark.parametrize("options", [{"on_conflict": "replace"}, {"until": "started"}], ids=str)
-def test_a_caller_keeps_no_lock_on_a_job_that_was_claimed_while_it_waited(
+def test_a_caller_does_not_keep_a_job_locked_that_was_claimed_while_the_caller_waited(
     options: dict[str, Any], many: bool, session: Callable[[], Session]
 ) -> None:
     """The worker can settle the job before the caller commits."""

@@ -78,7 +78,7 @@ class TestTheList:
         prune_into_archive(task=HOSTILE, kwargs={HOSTILE: HOSTILE}, last_error=HOSTILE, queue_name=HOSTILE)
         assert "<script>alert" not in operator.get(ARCHIVE).text
 
-    def test_the_tabs_are_the_finished_statuses_with_counts_where_an_index_has_them(self, operator: Client) -> None:
+    def test_the_tabs_have_counts_only_for_statuses_that_an_index_can_count(self, operator: Client) -> None:
         ids_by_status = {status: prune_into_archive(status) for status in FINISHED}
         prune_into_archive("failed")
         tabs = operator.get(ARCHIVE).context["cl"].tabs
@@ -109,7 +109,7 @@ class TestTheList:
         prune_into_archive()
         assert operator.get(ARCHIVE, {"before": typed, "first": typed}).status_code == 200
 
-    def test_the_form_of_the_period_keeps_all_further_filters(self, operator: Client) -> None:
+    def test_the_form_for_the_period_keeps_the_other_filters(self, operator: Client) -> None:
         prune_into_archive()
         text = operator.get(ARCHIVE, {"status": "failed", "q": "abc"}).text
         form = text.partition('class="skipqueue-period"')[2].partition("</form>")[0]
@@ -128,7 +128,7 @@ class TestTheList:
         prune_into_archive("completed", kwargs={"payment_id": None})
         assert archived_ids(operator, "?" + f"q={search.format(id=job_id)}".replace("#", "%23")) == [job_id]
 
-    def test_a_search_finds_no_masked_value(self, operator: Client) -> None:
+    def test_a_search_does_not_find_masked_values(self, operator: Client) -> None:
         prune_into_archive(kwargs={"token": "hunter22"})
         assert archived_ids(operator, "?q=hunter22") == []
         assert archived_ids(operator, "?q=token=hunter22") == []
@@ -162,7 +162,7 @@ class TestThePage:
         assert "anna" in history
         assert archived_job_address(job_id) in history
 
-    def test_the_log_of_admin_actions_is_in_its_history(self, operator: Client) -> None:
+    def test_the_history_page_of_an_archived_job_shows_the_admin_log(self, operator: Client) -> None:
         job = make_job("failed", finished_at=OLD)
         operator.post(page("run_again", job.pk), {"confirmed": "yes"})
         Pruner(Store("default")).batch()

@@ -86,7 +86,7 @@ class Page(HTMLParser):
 
     @property
     def own_forms(self) -> list[Form]:
-        """The forms that lead to a page of the queue. Django puts each list into a form, also one without a button."""
+        """The forms that lead to a page of the queue. Django puts each list into a form, even without a button."""
         return [form for form in self.forms if form.can_be_sent and form.action.startswith(QUEUE_PAGES)]
 
 

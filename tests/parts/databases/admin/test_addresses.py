@@ -80,7 +80,7 @@ def test_with_one_database_no_address_names_it(addresses: Mapping[str, str], ope
         assert "skipqueue-databases" not in html
 
 
-def test_a_page_whose_address_names_no_database_carries_the_one_that_it_shows(
+def test_the_links_of_a_page_name_the_shown_database_even_if_its_address_does_not(
     pages_of_default: Mapping[str, str], operator: Client
 ) -> None:
     for name in ("jobs", "dashboard", "failures", "limits", "queues", "add schedule", "batches", "workers"):
@@ -119,7 +119,9 @@ def test_redirects_of_django_carry_the_database(
         assert database_of(response.headers["Location"]) == "default"
 
 
-def test_a_page_remembers_the_filters_of_its_list_once(pages_of_default: Mapping[str, str], operator: Client) -> None:
+def test_the_links_of_a_page_contain_the_filters_of_its_list_only_once(
+    pages_of_default: Mapping[str, str], operator: Client
+) -> None:
     address = f"/admin/{pages_of_default['schedule']}&_changelist_filters=a%3Db%26database%3Ddefault"
     page = Page(operator.get(address).text, address)
     (history,) = [link for link in page.links if "/history/" in link]

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.django_db(transaction=True, databases=ALIASES)
 
 
 def hold_a_job_in_each_database() -> None:
-    """Defer a job into each database that runs until `end_held_jobs`."""
+    """Defer a job into each database. The jobs run until `end_held_jobs`."""
     for alias in ALIASES:
         jobs.record_and_hold.using(database=alias, max_attempts=2).defer(alias)
     wait_until(lambda: Ledger.objects.filter(entry__in=ALIASES).count() == 2, "both run")

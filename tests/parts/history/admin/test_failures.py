@@ -140,7 +140,7 @@ class TestFailingNow:
         assert text.index("in deployment 4f2a") < text.index("in deployment 5b3c")
 
     @pytest.mark.parametrize("address", [FAILURES, cause_address(BAD_VALUE)])
-    def test_who_may_not_view_jobs_may_not_see_the_page_of_failures(
+    def test_users_who_may_not_view_jobs_may_not_see_the_page_of_failures(
         self, log_in: Callable[..., Client], address: str
     ) -> None:
         count_failures(BAD_VALUE)
@@ -257,7 +257,7 @@ class TestAcknowledge:
         assert operator.get(f"{FAILURES}cause/acknowledge/?{cause_query(BAD_VALUE)}").status_code == 405
         assert not FailureRollUp.objects.exclude(acknowledged_at=None).exists()
 
-    def test_a_cause_that_is_not_known_is_not_acknowledged(self, operator: Client) -> None:
+    def test_an_unknown_cause_is_not_acknowledged(self, operator: Client) -> None:
         assert messages_of(acknowledge(operator)) == ["No failed attempt with this cause is known."]
         assert not LogEntry.objects.exists()
 
@@ -282,7 +282,7 @@ class TestTheList:
         assert listed(operator, f"{list_query(UNAVAILABLE)}&q=%23{failed.pk}") == [failed.pk]
         assert listed(operator, f"{list_query(UNAVAILABLE)}&q=nothing") == []
 
-    def test_the_list_of_a_cause_is_not_searched_in_part_and_its_tabs_have_counts(self, operator: Client) -> None:
+    def test_the_list_of_a_cause_is_searched_in_full_and_its_tabs_have_counts(self, operator: Client) -> None:
         make_failing(UNAVAILABLE)
         for state in ("failed", "retrying"):
             changelist: Any = operator.get(LIST + list_query(UNAVAILABLE, state)).context["cl"]
@@ -294,7 +294,7 @@ class TestTheList:
         searched: Any = operator.get(f"{LIST}{list_query(UNAVAILABLE)}&q=no").context["cl"]
         assert searched.window is not None
 
-    def test_an_entry_without_a_place_counts_as_one_with_an_empty_place(self, operator: Client) -> None:
+    def test_an_error_entry_without_a_place_counts_as_an_entry_with_an_empty_place(self, operator: Client) -> None:
         old = make_failing(BAD_VALUE, errors=[{"exception": BAD_VALUE.exception}])
         make_failing(BAD_VALUE)
         assert listed(operator, list_query(BAD_VALUE._replace(place=""))) == [old.pk]

@@ -13,12 +13,12 @@ from ..failing import count_failures
 __all__ = ["boss", "pytestmark", "take"]
 
 
-def test_failures(take: Callable[..., None]) -> None:
+def test_picture_of_the_page_of_failures(take: Callable[..., None]) -> None:
     make_broken_release()
     take("failures", "job/failures/", height=720)
 
 
-def test_a_cause(take: Callable[..., None]) -> None:
+def test_picture_of_the_page_of_a_cause(take: Callable[..., None]) -> None:
     worker, *_ = scene.make_workers()
     make_broken_release()
     jobs = [scene.make_failed_job(worker, kwargs={"payment_id": 1187 + number}) for number in range(3)]
@@ -29,7 +29,7 @@ def test_a_cause(take: Callable[..., None]) -> None:
     take("cause", f"job/failures/cause/?{cause_query(CAUSE)}", height=1100)
 
 
-def test_a_task(take: Callable[..., None]) -> None:
+def test_picture_of_the_page_of_a_task(take: Callable[..., None]) -> None:
     scene.make_workers()
     make_evening(hours=30)
     take("task", f"job/task/?task={CAUSE.task}", height=1500)
