@@ -9,7 +9,7 @@ from typing import Any, NoReturn, TypeVar
 T = TypeVar("T")
 
 LEAST_PAUSE, LONGEST_PAUSE = 0.005, 0.05
-"""Seconds between two looks at a condition. Most conditions ask PostgreSQL, so the looks of a long wait are rarer."""
+"""Seconds between two checks of a condition. Most conditions query PostgreSQL, so a long wait checks less often."""
 
 DEADLINE = 40.0
 """The longest wait in seconds. Only a failing test waits so long, so it is far more than a busy machine needs."""

@@ -42,7 +42,7 @@ RELAYS = 2
 MOST_CARRIED = WINDOW + WINDOW * (RELAYS - 1) // RELAYS
 """The largest number of jobs that the carrier may hold.
 
-Each relay counts these jobs by itself. After one has counted again, another may still use its share of the window.
+Each relay counts these jobs by itself, so two relays may use the same free share of the window.
 """
 
 MOST_TWICE = 0.01

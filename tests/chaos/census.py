@@ -15,7 +15,7 @@ from .evidence import Life
 from .machines import Machine
 
 LOOK = 0.05
-"""Seconds between two looks at the processes."""
+"""Seconds between two checks of the processes."""
 
 
 class Census:

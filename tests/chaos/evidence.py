@@ -69,7 +69,7 @@ class Change(NamedTuple):
     has_begun: bool | None = None
     """Whether the row after the change says that the job has begun."""
     is_ahead: bool | None = None
-    """Whether the job was claimed before it had a permit of its limit: later it gets the one of a job of its worker."""
+    """Whether the job was claimed before it had a permit: later it takes over the permit of another job."""
 
     @property
     def verb(self) -> str:
@@ -240,7 +240,7 @@ class Evidence:
     """Changes of batches in their order."""
     needs: list[Need] = field(default_factory=list)
     with_steps: set[int] = field(default_factory=set)
-    """The jobs of `jobs.go_on`."""
+    """The jobs of the task `jobs.go_on`."""
     children: set[int] = field(default_factory=set)
     """The jobs that steps have deferred."""
     recorded: dict[int, tuple[str, ...]] = field(default_factory=dict)

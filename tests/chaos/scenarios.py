@@ -54,7 +54,7 @@ class Scenario:
     has_three: bool = False
     """Whether one `runworker` serves three databases: then `one_of_three` runs it."""
     has_steps: bool = False
-    """Whether some of its jobs go on where they stopped, and get signals."""
+    """Whether some of its jobs have steps and get signals."""
     has_carrier: bool = False
     """Whether Celery runs the jobs: then `run_with_carrier` runs it."""
 

@@ -30,7 +30,7 @@ TOGETHER = 10
 """The number of jobs that are deferred by one statement."""
 
 LOOK_INTERVAL = 0.1
-"""Seconds between two looks at the heartbeats."""
+"""Seconds between two checks of the heartbeats."""
 
 AGE = "SELECT extract(epoch FROM now() - min(heartbeat_at))::float8 FROM skipqueue_worker"
 

@@ -30,7 +30,7 @@ class ArchivedJob(AbstractJob):
     """The job's id. In PostgreSQL the primary key is `(id, finished_at)`, because partitions are by time."""
     finished_at = models.DateTimeField(_("finished at"))
     records = StoredJSON(null=True)
-    """The rows that parts had of the job in other tables; `None`: there were none."""
+    """The rows about the job that parts had in other tables; `None` if there were none."""
 
     objects = ArchivedJobManager()
 

@@ -295,11 +295,11 @@ class NeededJob(NamedTuple):
     task: str | None
     """The name of the task; `None` if the job's row no longer exists."""
     status: str | None
-    """`None`: the job was deleted."""
+    """`None` if the job was deleted."""
     result: str | None
     """JSON, not yet decoded."""
     is_gone: bool
-    """Whether the row does not exist any more."""
+    """Whether the row no longer exists."""
 
 
 class UnmetNeed(NamedTuple):
@@ -307,9 +307,9 @@ class UnmetNeed(NamedTuple):
 
     needs_job_id: int
     status: str | None
-    """`None`: the job was deleted."""
+    """`None` if the job was deleted."""
     is_gone: bool
-    """Whether the row does not exist any more."""
+    """Whether the row no longer exists."""
     is_stuck: bool
     """Whether the job has failed or was discarded, and the dependant waits until it is retried and completes."""
     number: int

@@ -82,7 +82,7 @@ CountedCall = tuple[int, str, str]
 """A minute since the epoch, a queue and a task."""
 
 SPANS = 0, 60, 3600
-"""How many seconds a row covers; 0: all time since the beginning."""
+"""How many seconds a row covers; 0 stands for all time since the beginning."""
 
 
 def _start_of(span: int, minute: int) -> int:

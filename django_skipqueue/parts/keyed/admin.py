@@ -68,7 +68,7 @@ class KeysPage:
     after: int | None
     """The id of a job: the page begins after this job's key."""
     next_id: int | None
-    """The id of a job: the next page begins after this job's key; `None`: there is no next page."""
+    """The id of a job: the next page begins after this job's key; `None` if there is no next page."""
 
     @classmethod
     def of(cls, store: Store, query: Mapping[str, str]) -> "KeysPage":

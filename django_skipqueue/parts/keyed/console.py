@@ -58,7 +58,7 @@ class KeyCards:
     listed: Sequence[KeyCard[Any]] = ()
     """The tables below the tables in `first` of all parts."""
     next_id: int | None = None
-    """The id of a job: the next page begins after this job's key; `None`: there is no next page."""
+    """The id of a job: the next page begins after this job's key; `None` if there is no next page."""
 
 
 @dataclass(frozen=True, kw_only=True)

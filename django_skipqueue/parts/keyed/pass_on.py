@@ -198,7 +198,7 @@ class Held:
     """The statements for permits or for tokens, which a job holds while it waits for a worker."""
 
     gate: str
-    """The name of the gate. Notifications for this gate name keys for which a better job may wait."""
+    """The name of the gate. Notifications for this gate name keys for which a job that should start first may wait."""
     contested: str
     lock: str
     pass_on: str

@@ -46,7 +46,7 @@ class PassOn(Periodic):
     def __init__(self, store: Store, *, name: str, held: Held, admit: Admit) -> None:
         self.name = name
         self.urgent: set[str] = set()
-        """Keys of which a better job may wait."""
+        """Keys of which a job with a higher priority may wait."""
         self._store = store
         self._held = held
         self._admit = admit

@@ -222,7 +222,7 @@ queued AS (
 
 
 class AheadWish(NamedTuple):
-    """A worker's request to claim jobs of one key ahead: before a permit of the key is free."""
+    """A worker's request to claim jobs of one key ahead, that is before a permit of the key is free."""
 
     key: str
     task: str

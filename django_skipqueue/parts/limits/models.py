@@ -57,7 +57,7 @@ class LimitedQueue(models.Model):
     """The limit of a queue."""
 
     concurrency = models.SmallIntegerField(_("jobs at once"), null=True)
-    """How many jobs of the queue may run at once; 0 means unlimited; `None`: the limit of the settings applies."""
+    """How many jobs of the queue may run at once; 0 means unlimited; `None` means the limit of the settings."""
 
     class Meta:
         abstract = True

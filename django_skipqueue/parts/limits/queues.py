@@ -94,7 +94,7 @@ class QueueLimited(Event):
     database: str
     queue_name: str
     concurrency: int | None
-    """The new limit; 0 means unlimited; `None`: the limit of the settings applies."""
+    """The new limit; 0 means unlimited; `None` means the limit of the settings."""
     by: str
 
     def write_lines(self) -> None:

@@ -17,7 +17,7 @@ class RateBucket(models.Model):
     full_at = models.DateTimeField()
     """When the key has all of its tokens again."""
     due_at = models.DateTimeField(null=True)
-    """When the next job may be admitted. `None`: no job is known to wait."""
+    """When the next job may be admitted. `None` if no job is known to wait."""
 
     class Meta:
         app_label = "django_skipqueue"
@@ -85,7 +85,7 @@ class RatedQueue(models.Model):
     """The rate of a queue."""
 
     rate_interval = models.FloatField(_("interval of the rate"), null=True)
-    """Seconds from one start to the next; 0 means unlimited; `None`: the rate of the settings applies."""
+    """Seconds from one start to the next; 0 means unlimited; `None` means the rate of the settings."""
     rate_burst = models.SmallIntegerField(_("burst of the rate"), null=True)
     """How many jobs may start at the same time after a pause."""
 

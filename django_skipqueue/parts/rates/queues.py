@@ -99,7 +99,7 @@ class QueueRated(Event):
     database: str
     queue_name: str
     interval: float | None
-    """The new rate: seconds from one start to the next; 0 means unlimited; `None`: the rate of the settings."""
+    """The new rate: seconds from one start to the next; 0 means unlimited; `None` means the rate of the settings."""
     by: str
 
     def write_lines(self) -> None:

@@ -95,7 +95,7 @@ class RateNow(KeyNow):
     tokens: int | None
     """How many jobs may start now; `None` means unlimited."""
     due_in: float | None
-    """Seconds until the next job is admitted, below 0 if it is late; `None`: no supervisor has read the key yet."""
+    """Seconds until the next job is admitted, negative if it is late; `None` if no supervisor has read the key yet."""
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from ...values.codec import clean
 from .console import ChildJob, JobSteps, state_of_step, step_counts
 
 RESULT_LIMIT = 2_000
-"""Characters of a result on the page of a job."""
+"""The page of a job cuts a result to this number of characters."""
 
 
 def shown_steps(found: JobSteps) -> dict[str, Any]:

@@ -194,7 +194,7 @@ AFTER_VERBS = {
     "reschedule": MOVE_SLEEPS,
     "retry": REOPEN_FAILED,
 }
-"""What a verb changes in the steps of the jobs that it has changed."""
+"""The statement that changes the steps of jobs after a verb has changed the jobs."""
 
 
 class Child(NamedTuple):

@@ -39,10 +39,10 @@ from .verbs import run_again_from
 ADMIN = f"{__package__}.admin"
 
 MOST_RECORDS_LISTED = 200
-"""Steps, signals and children that the page of a job lists: the last steps, the first signals and children."""
+"""The maximum number of steps, signals and children on the page of a job: the last steps, the first of the others."""
 
 MOST_LEVELS_OF_CHILDREN = 5
-"""Levels of children of children."""
+"""The maximum number of levels on which children of children are shown."""
 
 # Sent by the metrics `steps`, and pages. Returns the number of jobs that wait for signals, and the seconds since the
 # first of them began to wait; the number of signals that nobody has taken, and the seconds since the first of them was
@@ -286,7 +286,7 @@ class ChildJob:
 
     row: JobChild
     status: str | None
-    """`None`: the job was deleted, or pruned."""
+    """`None` if the job was deleted or pruned."""
     children: list["ChildJob"] = field(default_factory=list)
 
     @property

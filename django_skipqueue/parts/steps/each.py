@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from .attempt import AttemptSteps
 
 WRITE_SECONDS = 1.0
-"""Seconds between two writes of a cursor, at least."""
+"""The shortest time in seconds between two writes of a cursor."""
 
 CHUNK = 500
-"""Rows that are read at once."""
+"""The number of rows that one query reads."""
 
 
 class Place(NamedTuple):

@@ -32,18 +32,18 @@ class JobStep(models.Model):
     number = models.IntegerField()
     """The place among the steps of the job: 1, 2, …"""
     attempt = models.IntegerField()
-    """The number of the attempt that has recorded it, over the whole life of the job."""
+    """The number of the attempt that has recorded the step, counted over the whole life of the job."""
     started_at = models.DateTimeField()
     recorded_at = models.DateTimeField(null=True)
-    """`None`: the job is at this step."""
+    """`None` while the job is at this step."""
     result = StoredJSON(null=True)
-    """What the step has returned; of `each` the cursor."""
+    """What the step has returned; for `each`, the cursor."""
     error = StoredJSON(null=True)
     """An object if the step has failed for good: its signal has not come in time, or a child has failed."""
     wakes_at = models.DateTimeField(null=True)
-    """The end of a sleep, or of the time that a signal has."""
+    """When a sleep, or the time to wait for a signal, is over."""
     is_waiting = models.BooleanField(null=True)
-    """True while the job waits for the signal of this name; else NULL."""
+    """True while the job waits for the signal with this name; otherwise NULL."""
 
     class Meta:
         app_label = "django_skipqueue"
@@ -87,10 +87,10 @@ class JobSignal(models.Model):
     payload = StoredJSON()
     sent_at = models.DateTimeField()
     by = models.TextField(db_default="")
-    """The name of the user who has sent it in the admin."""
+    """The name of the user who has sent the signal in the admin."""
     reason = models.TextField(db_default="")
     taken_at = models.DateTimeField(null=True)
-    """`None`: the task has not taken it."""
+    """When the task took the signal; `None` before that."""
 
     class Meta:
         app_label = "django_skipqueue"

@@ -35,7 +35,7 @@ HELD = """held AS MATERIALIZED (
 )"""
 
 _IS_RESET = "%(resets)s::boolean AND (job.attempts <> 1 OR job.deaths IS NOT NULL)"
-"""Whether the record changes the number of attempts in the row of the job, or its deaths."""
+"""Whether the record changes the number of attempts, or the deaths of workers, in the job's row."""
 
 # The columns of the job that a record sets.
 _RESET = joined(
@@ -143,7 +143,7 @@ class RecordedStep(NamedTuple):
     result: str | None
     """JSON, not yet decoded."""
     error: str | None
-    """A JSON object if the step has failed for good."""
+    """A JSON object if the step has failed and is not tried again; otherwise `None`."""
     is_over: bool
     """False while the job is at this step."""
     left: float | None
@@ -162,7 +162,7 @@ class Entry(NamedTuple):
     by: str
     """The name of the worker."""
     seconds: float = 0.0
-    """How long the step has taken."""
+    """How many seconds the step has taken."""
     result: str | None = None
     error: str | None = None
     delay: float | None = None

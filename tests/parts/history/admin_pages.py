@@ -84,7 +84,7 @@ TASKS = {
 }
 """The task of each queue, and the seconds that it runs."""
 INCIDENT = 38
-"""Minutes since the mail server has stopped to answer."""
+"""Minutes since the mail server stopped answering."""
 
 
 def make_rollups(*, hours: int = 6) -> None:

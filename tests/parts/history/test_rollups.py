@@ -66,7 +66,7 @@ def execute(statement: str) -> None:
 WRITES_OFTEN = (
     "import django_skipqueue.parts.history.rollups\n\ndjango_skipqueue.parts.history.rollups.WRITE_INTERVAL = 0.2\n"
 )
-"""A module of tasks without a task: its worker writes what it counts five times a second."""
+"""A module of tasks, without a task. With it, a worker writes its counts five times a second."""
 
 
 def write_tally(tally: RollUpTally) -> None:

@@ -33,7 +33,7 @@ FROM generate_series(1, 2000) AS n
 """
 
 MOST_ROWS_READ = 60
-"""Of 2,000 blocked jobs with 400 keys, a statement may read at most this number for two keys."""
+"""There are 2,000 blocked jobs with 400 keys. For two keys, a statement may read at most this number of jobs."""
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

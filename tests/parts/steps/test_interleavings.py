@@ -59,7 +59,7 @@ ACTS = (
     *("work", "settle", "signal", "recover", "freeze", "end") * 2,
     *("claim", "fail", "release", "gates", "prune", "let_the_time_of_signals_pass", "operate"),
 )
-"""The methods of `Interleaved` that a random sequence calls: some more often."""
+"""The methods of `Interleaved` that a random sequence calls, some of them more often."""
 
 VERBS = ("retry", "cancel", "run_now", "retry")
 
@@ -93,7 +93,7 @@ PLAN: dict[str, Callable[[JobContext], Any]] = {
 SIGNALS = ("go", "answer")
 
 EFFECTS = {"first": ("first",), "items": ("item 1", "item 2"), "last": ("last",)}
-"""What a step writes, in one commit with its record."""
+"""The rows that each step writes, in the transaction that records the step."""
 
 
 @job(takes_context=True, name="steps.interleaved", max_attempts=1_000)
@@ -105,7 +105,7 @@ class Line(Session):
     """A session whose transactions look like the transaction of a `TestCase`, so that a task may wait within them."""
 
     operation: "Operation | None" = None
-    """What waits for a lock, or what an open transaction has done."""
+    """The operation that waits for a lock, or that the open transaction has done."""
 
     def begin(self) -> None:
         self._atomic = transaction.atomic()
@@ -124,7 +124,7 @@ class Operation:
     done: Callable[[Any], object]
     """Called with the result, once it is committed."""
     undone: Callable[[], object]
-    """Called if it is rolled back."""
+    """Called if the transaction is rolled back."""
     stays_open: bool
 
 
@@ -202,7 +202,7 @@ class Interleaved(RuleBasedStateMachine):
         self.recorded: dict[tuple[int, str], Any] = {}
         """The results of steps, as they were when they were recorded."""
         self.left_to_gate: set[int] = set()
-        """Jobs that may go on, and which nobody but the gate wakes: somebody died, or found the row locked."""
+        """Jobs that only the gate can wake, because another process died or found the row locked."""
 
     # Sessions
 

@@ -34,7 +34,7 @@ NARROW_NAMES = """
     .filter(name => name.checkVisibility() && name.getClientRects().length > 3)
     .map(name => name.textContent)
 """
-"""The names in tables that are broken into more than three lines."""
+"""Returns the names in tables that are broken into more than three lines."""
 
 
 @pytest.mark.parametrize("width", [768, 820, pytest.param(1000, marks=another_look), 1099])
