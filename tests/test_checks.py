@@ -170,7 +170,7 @@ def test_e003_says_nothing_about_a_server_that_is_gone(monkeypatch: pytest.Monke
         (["tests.worker.attempts.test_middleware.undecorated"], ["skipqueue.E004"]),
         (["tests.worker.attempts.test_middleware.undecorated_async"], ["skipqueue.E004"]),
         (["os.sep", "contextlib.nothing"], ["skipqueue.E004", "skipqueue.E004"]),
-        ("contextlib.nullcontext", []),  # E001 reports that it is no tuple
+        ("contextlib.nullcontext", []),  # E001 reports that this is not a tuple
     ],
 )
 def test_e004_names_an_object_that_is_no_middleware(middleware: Any, expected: list[str]) -> None:
@@ -210,7 +210,7 @@ ADD = "tests.app.jobs.add"
         ({ADD: ["a", "b"]}, []),
         ({"shop.nosuch": ["a"]}, ["'shop.nosuch']: no task is registered under this name."]),
         ({ADD: ["A", "b"]}, [f"{ADD!r}]: the task has no argument 'A'."]),
-        ({ADD: "a"}, []),  # E001 reports that it is no list
+        ({ADD: "a"}, []),  # E001 reports that this is not a list
     ],
 )
 def test_e013_names_an_argument_that_no_index_can_find(searchable: Any, texts: list[str]) -> None:

@@ -59,7 +59,7 @@ def work(context: JobContext, seconds: float) -> Result:
 
 @job(takes_context=True, max_attempts=50, backoff=soon)
 async def work_async(context: JobContext, seconds: float) -> Result:
-    """Write the begin and the end, as a coroutine."""
+    """Write when it begins and when it ends, as a coroutine."""
     await sync_to_async(_write)(context, "begin")
     await asyncio.sleep(seconds)
     return await sync_to_async(_write)(context, "end")
@@ -145,7 +145,7 @@ def doze(context: JobContext, times: int) -> Result:
 
 @job(takes_context=True, max_attempts=50, backoff=soon, concurrency=limit(2, by="key"))
 def limited(context: JobContext, key: int, seconds: float) -> Result:
-    """Write the begin and the end; at most two jobs of a key run at once."""
+    """Write when it begins and when it ends. At most two jobs of a key run at once."""
     _write(context, "begin")
     _pause(seconds)
     return _write(context, "end")
@@ -186,7 +186,7 @@ def rated(context: JobContext, key: int, times: int) -> Result:
     concurrency=limit(2, by="key"),
 )
 def rated_and_limited(context: JobContext, key: int, seconds: float) -> Result:
-    """Write the begin and the end, within a limit and a rate."""
+    """Write when it begins and when it ends, within a limit and a rate."""
     _write(context, "begin")
     _pause(seconds)
     return _write(context, "end")
@@ -194,7 +194,7 @@ def rated_and_limited(context: JobContext, key: int, seconds: float) -> Result:
 
 @job(takes_context=True, max_attempts=50, backoff=soon, fair_by="tenant")
 def fair(context: JobContext, tenant: int, seconds: float) -> Result:
-    """Write the begin and the end; only a few jobs of a tenant are queued."""
+    """Write when it begins and when it ends. Only a few jobs of a tenant are queued at once."""
     _write(context, "begin")
     _pause(seconds)
     return _write(context, "end")

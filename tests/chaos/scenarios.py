@@ -1,6 +1,6 @@
 """The scenarios with their faults and targets, and the class that runs one, from the first job to the evidence.
 
-Invariant: every run has a time without faults at its begin and at its end. The load defers jobs all the time.
+Invariant: every run has a time without faults at its beginning and at its end. The load defers jobs all the time.
 """
 
 import random

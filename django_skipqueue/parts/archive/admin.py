@@ -50,7 +50,7 @@ class ArchivedJobs(Indexed):
 
     @classmethod
     def of(cls, status: str | None, task: str | None, period: Period) -> "ArchivedJobs":
-        """Return the smallest indexed set that contains all jobs with this status and task. `None`: any."""
+        """Return the smallest indexed set that contains all jobs with this status and task. `None` means any."""
         has_status = task is None and status in (Status.FAILED, Status.DISCARDED)
         return cls(status=status if has_status else None, period=period, task=task)
 

@@ -102,8 +102,8 @@ AND (
 # holds the callback's unique key. Reads no table.
 LIMIT_LOCKS = "SELECT set_config('lock_timeout', %(timeout)s, true)"
 
-# Sent by finish_batches. Returns the ids of those of these batches, and of their outer batches, that are open although
-# all of their jobs are finished. Locks nothing. Indexes: batch, inner, the primary key.
+# Sent by finish_batches. Among these batches and their outer batches, returns the ids of the batches that are open
+# although all of their jobs are finished. Locks nothing. Indexes: batch, inner, the primary key.
 DONE_BATCHES = joined(
     """
 SELECT batch.id
@@ -136,8 +136,8 @@ FOR UPDATE SKIP LOCKED
 # with their callbacks. This is not one statement with LOCK_BATCHES, because a statement does not see changes that are
 # committed after it begins. `is_failure`: whether a job of the batch, or a job or callback of an inner batch, did not
 # complete; pruned jobs count too. If an inner batch has no failures, its row contains the numbers of its jobs,
-# including those of its own inner batches. If it has failures, its jobs are counted again, without callbacks, because
-# they may have been retried. Indexes: batch, inner, pruned_of, the primary key.
+# including the jobs of its own inner batches. If it has failures, its jobs are counted again, without callbacks,
+# because they may have been retried. Indexes: batch, inner, pruned_of, the primary key.
 FINISH_BATCHES = joined(
     """
 WITH counted AS MATERIALIZED (

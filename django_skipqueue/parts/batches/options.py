@@ -57,7 +57,7 @@ class AfterCall:
         return self.waiting_for(references_to(jobs), after_failure=on_failure)
 
     def waiting_for(self, jobs: tuple[JobReference, ...], *, after_failure: AfterFailure) -> "TaskCall":
-        """Like `after`, but takes references to jobs, which many calls can share."""
+        """Make the call wait as `after` does, but for references to jobs, which many calls can share."""
         call: Any = self
         waiting: TaskCall = replace(call, spec=self.spec._replace(after=jobs, after_failure=after_failure))
         return waiting

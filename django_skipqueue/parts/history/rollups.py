@@ -379,7 +379,7 @@ ON CONFLICT (id) DO NOTHING
 # are more jobs to count right now; no row if it is too early, or another supervisor is counting. A job may be committed
 # after a job with a higher id, so an id is counted only once no lower id can be committed any more. Step 1: store the
 # highest id as `seen_to`. Step 2, in a later call: `seen_to` becomes `ready_to`, and the next transaction id is stored
-# with it; because a transaction gets its own id just after its job's id, the interval between two calls is needed. Step
+# with it. The interval between the calls is needed because a transaction gets its own id just after its job's id. Step
 # 3: once all transactions before the stored transaction id have ended, count the jobs up to `ready_to`. If a
 # transaction takes longer than `patience` seconds from its INSERT to its commit, the statement does not wait for it,
 # and does not count its jobs. Index: the primary key of the jobs, and the primary key of the roll-ups.

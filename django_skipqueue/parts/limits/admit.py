@@ -387,7 +387,7 @@ def _admitted(store: Store, statements: Sequence[Statement | None]) -> list[Rows
 
 
 def blocked_keys(store: Store, *, after: str = "", limit: int = KEYS_AT_ONCE) -> dict[str, bool]:
-    """For at most `limit` keys with blocked jobs, in alphabetical order after `after`: whether a permit is free."""
+    """Return the next `limit` keys with blocked jobs after the key `after`, each with whether a permit is free."""
     return dict(store.rows(BLOCKED_KEYS, {"after": after, "limit": limit}))
 
 

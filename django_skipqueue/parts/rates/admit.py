@@ -318,7 +318,7 @@ def next_rate(store: Store) -> float | None:
 
 
 def blocked_rates(store: Store, *, after: str = "", limit: int = KEYS_AT_ONCE) -> dict[str, bool]:
-    """For at most `limit` keys with blocked jobs, in alphabetical order after `after`: whether it needs a check."""
+    """Return the next `limit` keys with blocked jobs after the key `after`, each with whether it needs a check."""
     return dict(store.rows(BLOCKED_RATES, {"after": after, "limit": limit}))
 
 

@@ -142,7 +142,7 @@ def waiting_for_a_token(key: str) -> "QuerySet[Job]":
 
 
 def pace_of(rate_key: str, interval: float | None, burst: int | None) -> tuple[float, int] | None:
-    """Return a key's interval and burst; `None`: unlimited. `interval`, `burst`: columns of one of its jobs."""
+    """Return a key's interval and burst; `None` means unlimited. `interval`, `burst`: columns of one of its jobs."""
     name = rate_key.removeprefix(key_of(""))
     changed = None if name == rate_key else RATES.changed_in_row(name)
     if changed is not None:

@@ -102,7 +102,7 @@ class Cron:
         return {"cron": self.expression, "timezone": self.zone}
 
     def _elapsed_zone(self, year: int) -> tzinfo | None:
-        """Return the zone in which it fires by elapsed time this year; `None` if it follows the wall clock."""
+        """Return the zone in which it fires by elapsed time this year; `None` means that it follows the wall clock."""
         expression, zone = parsed(self.expression), zone_of(self.zone)
         if set(expression.hours) != set(range(24)):
             return None

@@ -11,8 +11,8 @@ from ...values.outcomes import Delay
 if TYPE_CHECKING:
     from ...queue.store import Store
 
-# Sent by the verbs of operators. Returns the ids of those of the given jobs that have a step of this name. Index: the
-# primary key of steps.
+# Sent by the verbs of operators. Among the given jobs, returns the ids of the jobs that have a step of this name.
+# Index: the primary key of steps.
 WITH_STEP = """
 SELECT job_id FROM skipqueue_step WHERE job_id = ANY ((SELECT %(ids)s::bigint[])::bigint[]) AND name = %(step)s
 """

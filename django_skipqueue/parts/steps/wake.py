@@ -21,10 +21,10 @@ from ...worker.loop import Periodic
 if TYPE_CHECKING:
     from ...queue.store import Store
 
-# Sent by the sender of a signal, after its commit; the worker, after a settle; the gate. Wakes those of the jobs `ids`
-# whose signal has come, or whose time to wait is over. Returns the queue and status of these jobs. If somebody has
-# finished a job while it waited, its status stays, and it only stops waiting. COALESCE keeps the planner from reading
-# the index of all waiting jobs. Index: the primary keys, and untaken of signals.
+# Sent by the sender of a signal, after its commit; by the worker, after a settle; by the gate. Among the jobs `ids`,
+# wakes the jobs whose signal has come, or whose time to wait is over. Returns the queue and status of each woken job.
+# If somebody has finished a job while it waited, its status stays, and it only stops waiting. COALESCE keeps the
+# planner from reading the index of all waiting jobs. Index: the primary keys, and untaken of signals.
 WAKE = joined(
     """
 WITH ready AS MATERIALIZED (

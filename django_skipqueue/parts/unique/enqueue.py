@@ -109,8 +109,8 @@ REPLACE_WAITING = joined(_REPLACE_WAITING, **_REPLACING, skip="")
 # transaction has locked. Index: unique, the primary key.
 REPLACE_UNLOCKED = joined(_REPLACE_WAITING, **_REPLACING, skip=" SKIP LOCKED")
 
-# Sent by enqueue_many, after a conflict. Returns those of the keys that jobs hold. For each key, returns the id of the
-# job, and whether the job is finished, waits, or has never been claimed. Index: unique.
+# Sent by enqueue_many, after a conflict. Returns each of the given keys that a job holds, with the id of the job, and
+# whether the job is finished, waits, or has never been claimed. Index: unique.
 UNIQUE_KEY_HOLDERS = joined(
     """
 SELECT

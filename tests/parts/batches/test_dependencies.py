@@ -439,7 +439,7 @@ class TestClean:
         assert store.next_due() is None
 
     def test_dependencies_without_a_waiting_job_do_not_delay_other_jobs(self) -> None:
-        """Unmet dependencies whose job does not wait any more, or was deleted, do not delay other jobs."""
+        """Unmet dependencies of a job that no longer waits, or was deleted, do not delay other jobs."""
         ended, needed = jobs.noop.defer(), jobs.noop.defer()
         deleted = jobs.noop.using(after=[ended]).defer()
         discarded = jobs.noop.using(after=[ended]).defer()
@@ -468,7 +468,7 @@ class TestClean:
     def test_a_job_can_need_thousands_of_jobs(self) -> None:
         before = jobs.noop.defer()
         with connection.cursor() as cursor:
-            # the worst plan that PostgreSQL can choose
+            # make PostgreSQL choose its slowest plan
             cursor.execute("SET LOCAL enable_hashjoin = off; SET LOCAL enable_mergejoin = off")
             cursor.execute(
                 """

@@ -88,7 +88,7 @@ INCIDENT = 38
 
 
 def make_rollups(*, hours: int = 6) -> None:
-    """The busy evening in roll-ups: it ebbs and flows, and then receipts cannot be sent any more."""
+    """The busy evening in roll-ups: the load rises and falls, and then receipts can no longer be sent."""
     now = int(timezone.now().timestamp())
     rows: dict[tuple[int, str, str, int], RollUp] = {}
     for minutes in range(hours * 60):

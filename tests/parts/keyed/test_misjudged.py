@@ -56,7 +56,7 @@ def table_with_old_statistics() -> Iterator[psycopg.Connection[Any]]:
 
 
 def jobs_read(connection: psycopg.Connection[Any], statement: str, **values: Any) -> float:
-    """How many rows of jobs the statement reads at the nodes of its plan."""
+    """How many rows of jobs the statement reads, added up over the nodes of its plan."""
     cursor = psycopg.ClientCursor(connection)
     rows = cursor.execute(f"EXPLAIN (ANALYZE, FORMAT JSON) {statement}", values or None).fetchall()
     rows_read = 0.0

@@ -134,7 +134,7 @@ def test_a_job_that_is_retried_holds_its_sequence(runworker: RunWorker) -> None:
 
 
 def test_a_worker_alone_lets_a_blocked_job_in_without_any_sweep(worker_thread: StartWorker) -> None:
-    """No supervisor runs here. The worker admits jobs in the round trip in which it settles, and an enqueue admits."""
+    """No supervisor runs here. Only enqueues admit jobs, and the worker does, in the round trip in which it settles."""
     worker = worker_thread(poll_interval=HOUR, concurrency=2)
     wait_until(lambda: worker.listens)
     two_per_account.defer_many([("a",)] * 50)

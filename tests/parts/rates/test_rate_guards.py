@@ -34,7 +34,7 @@ FIELDS_OF_EARLIER_GATES: list[dict[str, Any]] = [
     {"held": True},
     {"limit_key": "l", "limit_kind": "concurrency", "capacity": 1},
 ]
-"""Columns of blocked jobs that do not wait for a token yet: for another job, or for the permit of a limit."""
+"""The columns of blocked jobs that do not yet wait for a token, but for another job, or for a permit."""
 
 
 def make_blocked(key: str = "k", *, interval: float = 3600.0, burst: int = 1, **values: Any) -> Job:

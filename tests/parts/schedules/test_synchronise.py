@@ -163,7 +163,7 @@ def test_two_services_with_different_entries_do_not_retire_each_others_entries()
     assert set(Schedule.objects.filter(retired_at=None).values_list("name", flat=True)) == {"a", "b"}
 
 
-# Entries that no deployment has any more
+# Entries that are no longer in any deployment
 
 
 def test_an_entry_that_no_deployment_has_is_retired_and_later_removed() -> None:

@@ -148,7 +148,7 @@ def open_sockets(pid: int) -> set[str]:
     for file in files.iterdir():
         try:
             links.append(str(file.readlink()))
-        except FileNotFoundError:  # closed meanwhile
+        except FileNotFoundError:  # closed since the folder was listed
             continue
     return {link for link in links if link.startswith("socket:")}
 
