@@ -257,7 +257,7 @@ class TestSearchingEverything:
     """A worker goes through all of the archive, and its page leads to the archived jobs that it has found."""
 
     def search_all(self, client: Client, query: str = "?q=payment_id%3D7") -> Any:
-        """Request the search of this list, and let a worker run it. Returns the page that shows the search's progress."""
+        """Request the search of this list, and let a worker run it. Returns the page of the search's progress."""
         make_worker()
         address = re.search(r'formaction="([^"]*)"', client.get(ARCHIVE + query).text)
         assert address
