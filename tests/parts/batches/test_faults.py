@@ -377,7 +377,10 @@ class TestPruned:
 
 
 class TestPauses:
-    """The control loop of a worker does nothing else during a check of batches, so checks are delayed."""
+    """After a check of batches, the control loop rests for as long as the check took.
+
+    Each of the two steps that finds nothing adds `PAUSE_FACTOR` times its duration while other jobs have to wait.
+    """
 
     LOOK, FINISH = 0.25, 0.5
 

@@ -82,6 +82,7 @@ def test_a_queued_job_displaced_by_an_admitted_job_can_be_claimed_by_another_wor
         assert len(cursor.fetchall()) == 2
         claimed = other(store.claim, queue_names=["default"], limit=9, worker_id="v")
     other.close()
+    # the first worker has claimed the first queued job and the admitted job
     assert [job.id for job in claimed] == [job.pk for job in queued[1:]]
 
 

@@ -133,6 +133,7 @@ class TestWhenAKeyIsDue:
             bucket = RateBucket.objects.get()
         assert bucket.due_at is not None
         assert bucket.due_at < bucket.full_at
+        # the key is due in 0.05 s; its one missing token comes in an hour
         assert (bucket.due_at - bucket.full_at).total_seconds() == pytest.approx(0.05 - 3600)
 
     def test_a_key_is_due_half_a_second_later_if_a_burst_is_queued(self) -> None:
@@ -141,6 +142,7 @@ class TestWhenAKeyIsDue:
         assert number_admitted("k") == 8
         row = RateBucket.objects.get()
         assert row.due_at is not None
+        # the key is due in 0.5 s; the eight missing tokens take 8 × 0.25 s
         assert (row.full_at - row.due_at).total_seconds() == pytest.approx(8 * 0.25 - 0.5)
 
     def test_a_key_is_due_several_times_in_the_time_of_a_burst(self) -> None:
@@ -149,6 +151,7 @@ class TestWhenAKeyIsDue:
         assert number_admitted("k") == 2
         row = RateBucket.objects.get()
         assert row.due_at is not None
+        # the key is due with the first of the two missing tokens, and full with the second, 0.02 s later
         assert (row.full_at - row.due_at).total_seconds() == pytest.approx(0.02)
 
     def test_an_admission_leaves_the_row_of_another_key_alone(self) -> None:
