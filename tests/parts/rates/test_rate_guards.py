@@ -142,7 +142,7 @@ class TestWhenAKeyIsDue:
         assert number_admitted("k") == 8
         row = RateBucket.objects.get()
         assert row.due_at is not None
-        # the key is due in 0.5 s; the eight missing tokens take 8 × 0.25 s
+        # the key is due in 0.5 s; the eight missing tokens take 8 * 0.25 s
         assert (row.full_at - row.due_at).total_seconds() == pytest.approx(8 * 0.25 - 0.5)
 
     def test_a_key_is_due_several_times_in_the_time_of_a_burst(self) -> None:
