@@ -666,7 +666,7 @@ FROM
                     JOIN skipqueue_job AS parent ON parent.id = child.parent_id
                 WHERE child.job_id = job.id AND step.recorded_at IS NULL AND parent.finished_at IS NULL
                 LIMIT 1
-            ) IS NULL
+            ) IS NOT TRUE
         ORDER BY finished_at
         LIMIT %(limit)s
         FOR UPDATE SKIP LOCKED
@@ -690,7 +690,7 @@ FROM (
                     JOIN skipqueue_job AS parent ON parent.id = child.parent_id
                 WHERE child.job_id = job.id AND step.recorded_at IS NULL AND parent.finished_at IS NULL
                 LIMIT 1
-            ) IS NULL
+            ) IS NOT TRUE
     ORDER BY (finished_at AT TIME ZONE 'UTC') + make_interval(secs => (retention ->> status)::float8)
     LIMIT %(limit)s
     FOR UPDATE SKIP LOCKED

@@ -5,7 +5,8 @@ from ...values.part import PartColumns
 COLUMNS = PartColumns(
     pieces={
         # A prune keeps a child until the step that waits for it has recorded its result. The subquery has a LIMIT
-        # because the planner may read a whole table for a join. Indexes: child_job, the primary keys.
+        # because the planner may read a whole table for a join. With IS NULL, the planner would expect that few jobs
+        # match, and would sort all old jobs. Indexes: child_job, the primary keys.
         "unless_needed": """
             AND (
                 SELECT true
@@ -15,7 +16,7 @@ COLUMNS = PartColumns(
                     JOIN skipqueue_job AS parent ON parent.id = child.parent_id
                 WHERE child.job_id = job.id AND step.recorded_at IS NULL AND parent.finished_at IS NULL
                 LIMIT 1
-            ) IS NULL""",
+            ) IS NOT TRUE""",
         # The archive keeps the first 1,000 children of a job. Indexes: the primary keys.
         "kept_records": """(
         SELECT jsonb_build_object(
