@@ -454,7 +454,12 @@ CASES = [
     Case("TAKE_SIGNAL", WAIT, {"pkey", STEP, UNTAKEN}),
     Case("SEND_SIGNAL", BY_ANNA | {"ids": WAITING, "name": "go", "payload": "1"}, {"pkey", SIGNAL}),
     Case("WAKE", {"ids": WAITING, "limit": 1000}, {"pkey", STEP, UNTAKEN}),
-    Case("READY", {"after_id": 70_100, "after_name": "go", "limit": 1000}, {"pkey", STEP, SIGNAL, UNTAKEN, DUE}),
+    Case(
+        "READY",
+        {"after_id": 70_100, "after_name": "go", "limit": 1000},
+        {"pkey", STEP, SIGNAL, UNTAKEN, DUE},
+        instead={"skipqueue_job_pkey", STEP, UNTAKEN, DUE},  # where the table has few signals
+    ),
     Case("NEXT_READY", {}, {DUE, UNTAKEN}),
     Case("ADD_CHILDREN", {"job_id": 99_001, "name": "kids", "ids": as_array(range(40_001, 40_011))}, {"pkey", NEEDS}),
     Case("CHILDREN", {"job_id": 74_100, "name": "kids"}, {"pkey", CHILD}),
