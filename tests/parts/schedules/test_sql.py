@@ -95,6 +95,6 @@ def test_a_statement_about_schedules_uses_its_index(
 def test_the_comment_of_a_statement_names_its_caller(name: str) -> None:
     source = next(text for text in SOURCES if re.search(rf'\n{name} = (joined\(\s*)?"', text))
     comment = source.split(f"\n{name} = ")[0].rsplit("\n\n", 1)[1]
-    caller = re.match(r"# (\w+)", comment)
+    caller = re.match(r"# Sent by (?:the rule )?`?([\w-]+)", comment)
     assert caller, comment
-    assert any(f"def {caller[1]}(" in text for text in SOURCES)
+    assert any(f"def {caller[1]}(" in text or f'"{caller[1]}"' in text for text in SOURCES)
