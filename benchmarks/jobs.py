@@ -113,8 +113,8 @@ def fifty() -> float:
 
 @job(takes_context=True)
 def in_steps(context: JobContext, count: int) -> float:
-    """Records so many steps; the seconds that it took."""
-    context.step("first", int)  # reads what is recorded
+    """Record `count` steps. Return the seconds that this took."""
+    context.step("first", int)  # reads the recorded steps
     started = time.perf_counter()
     for number in range(count):
         context.step(f"step {number}", int, number)
@@ -123,13 +123,13 @@ def in_steps(context: JobContext, count: int) -> float:
 
 @job(takes_context=True)
 def ten_steps(context: JobContext, number: int) -> None:
-    """Records ten steps that do nothing."""
+    """Record ten steps that do nothing."""
     for step in range(10):
         context.step(f"step {step}", int, number)
 
 
 @job(takes_context=True)
 def waits(context: JobContext) -> float:
-    """When it went on."""
+    """Wait for a signal. Return when the task continued, in seconds since the epoch."""
     context.wait("go")
     return time.time()

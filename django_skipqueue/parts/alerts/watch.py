@@ -38,8 +38,8 @@ CONFIRM_PATIENCE_SECONDS = 60.0
 Alert = AlertRaised | AlertOver
 
 
-# Sent by check. Stores the problems that the rules found. Does not change an incident that is over but whose end has
-# not yet been announced. Index: the primary key.
+# Sent by note_incidents. Stores the problems that the rules found. Does not change an incident that is over but whose
+# end has not yet been announced. Index: the primary key.
 NOTE_FOUND = """
 INSERT INTO skipqueue_incident AS incident (rule, subject, severity, title, since)
 SELECT rule, subject, severity, title, COALESCE(since, statement_timestamp())
@@ -54,8 +54,8 @@ SET since = LEAST(incident.since, EXCLUDED.since),
 WHERE incident.over_at IS NULL
 """
 
-# Sent by check. Makes incidents that the rules no longer find calm, and ends incidents that have been calm for `calm`
-# seconds. Does not change incidents of rules in `unknown`, which could not be applied. The table has few rows.
+# Sent by note_incidents. Makes incidents that the rules no longer find calm, and ends incidents that have been calm for
+# `calm` seconds. Does not change incidents of rules in `unknown`, which could not be applied. The table has few rows.
 NOTE_CALM = """
 UPDATE skipqueue_incident AS incident
 SET calm_since = COALESCE(incident.calm_since, statement_timestamp()),
@@ -73,18 +73,18 @@ WHERE
     )
 """
 
-# Sent by check. Deletes incidents that became calm before they were raised. The table has few rows.
+# Sent by note_incidents. Deletes incidents that became calm before they were raised. The table has few rows.
 FORGET_CALM = "DELETE FROM skipqueue_incident WHERE rule > '' AND raised_at IS NULL AND calm_since IS NOT NULL"
 
-# Sent by check. Raises the incidents that checks have found for `lasts` seconds. The table has few rows.
+# Sent by note_incidents. Raises the incidents that checks have found for `lasts` seconds. The table has few rows.
 RAISE = """
 UPDATE skipqueue_incident
 SET raised_at = statement_timestamp()
 WHERE rule > '' AND raised_at IS NULL AND found_at <= statement_timestamp() - make_interval(secs => %(lasts)s)
 """
 
-# Sent by check. Returns the incidents whose beginning or end the caller must announce. No other process gets them,
-# unless the caller has not confirmed them after `patience` seconds. The table has few rows.
+# Sent by note_incidents. Returns the incidents whose beginning or end the caller must announce. No other process gets
+# them, unless the caller has not confirmed them after `patience` seconds. The table has few rows.
 CLAIM_ALERTS = """
 UPDATE skipqueue_incident
 SET claimed_at = statement_timestamp()
@@ -225,10 +225,10 @@ class WatchAlerts(Periodic):
         self._examination = None  # an error ends the examination
         with translation.override(None), using_database(self._store.alias):
             findings = next(examination)
-        if findings is None:
-            self._examination = examination
-            return
-        self._unconfirmed = note_incidents(self._store, Verdict.of(findings))
+            if findings is None:
+                self._examination = examination
+                return
+            self._unconfirmed = note_incidents(self._store, Verdict.of(findings))
         for alert in self._unconfirmed:
             self._store.send(alert)
 
