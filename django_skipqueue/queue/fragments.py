@@ -64,6 +64,7 @@ PIECES = {
     "pruned": "",
     "after_prune": "",
     "kept_records": "NULL::jsonb",
+    "waits_for_parent": "false",
 }
 """The placeholders in the core's statements that a part may fill with SQL, each with its default.
 
@@ -78,6 +79,7 @@ unless_needed: `AND` and a condition for the jobs that are pruned; a column of t
 pruned, after_prune: further columns that PRUNE returns, and further CTEs, which read these columns from `pruned`.
 kept_records: the rows that a part has of a pruned job, as jsonb, if the pruned job is kept elsewhere. The job's id is
 `pruned.id`.
+waits_for_parent: the condition of a job `child` that cannot begin before the unfinished job `parent` is finished.
 """
 
 SHARED_PLACES = {"after_prune"}

@@ -5215,7 +5215,16 @@ needed AS (
         GROUP BY id
     ) AS child
 )
-UPDATE skipqueue_job SET held = true WHERE id = %(job_id)s RETURNING id
+UPDATE skipqueue_job AS parent
+SET held = true
+WHERE parent.id = %(job_id)s
+RETURNING (
+    SELECT min(child.id)
+    FROM skipqueue_job AS child
+    WHERE child.id = ANY (%(ids)s::bigint[]) AND child.finished_at IS NULL AND (
+            child.limit_kind IN ('sequence', 'halting') AND child.limit_key = parent.limit_key
+        )
+)
 
 -- CHILDREN (parts.steps.children)
 SELECT child.job_id, job.task, job.status, job.result::text, job.last_error
@@ -5275,6 +5284,17 @@ WHERE
     AND step.recorded_at IS NULL
     AND job.started_at IS NULL
     AND job.finished_at IS NULL
+    AND (
+        SELECT true
+        FROM
+            skipqueue_child AS shared
+            JOIN skipqueue_job AS parent ON parent.id = shared.parent_id
+        WHERE
+            shared.job_id = child.job_id
+            AND shared.parent_id <> child.parent_id
+            AND parent.finished_at IS NULL
+        LIMIT 1
+    ) IS NOT TRUE
 
 -- END_SLEEPS (parts.steps.children)
 WITH asleep AS MATERIALIZED (
@@ -5446,6 +5466,26 @@ WITH held AS MATERIALIZED (
     FROM skipqueue_job
     WHERE id = %(job_id)s AND lease = %(lease)s
     FOR NO KEY UPDATE
+)
+INSERT INTO skipqueue_step AS step
+    (job_id, name, kind, number, attempt, started_at, recorded_at, result, error, wakes_at)
+SELECT
+    held.id, %(name)s, %(kind)s, %(number)s, %(attempt)s,
+    statement_timestamp() - make_interval(secs => %(seconds)s::float8),
+    CASE WHEN NOT %(is_open)s::boolean THEN statement_timestamp() END,
+    %(result)s::text::jsonb, %(error)s::text::jsonb,
+    statement_timestamp() + make_interval(secs => %(delay)s::float8)
+FROM held
+ON CONFLICT (job_id, name) DO UPDATE
+SET attempt = excluded.attempt, recorded_at = excluded.recorded_at, result = excluded.result, error = excluded.error
+RETURNING 1
+
+-- RECORD_STEP_AND_RESET (parts.steps.record)
+WITH held AS MATERIALIZED (
+    SELECT id
+    FROM skipqueue_job
+    WHERE id = %(job_id)s AND lease = %(lease)s
+    FOR NO KEY UPDATE
 ),
 reset AS (
     UPDATE skipqueue_job AS job
@@ -5546,6 +5586,7 @@ RETURNING job_id
 WITH ready AS MATERIALIZED (
     SELECT step.name, job.id
     FROM
+        set_config('synchronous_commit', 'off', true),
         skipqueue_step AS step
         JOIN skipqueue_job AS job ON job.id = step.job_id
     WHERE

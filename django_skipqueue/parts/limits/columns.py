@@ -52,5 +52,9 @@ COLUMNS = PartColumns(
         # An operator may also discard the failed job at which a sequence has halted, so that its next job runs.
         "discard_also": """
             OR (status = 'failed' AND limit_kind = 'halting')""",
+        # A job that has begun keeps its place at the head of its sequence until it is finished.
+        "waits_for_parent": """(
+            child.limit_kind IN ('sequence', 'halting') AND child.limit_key = parent.limit_key
+        )""",
     },
 )

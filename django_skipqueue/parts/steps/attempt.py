@@ -60,6 +60,8 @@ class AttemptSteps:
         self._ended: EndAttempt | None = None
         self._used: set[str] = set()
         self._cursors: list[Cursor] = []
+        self._is_reset = False
+        """Whether a record of this attempt has reset the row of the job, and is committed."""
         recorded = steps_of(self.store, running.job.id)
         self._recorded = {step.name: step for step in recorded}
         self._loaded_at = time.monotonic()
@@ -181,6 +183,7 @@ class AttemptSteps:
             attempt=total,
             resets=total + self._running.job.max_attempts - 1 <= settings.max_attempts_in_all,
             by=self._running.worker,
+            is_reset=self._is_reset and kind != "run",  # a step that runs children has held the job
             **values,
         )
 
@@ -202,6 +205,7 @@ class AttemptSteps:
             call(entry.name)
 
     def _reset(self) -> None:
+        self._is_reset = True
         job = self._running.job
         self._earlier += job.attempt - 1
         self._running.job = job._replace(attempt=1)

@@ -22,7 +22,7 @@ from ...exceptions import (
 )
 from ...jobs.registry import registry
 from ...jobs.task_call import TaskCall
-from ...queue.fragments import joined
+from ...queue.fragments import PIECES, joined
 from ...queue.parameters import as_array
 from ...queue.store import Store
 from ...values.bounds import LARGEST_JSON
@@ -35,8 +35,9 @@ if TYPE_CHECKING:
 
 # Sent by an attempt, in the transaction of the step. Stores the children and makes the job depend on them. The job is
 # held, so that the settle of its attempt blocks it until the children are finished. The job's earlier dependencies are
-# all met. Indexes: the primary keys.
-ADD_CHILDREN = """
+# all met. Returns a child that cannot begin before this job is finished, or else NULL. Indexes: the primary keys.
+ADD_CHILDREN = joined(
+    """
 WITH added AS (
     INSERT INTO skipqueue_child (parent_id, name, position, job_id)
     SELECT %(job_id)s, %(name)s, child.position, child.id
@@ -55,8 +56,17 @@ needed AS (
         GROUP BY id
     ) AS child
 )
-UPDATE skipqueue_job SET held = true WHERE id = %(job_id)s RETURNING id
-"""
+UPDATE skipqueue_job AS parent
+SET held = true
+WHERE parent.id = %(job_id)s
+RETURNING (
+    SELECT min(child.id)
+    FROM skipqueue_job AS child
+    WHERE child.id = ANY (%(ids)s::bigint[]) AND child.finished_at IS NULL AND {waits_for_parent}
+)
+""",
+    waits_for_parent=PIECES["waits_for_parent"],
+)
 
 # Sent by an attempt that runs again. Returns the children of a step, in the order of the calls. `status` is NULL if the
 # child was deleted. Indexes: the primary keys.
@@ -104,8 +114,9 @@ DELETE FROM skipqueue_dependency WHERE job_id = %(job_id)s AND needs_job_id = AN
 """
 
 # Sent by the verbs of operators, after jobs were canceled or discarded. Ends the waits of these jobs for signals: if a
-# job is retried, its task comes to the wait again. Returns the children of these jobs that have not begun. Indexes: the
-# primary keys.
+# job is retried, its task comes to the wait again. Returns the children of these jobs that have not begun, except for
+# children that another job waits for as well: two calls with one unique key have one child. The subquery has a LIMIT
+# because the planner may read a whole table for a join. Indexes: child_job, the primary keys.
 END_WAITS = """
 WITH ended AS (
     UPDATE skipqueue_step
@@ -127,6 +138,17 @@ WHERE
     AND step.recorded_at IS NULL
     AND job.started_at IS NULL
     AND job.finished_at IS NULL
+    AND (
+        SELECT true
+        FROM
+            skipqueue_child AS shared
+            JOIN skipqueue_job AS parent ON parent.id = shared.parent_id
+        WHERE
+            shared.job_id = child.job_id
+            AND shared.parent_id <> child.parent_id
+            AND parent.finished_at IS NULL
+        LIMIT 1
+    ) IS NOT TRUE
 """
 
 # The sleeps of these jobs that are not over. COALESCE keeps the planner from using the index of all sleeping jobs.
@@ -262,7 +284,12 @@ def _defer(steps: "AttemptSteps", name: str, calls: Sequence[TaskCall]) -> None:
                     "call another key."
                 )
             values = {"job_id": id, "name": name, "ids": as_array(ids)}
-            steps.store.rows(ADD_CHILDREN, values)
+            ((stuck,),) = steps.store.rows(ADD_CHILDREN, values)
+            if stuck is not None:
+                raise InvalidOption(
+                    f"The step {name!r} would wait for ever: its child has the same sequence as this job, and begins "
+                    "only when this job is finished. Give the child another sequence, or none."
+                )
     steps.counted(entry)
 
 

@@ -46,18 +46,9 @@ _RESET = joined(
     operations=recording("reset", more={"attempts_after": "1"}),
 )
 
-# Sent by an attempt, after a step. Returns a row if the step was recorded; none if the lease is no longer valid. If the
-# step has a row that was open, such as the cursor of a loop, the row is updated. Index: the primary keys.
-RECORD_STEP = joined(
-    """
-WITH {held},
-reset AS (
-    UPDATE skipqueue_job AS job
-    SET {reset},
-        held = NULL
-    FROM held
-    WHERE job.id = held.id AND ({is_reset} OR job.held)
-)
+# Records a step. If the step has a row that was open, such as the cursor of a loop, the row is updated.
+_RECORD_STEP = """
+WITH {held}{reset}
 INSERT INTO skipqueue_step AS step
     (job_id, name, kind, number, attempt, started_at, recorded_at, result, error, wakes_at)
 SELECT
@@ -70,10 +61,29 @@ FROM held
 ON CONFLICT (job_id, name) DO UPDATE
 SET attempt = excluded.attempt, recorded_at = excluded.recorded_at, result = excluded.result, error = excluded.error
 RETURNING 1
-""",
+"""
+
+# Sent by an attempt, after a step, if its last record has reset the row of the job. Returns a row if the step was
+# recorded; none if the lease is no longer valid. Index: the primary keys.
+RECORD_STEP = joined(_RECORD_STEP, held=HELD, reset="")
+
+# Sent by an attempt, after its first step, and after a step that has held the job. Returns what RECORD_STEP returns.
+# Also resets the row of the job. Index: the primary keys.
+RECORD_STEP_AND_RESET = joined(
+    _RECORD_STEP,
     held=HELD,
-    reset=_RESET,
-    is_reset=_IS_RESET,
+    reset=joined(
+        """,
+reset AS (
+    UPDATE skipqueue_job AS job
+    SET {reset},
+        held = NULL
+    FROM held
+    WHERE job.id = held.id AND ({is_reset} OR job.held)
+)""",
+        reset=_RESET,
+        is_reset=_IS_RESET,
+    ),
 )
 
 # Sent by an attempt, at a wait. Takes the signal if it has come, or records the timeout if it has passed; otherwise
@@ -168,6 +178,8 @@ class Entry(NamedTuple):
     delay: float | None = None
     """Seconds until a sleep, or the time to wait for a signal, is over."""
     is_open: bool = False
+    is_reset: bool = False
+    """Whether the row of the job needs no reset, because the last record of this attempt has reset it."""
 
 
 def steps_of(store: "Store", job_id: int) -> list[RecordedStep]:
@@ -177,7 +189,8 @@ def steps_of(store: "Store", job_id: int) -> list[RecordedStep]:
 
 def record_step(store: "Store", ref: LeaseRef, entry: Entry) -> bool:
     """Record a step in the open transaction, or at once if none is open. Returns False if the lease is not valid."""
-    return bool(store.rows(RECORD_STEP, _values(ref, entry)))
+    statement = RECORD_STEP if entry.is_reset else RECORD_STEP_AND_RESET
+    return bool(store.rows(statement, _values(ref, entry)))
 
 
 def take_signal(store: "Store", ref: LeaseRef, entry: Entry) -> RecordedStep | None:

@@ -23,13 +23,15 @@ if TYPE_CHECKING:
 
 # Sent by the sender of a signal, after its commit; by the worker, after a settle; by the gate. Among the jobs `ids`,
 # wakes the jobs whose signal has come, or whose time to wait is over. Returns the queue and status of each woken job.
-# If somebody has finished a job while it waited, its status stays, and it only stops waiting. COALESCE keeps the
-# planner from reading the index of all waiting jobs. Index: the primary keys, and untaken of signals.
+# If somebody has finished a job while it waited, its status stays, and it only stops waiting. The commit does not wait
+# for the disk: if a crash of the server loses the wake-up, the gate repeats it. COALESCE keeps the planner from reading
+# the index of all waiting jobs. Index: the primary keys, and untaken of signals.
 WAKE = joined(
     """
 WITH ready AS MATERIALIZED (
     SELECT step.name, job.id
     FROM
+        set_config('synchronous_commit', 'off', true),
         skipqueue_step AS step
         JOIN skipqueue_job AS job ON job.id = step.job_id
     WHERE

@@ -2,13 +2,14 @@
 
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import date
 from typing import Any
 
 import pytest
-from django.db import transaction
+from django.db import connection, transaction
 
-from django_skipqueue import Batch, Discard, JobContext, job
+from django_skipqueue import Batch, Discard, JobContext, by, job
 from django_skipqueue.exceptions import ChildFailed, InvalidOption
 from django_skipqueue.models import Dependency, Job, JobChild, JobStep
 from django_skipqueue.parts.steps import children
@@ -377,3 +378,76 @@ def test_each_child_runs_once_although_the_workers_of_its_parent_are_killed(runw
     assert made.result == [0, 1, 2, 3, 4, 5, 9]
     assert Job.objects.filter(task="extra.jobs.child").count() == 7
     assert JobStep.objects.filter(job_id=made.pk).count() == 2
+
+
+@job(sequence=by("order", name="steps-orders"), name="steps.pack")
+def pack(order: int) -> str:
+    return f"order {order} is packed"
+
+
+@job(takes_context=True, sequence=by("order", name="steps-orders"), name="steps.ship")
+def ship(context: JobContext, order: int, order_to_pack: int) -> Any:
+    return context.run("pack", pack.s(order_to_pack))
+
+
+def test_a_child_in_the_sequence_of_its_parent_is_refused() -> None:
+    ship.defer(order=1, order_to_pack=1)
+    with pytest.raises(InvalidOption, match="same sequence as this job"):
+        run_jobs(raise_errors=True)
+    assert not JobChild.objects.exists()
+    assert not Job.objects.filter(task="steps.pack").exists()
+
+
+def test_a_child_in_another_sequence_than_its_parent_runs() -> None:
+    parent_job = ship.defer(order=1, order_to_pack=2)
+    run_jobs()
+    assert again(parent_job).result == "order 2 is packed"
+
+
+@job(takes_context=True, name="steps.needs_shared")
+def needs_shared(context: JobContext) -> Any:
+    return context.run("shared", shared.s())
+
+
+def test_a_child_of_two_parents_is_discarded_only_with_the_second_parent() -> None:
+    parents = [needs_shared.defer(), needs_shared.defer()]
+    for claimed in Job.objects.claim(queue_names=["default"], worker_id="w", limit=2):
+        run(claimed)
+    child = Job.objects.get(task="steps.shared")
+    assert parents[0].cancel()
+    assert again(child).status == "queued"
+    assert parents[1].cancel()
+    assert again(child).status == "discarded"
+
+
+@job(takes_context=True, name="steps.retries_after_child")
+def retries_after_child(context: JobContext) -> Any:
+    context.step("before", calls.append, "before")
+    result = context.run("shared", shared.s())
+    if "failed" not in calls:
+        calls.append("failed")
+        raise ValueError
+    return result
+
+
+def test_a_job_is_retried_if_its_shared_child_ended_before_the_job_depended_on_it() -> None:
+    def run_child() -> None:
+        [claimed] = Job.objects.claim(queue_names=["default"], worker_id="other")
+        run(claimed)
+        connection.close()
+
+    def after_running_the_child(execute: Callable[..., Any], sql: str, *args: Any) -> Any:
+        if "INSERT INTO skipqueue_child" in sql:
+            with ThreadPoolExecutor() as other_worker:
+                other_worker.submit(run_child).result()
+        return execute(sql, *args)
+
+    parent_job = retries_after_child.defer()
+    [claimed] = Job.objects.claim(queue_names=["default"], worker_id="w")
+    shared.defer()
+    with connection.execute_wrapper(after_running_the_child):
+        run(claimed)
+    assert again(parent_job).status == "scheduled"
+    run_jobs(include_scheduled=True)
+    assert (again(parent_job).status, parent_job.result) == ("completed", 7)
+    assert calls == ["before", "failed"]
