@@ -392,7 +392,7 @@ def test_tasks_page_has_every_option_of_the_decorator() -> None:
 )
 def test_tables_page_has_every_column(table: str) -> None:
     [model] = [candidate for candidate in apps.get_models() if candidate._meta.db_table == table]
-    documented = {row[0].strip("`") for row in table_cells("tables", table)}
+    documented = names_in_backticks(table_cells("tables", table))
     assert documented == {field.column for field in model._meta.concrete_fields}
 
 
