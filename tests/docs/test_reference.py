@@ -278,9 +278,7 @@ def test_commands_page_has_every_option_of_a_subcommand(subcommand: Subcommand) 
     if takes_criteria := set(criteria._option_string_actions) <= names:
         names -= set(criteria._option_string_actions)
     assert ("[job filters](#skipqueue)" in text_about_subcommand(subcommand.name)) == takes_criteria
-    assert ("[verb options](#verbs)" in text_about_subcommand(subcommand.name)) == isinstance(
-        subcommand, ChangeJobs
-    )
+    assert ("[verb options](#verbs)" in text_about_subcommand(subcommand.name)) == isinstance(subcommand, ChangeJobs)
     if isinstance(subcommand, ChangeJobs):
         names -= options_of_verbs()
     documented = options_in_list(text_about_subcommand(subcommand.name))
