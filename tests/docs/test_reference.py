@@ -251,7 +251,7 @@ def text_about_subcommand(name: str) -> str:
 
 def test_commands_page_names_the_subcommands_with_the_option_watch() -> None:
     page = (REFERENCE / "commands.md").read_text().partition("\n## skipqueue\n")[2]
-    [listed_commands] = re.findall(r"^\*\*Again and again\.\*\* With `--watch` (.*?) show", page, re.MULTILINE)
+    [listed_commands] = re.findall(r"^\*\*Repeat\.\*\* With `--watch`, (.*?) show", page, re.MULTILINE)
     watchable = {subcommand.name for subcommand in SkipQueue.subcommands if isinstance(subcommand, Watchable)}
     assert set(re.findall(r"`([\w-]+)`", listed_commands)) == watchable
 
@@ -277,10 +277,8 @@ def test_commands_page_has_every_option_of_a_subcommand(subcommand: Subcommand) 
     add_criteria(criteria)
     if takes_criteria := set(criteria._option_string_actions) <= names:
         names -= set(criteria._option_string_actions)
-    assert ("[which jobs](#skipqueue)" in text_about_subcommand(subcommand.name)) == takes_criteria
-    assert ("[options of verbs](#verbs)" in text_about_subcommand(subcommand.name)) == isinstance(
-        subcommand, ChangeJobs
-    )
+    assert ("[job filters](#skipqueue)" in text_about_subcommand(subcommand.name)) == takes_criteria
+    assert ("[verb options](#verbs)" in text_about_subcommand(subcommand.name)) == isinstance(subcommand, ChangeJobs)
     if isinstance(subcommand, ChangeJobs):
         names -= options_of_verbs()
     documented = options_in_list(text_about_subcommand(subcommand.name))
@@ -297,7 +295,7 @@ def options_in_list(text: str) -> set[str]:
 def options_of_verbs() -> set[str]:
     """The options that the page of the commands lists once for all verbs: subcommands that change jobs."""
     page = (REFERENCE / "commands.md").read_text()
-    return options_in_list(page.partition("**Verbs**")[2].partition("**Again and again.**")[0])
+    return options_in_list(page.partition("**Verbs**")[2].partition("**Repeat.**")[0])
 
 
 def test_commands_page_has_the_options_that_all_verbs_have() -> None:
@@ -319,7 +317,7 @@ def test_commands_page_has_every_option_that_selects_jobs() -> None:
     parser = CommandParser(add_help=False)
     add_criteria(parser)
     page = (REFERENCE / "commands.md").read_text()
-    options = options_in_list(page.partition("**Which jobs.**")[2].partition("**Durations**")[0])
+    options = options_in_list(page.partition("**Job filters.**")[2].partition("**Durations**")[0])
     assert options == set(parser._option_string_actions)
 
 
@@ -392,7 +390,7 @@ def test_tasks_page_has_every_option_of_the_decorator() -> None:
 )
 def test_tables_page_has_every_column(table: str) -> None:
     [model] = [candidate for candidate in apps.get_models() if candidate._meta.db_table == table]
-    documented = {row[0].strip("`") for row in table_cells("tables", table)}
+    documented = names_in_backticks(table_cells("tables", table))
     assert documented == {field.column for field in model._meta.concrete_fields}
 
 
