@@ -351,8 +351,8 @@ def admission(ids: Iterable[int], keys: Iterable[str], *, claims: bool = False) 
 
     claims: whether CLAIM_OR_ADMIT follows, which claims some of the chosen jobs and admits the rest.
     """
-    admit = CHOOSE_BY_KEY if claims else ADMIT_BY_KEY
-    return [(LOCK_KEYS, {"ids": as_array(ids), "keys": sorted(set(keys))}), (admit, {})]
+    lock = (LOCK_KEYS, {"ids": as_array(ids), "keys": sorted(set(keys))})
+    return [lock, (CHOOSE_BY_KEY if claims else ADMIT_BY_KEY, {})]
 
 
 def admit_keys(store: Store, keys: Collection[str]) -> Admitted:
@@ -379,11 +379,13 @@ def _admitted(store: Store, statements: Sequence[Statement | None]) -> list[Rows
     """Run these admitting statements. Outside of a transaction, their commit does not wait for the disk."""
     connection = store.connection
     connection.ensure_connection()
-    raw = connection.connection
-    is_outside_transaction = raw.autocommit and raw.info.transaction_status == TransactionStatus.IDLE
-    first: list[Statement | None] = [(ADMIT_WITHOUT_WAITING, {})] if is_outside_transaction else []
+    psycopg_connection = connection.connection
+    is_outside_transaction = (
+        psycopg_connection.autocommit and psycopg_connection.info.transaction_status == TransactionStatus.IDLE
+    )
+    commit_setting: list[Statement | None] = [(ADMIT_WITHOUT_WAITING, {})] if is_outside_transaction else []
     with connection.wrap_database_errors:
-        return [fetched(rows) for rows in pipelined(raw, [*first, *statements], None)]
+        return [fetched(rows) for rows in pipelined(psycopg_connection, [*commit_setting, *statements], None)]
 
 
 def blocked_keys(store: Store, *, after: str = "", limit: int = KEYS_AT_ONCE) -> dict[str, bool]:
@@ -416,7 +418,7 @@ class LimitGate(KeyedGate):
         self._retry_at: defaultdict[str, float] = defaultdict(float)
         """For each database alias: the monotonic time of the next attempt at the wanted keys."""
         self._retry_delays: dict[str, float] = {}
-        """For each database alias: the seconds until that attempt, while a key stays locked."""
+        """For each database alias: the seconds between two attempts, while a key stays locked."""
 
     def admit_keys(self, store: Store, keys: Collection[str]) -> Admitted:
         """Admit jobs of these keys. Retry once each key that another transaction has locked, usually for a millisecond.
@@ -431,9 +433,10 @@ class LimitGate(KeyedGate):
         return Admitted(Counter(first.counts) + Counter(second.counts), second.missed, first.later | second.later)
 
     def admit_new(self, store: Store, keys: Mapping[str, int | None], *, is_urgent: bool) -> Admitted:
-        lone = [(id, key) for key, id in keys.items() if id is not None and len(keys) == 1]
-        admitted = next((admit_lone(store, id, key) for id, key in lone), None) or self.admit_keys(store, keys)
-        if is_urgent and not (lone and admitted.counts):
+        lone_jobs = [(id, key) for key, id in keys.items() if id is not None and len(keys) == 1]
+        lone_admitted = next((admit_lone(store, id, key) for id, key in lone_jobs), None)
+        admitted = lone_admitted or self.admit_keys(store, keys)
+        if is_urgent and not (lone_jobs and admitted.counts):
             notify_of_keys(store, self.name, keys)
         return admitted
 
@@ -457,7 +460,7 @@ class LimitGate(KeyedGate):
         return GateResult(dict(admitted))
 
     def next_due(self, store: Store) -> float | None:
-        """The seconds until the next attempt at wanted keys, or the next sweep; `None` if no job waits at this gate."""
+        """Return the seconds until the next attempt at wanted keys, or the next sweep; `None` if no job waits."""
         until_sweep = self._sweeps[store.alias].next_due(store)
         if not self._wanted[store.alias]:
             return until_sweep

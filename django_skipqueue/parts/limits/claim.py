@@ -65,7 +65,7 @@ chosen AS MATERIALIZED (
         LATERAL (
             SELECT
                 job.place,
-                bool_or(job.is_other) OVER line AS is_behind,
+                bool_or(job.is_other) OVER line AS is_behind_other,
                 sum(job.size) OVER line AS size
             FROM (
                 SELECT
@@ -89,7 +89,7 @@ chosen AS MATERIALIZED (
             ) AS job
             WINDOW line AS (ORDER BY job.rank, job.id)
         ) AS next
-    WHERE next.is_behind IS NOT TRUE AND next.size < 1000000
+    WHERE next.is_behind_other IS NOT TRUE AND next.size < 1000000
 )
 {to_run}
 """,
@@ -236,7 +236,7 @@ class AheadWish(NamedTuple):
 
 
 def ahead_as_values(wishes: Sequence[AheadWish], *, worker_id: str) -> dict[str, Any]:
-    """The parameters of CLAIM_AHEAD."""
+    """Return the parameters of CLAIM_AHEAD."""
     return {
         **leases_as_values(ref for wish in wishes for ref in wish.leases),
         "keys": [wish.key for wish in wishes],

@@ -42,13 +42,14 @@ LOCK_RATES = locking(
     locks="1397442897", setting="skipqueue.locked_rates", wanted="SELECT unnest((SELECT %(keys)s::text[])) AS key"
 )
 
-# The rate of a key (NULL means unlimited), and how many of its jobs are queued, counted up to the burst.
+# The rate of a key: `seconds` per token (NULL means unlimited) and `burst`. And how many of its jobs are queued, counted
+# up to the burst. If somebody has changed the rate of a queue, `queue_rate` contains the interval and the burst.
 RATED = """CROSS JOIN LATERAL (
     SELECT
-        CASE WHEN pair IS NULL THEN head.rate_interval ELSE NULLIF(pair[1], 0) END AS seconds,
+        CASE WHEN queue_rate IS NULL THEN head.rate_interval ELSE NULLIF(queue_rate[1], 0) END AS seconds,
         CASE
-            WHEN pair IS NULL AND head.rate_interval IS NOT NULL THEN head.rate_burst
-            WHEN pair[1] > 0 THEN pair[2]::integer
+            WHEN queue_rate IS NULL AND head.rate_interval IS NOT NULL THEN head.rate_burst
+            WHEN queue_rate[1] > 0 THEN queue_rate[2]::integer
         END AS burst
     FROM (
         SELECT CASE
@@ -58,7 +59,7 @@ RATED = """CROSS JOIN LATERAL (
                 FROM skipqueue_queue AS queue
                 WHERE name = substr(key.name, 7) AND queue.rate_interval IS NOT NULL
             )
-        END AS pair
+        END AS queue_rate
     ) AS changed
 ) AS rated
 CROSS JOIN LATERAL (
@@ -68,7 +69,7 @@ CROSS JOIN LATERAL (
         FROM skipqueue_job
         WHERE status = 'queued' AND rate_key = key.name
         LIMIT COALESCE(rated.burst, 0)
-    ) AS one
+    ) AS queued_job
 ) AS queued"""
 
 # Sent by the supervisor; enqueue, after the commit; after LOCK_RATES. Returns the number of admitted jobs for each
@@ -147,8 +148,8 @@ admitted AS (
 changed AS MATERIALIZED (
     SELECT
         bucket.*,
-        number.taken_now,
-        bucket.taken + number.taken_now AS missing,
+        admission.taken_now,
+        bucket.taken + admission.taken_now AS missing,
         (
             SELECT count(*)
             FROM (
@@ -158,17 +159,17 @@ changed AS MATERIALIZED (
                     {waits_within}
                     AND rate_key = bucket.name
                     AND queue_name <> ALL (paused.names)
-                LIMIT number.taken_now + 1
-            ) AS one
-        ) > number.taken_now AS has_more
+                LIMIT admission.taken_now + 1
+            ) AS waiting
+        ) > admission.taken_now AS has_more
     FROM
         paused
         CROSS JOIN bucket
         LEFT JOIN (SELECT rate_key, count(*) AS number FROM admitted GROUP BY rate_key) AS counted
         ON counted.rate_key = bucket.name
-        CROSS JOIN LATERAL (SELECT COALESCE(counted.number, 0) AS taken_now) AS number
+        CROSS JOIN LATERAL (SELECT COALESCE(counted.number, 0) AS taken_now) AS admission
 ),
-kept AS (
+stored AS (
     INSERT INTO skipqueue_rate AS rate (key, full_at, due_at)
     SELECT
         name,
@@ -292,7 +293,7 @@ LEAST_INTERVAL = 0.02
 """The shortest time in seconds between two admissions by one process. A shorter time would admit no more jobs."""
 
 VAIN_INTERVAL = 0.1
-"""Seconds until the next admission if the last one has admitted nothing, because another supervisor was faster."""
+"""Seconds until the next admission after an admission of no job, because another supervisor was faster."""
 
 
 def admit_rate_keys(store: Store, keys: Collection[str]) -> Admitted:
@@ -305,7 +306,8 @@ def admit_rate_keys(store: Store, keys: Collection[str]) -> Admitted:
     statements: list[Statement | None] = [(LOCK_RATES, {"keys": sorted(set(keys))}), (ADMIT_BY_RATE, {})]
     with connection.wrap_database_errors:
         locked, admitted = pipelined(connection.connection, statements, None)
-        return Admitted(dict(fetched(admitted)), [key for missed, _ in fetched(locked) for key in missed or ()])
+        missed_keys = [key for missed, _ in fetched(locked) for key in missed or ()]
+        return Admitted(dict(fetched(admitted)), missed_keys)
 
 
 def due_rates(store: Store, *, limit: int = KEYS_AT_ONCE) -> list[str]:
@@ -324,8 +326,8 @@ def blocked_rates(store: Store, *, after: str = "", limit: int = KEYS_AT_ONCE) -
 
 def prune_rates(store: Store, *, limit: int = KEYS_AT_ONCE) -> int:
     """Delete buckets that are full. Returns the number of deleted buckets."""
-    [(number,)] = store.rows(PRUNE_RATES, {"limit": limit})
-    return int(number)
+    [(number_deleted,)] = store.rows(PRUNE_RATES, {"limit": limit})
+    return int(number_deleted)
 
 
 def _same_keys(_store: Store, keys: list[str]) -> list[str]:
@@ -357,12 +359,12 @@ class RateGate(KeyedGate):
         return admitted
 
     def admit_new(self, store: Store, keys: Mapping[str, int | None], *, is_urgent: bool) -> Admitted:
-        ordered = sorted(keys)
-        notify_of_keys(store, self.name, ordered[RATES_AFTER_COMMIT:])
-        admitted = self.admit_keys(store, ordered[:RATES_AFTER_COMMIT])
+        sorted_keys = sorted(keys)
+        notify_of_keys(store, self.name, sorted_keys[RATES_AFTER_COMMIT:])
+        admitted = self.admit_keys(store, sorted_keys[:RATES_AFTER_COMMIT])
         wake_supervisors(store, [next_rate(store) or 0.0])  # an idle supervisor would check after `SOON` seconds
         if is_urgent:
-            notify_of_keys(store, self.name, ordered)
+            notify_of_keys(store, self.name, sorted_keys)
         return admitted
 
     def sweep(self, store: Store, *, limit: int) -> bool:
@@ -393,8 +395,9 @@ class RateGate(KeyedGate):
         return GateResult(dict(admitted.counts))
 
     def next_due(self, store: Store) -> float | None:
-        """The seconds until the gate has to check a key; `None` if no job waits at this gate."""
-        dues = [due for due in (self._sweeps[store.alias].next_due(store), next_rate(store)) if due is not None]
+        """Return the seconds until the gate has to check a key; `None` if no job waits at this gate."""
+        waits = [wait for wait in (self._sweeps[store.alias].next_due(store), next_rate(store)) if wait is not None]
         if self._wanted[store.alias]:
-            dues.append(0.0)
-        return max(min(dues), self._next_admission_at[store.alias] - time.monotonic()) if dues else None
+            waits.append(0.0)
+        until_admission = self._next_admission_at[store.alias] - time.monotonic()
+        return max(min(waits), until_admission) if waits else None
