@@ -136,10 +136,13 @@ def note_incidents(store: Store, verdict: "Verdict") -> list[Alert]:
     store.execute(NOTE_CALM, values)
     store.execute(FORGET_CALM)
     store.execute(RAISE, {"lasts": LASTS_SECONDS})
-    return [
-        AlertOver(store.alias, *row[:-1]) if row[-1] else AlertRaised(store.alias, *row[:-2])
-        for row in store.rows(CLAIM_ALERTS, {"patience": CONFIRM_PATIENCE_SECONDS})
-    ]
+    alerts: list[Alert] = []
+    for *problem, over_at, is_announced in store.rows(CLAIM_ALERTS, {"patience": CONFIRM_PATIENCE_SECONDS}):
+        if is_announced:
+            alerts.append(AlertOver(store.alias, *problem, over_at))
+        else:
+            alerts.append(AlertRaised(store.alias, *problem))
+    return alerts
 
 
 # Sent by confirm. Stores that the beginning was announced. Index: the primary key.

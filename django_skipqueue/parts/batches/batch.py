@@ -52,7 +52,7 @@ current_batch: ContextVar[CurrentBatch | None] = ContextVar("current_batch", def
 
 
 def joined_database() -> str | None:
-    """The database alias of the current batch; `None` outside of any `with` block."""
+    """Return the database alias of the current batch; `None` outside of any `with` block."""
     current = current_batch.get()
     return None if current is None else current.connection.alias
 
@@ -127,8 +127,8 @@ def in_batch(name: str, call: TaskCall, alias: str) -> TaskCall:
     bound_call = call.in_database(alias)
     if bound_call.database != alias:
         raise InvalidOption(
-            f"{name} is a call in the database {bound_call.database!r}, but the batch is in {alias!r}. Give the batch the "
-            "same database, or under the placement 'spread' the same shard_key."
+            f"{name} is a call in the database {bound_call.database!r}, but the batch is in {alias!r}. Give the batch "
+            "the same database, or under the placement 'spread' the same shard_key."
         )
     return bound_call
 

@@ -31,7 +31,7 @@ WITH cause AS MATERIALIZED (
     FROM skipqueue_failure_rollup
     WHERE span = 0 AND {which}
 ),
-served AS MATERIALIZED (
+queues_of_task AS MATERIALIZED (
     SELECT task, array_agg(queue_name) AS queue_names
     FROM skipqueue_rollup
     WHERE span = 0 AND task = ANY (ARRAY (SELECT task FROM cause))
@@ -51,7 +51,7 @@ ranked AS MATERIALIZED (
         END AS standing
     FROM
         cause
-        LEFT JOIN served ON served.task = cause.task,
+        LEFT JOIN queues_of_task ON queues_of_task.task = cause.task,
         LATERAL (
             SELECT
                 COALESCE(sum(number), 0)::bigint AS of_hour,
@@ -102,7 +102,7 @@ _HAS_ENDED_SINCE = joined(
     task="cause.task",
     after="cause.last_at",
     before="statement_timestamp()",
-    queue_names="served.queue_names",
+    queue_names="queues_of_task.queue_names",
 )
 
 # Sent by pages, skipqueue failures. Returns the causes that failed in the last 7 days. Reads only the `among` causes
@@ -175,7 +175,7 @@ RETURNING true
 
 
 MOST_CAUSES_RANKED = 1_000
-"""This many of the latest causes are read, to find the most frequent ones."""
+"""A statement reads this many of the latest causes, to find the most frequent causes."""
 
 LONGEST_NOTE = 500
 """The maximum length of a note, in characters."""
@@ -190,9 +190,9 @@ class Standing(IntEnum):
     FAILING = 0
     """An attempt failed with this cause in the last ten minutes."""
     OPEN = 1
-    """No attempt failed with it in the last ten minutes, and its task has not run since the last failure."""
+    """No attempt failed with the cause in the last ten minutes, and its task has not run since the last failure."""
     STOPPED = 2
-    """No attempt failed with it in the last ten minutes, although its task has run since the last failure."""
+    """No attempt failed with the cause in the last ten minutes, although its task has run since the last failure."""
     ACKNOWLEDGED = 3
 
 

@@ -76,7 +76,7 @@ class Sweep:
         self.due_at, self.found_any = min(self.due_at, self._rested_at), True
 
     def next_due(self, store: Store) -> float | None:
-        """The seconds until the next sweep; `None` if no job waits."""
+        """Return the seconds until the next sweep; `None` if no job waits."""
         due_in = self.due_at - time.monotonic()
         if due_in > 0:
             return due_in if self.found_any else None

@@ -148,7 +148,7 @@ pair AS MATERIALIZED (
         OR waiting.rank < holder.rank
         OR (holder.is_in_order AND waiting.id < holder.id)
 ),
-worse AS MATERIALIZED (
+to_put_back AS MATERIALIZED (
     SELECT id
     FROM skipqueue_job
     WHERE
@@ -160,7 +160,7 @@ worse AS MATERIALIZED (
 put_back AS (
     UPDATE skipqueue_job AS job
     SET {put_back}
-    WHERE job.id = ANY (ARRAY (SELECT id FROM worse))
+    WHERE job.id = ANY (ARRAY (SELECT id FROM to_put_back))
     RETURNING job.id, job.{key} AS name
 ),
 chosen AS MATERIALIZED (
@@ -238,11 +238,18 @@ def pass_on(
     lock: Statement = (held.lock, {"ids": [], "keys": sorted(keys)})
     swap: Statement = (held.pass_on, {"ids": None if ids is None else as_array(ids), **_served(idle=idle)})
     with store.connection.wrap_database_errors:
-        _, admitted = pipelined(store.connection.connection, [lock, swap], None)
-        rows = fetched(admitted)
-    counts = {queue_name: number for queue_name, number, *_ in rows if number}
-    rates = frozenset(key for _, _, *rated, _ in rows for keys in rated for key in keys or ())
-    return Admitted(counts, [], rates), {id for *_, ids in rows for id in ids or ()}
+        _locked, swapped = pipelined(store.connection.connection, [lock, swap], None)
+        rows = fetched(swapped)
+    counts: dict[str, int] = {}
+    later_keys: set[str] = set()
+    put_back: set[int] = set()
+    for queue_name, number, *key_lists, put_back_ids in rows:  # `key_lists`: one for limits, none for rates
+        if number:
+            counts[queue_name] = number
+        for keys_of_next_gate in key_lists:
+            later_keys.update(keys_of_next_gate or ())
+        put_back.update(put_back_ids or ())
+    return Admitted(counts, [], frozenset(later_keys)), put_back
 
 
 def _served(*, idle: bool) -> dict[str, Any]:

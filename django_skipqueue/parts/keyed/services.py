@@ -78,18 +78,23 @@ class PassOn(Periodic):
     def _scan(self, now: float) -> bool:
         """Scan the next keys. Return whether unclaimed jobs hold permits or tokens for which other jobs wait."""
         urgent, self.urgent = self.urgent, set()
-        keys = contested(self._store, self._held, after=self._after, limit=KEYS_AT_ONCE)
-        if urgent := urgent.union(key.key for key in keys if key.is_inverted):  # a waiting job should start first
+        contests = contested(self._store, self._held, after=self._after, limit=KEYS_AT_ONCE)
+        if urgent := urgent.union(
+            contest.key for contest in contests if contest.is_inverted
+        ):  # a waiting job should start first
             self._pass_on(urgent)
-        if unserved := {id: key.key for key in keys for id in key.unserved}:
+        if unserved := {id: contest.key for contest in contests for id in contest.unserved}:
             self._pass_on(set(unserved.values()), ids=unserved)
-        if held_up := {id: key.key for key in keys for id in key.held_up if self._is_held_up(id, now)}:
-            self._put_back.update(dict.fromkeys(self._pass_on(set(held_up.values()), ids=held_up, idle=True), now))
-        self._after = keys[-1].key if len(keys) == KEYS_AT_ONCE else ""
+        if held_up := {id: contest.key for contest in contests for id in contest.held_up if self._is_held_up(id, now)}:
+            put_back = self._pass_on(set(held_up.values()), ids=held_up, idle=True)
+            self._put_back.update(dict.fromkeys(put_back, now))
+        self._after = contests[-1].key if len(contests) == KEYS_AT_ONCE else ""
         if not self._after:
             self._first_seen_last_round, self._first_seen_this_round = self._first_seen_this_round, {}
-            self._put_back = {id: at for id, at in self._put_back.items() if now - at < PUT_BACK_SECONDS}
-        return any(key.is_inverted or key.unserved or key.held_up for key in keys)
+            self._put_back = {
+                id: put_back_at for id, put_back_at in self._put_back.items() if now - put_back_at < PUT_BACK_SECONDS
+            }
+        return any(contest.is_inverted or contest.unserved or contest.held_up for contest in contests)
 
     def _pass_on(self, keys: Collection[str], *, ids: Collection[int] | None = None, idle: bool = False) -> set[int]:
         """Pass permits or tokens on, and notify the workers. Returns the ids of the jobs that were put back."""
@@ -100,7 +105,7 @@ class PassOn(Periodic):
         return put_back
 
     def _is_held_up(self, id: int, now: float) -> bool:
-        """Whether this unclaimed job has waited for a worker so long that it may lose its permit."""
+        """Return whether this unclaimed job has waited for a worker so long that it may lose its permit."""
         first_seen = self._first_seen_this_round[id] = self._first_seen_last_round.get(id, now)
         return now - first_seen >= HELD_UP_SECONDS and id not in self._put_back
 

@@ -43,9 +43,12 @@ def _state(state: LimitState) -> Cell:
     if state.halted is None:
         return badge(Status.BLOCKED.value, gettext("waits"))
     address = address_of("job_change", state.halted.job_id)
-    failed = gettext("job %(id)s failed %(age)s ago") % {"id": state.halted.job_id, "age": span(state.halted.seconds)}
+    since_failure = gettext("job %(id)s failed %(age)s ago") % {
+        "id": state.halted.job_id,
+        "age": span(state.halted.seconds),
+    }
     return format_html(
-        '{} <a class="skipqueue-detail" href="{}">{}</a>', badge("failed", gettext("halted")), address, failed
+        '{} <a class="skipqueue-detail" href="{}">{}</a>', badge("failed", gettext("halted")), address, since_failure
     )
 
 

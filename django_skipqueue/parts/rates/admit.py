@@ -42,8 +42,9 @@ LOCK_RATES = locking(
     locks="1397442897", setting="skipqueue.locked_rates", wanted="SELECT unnest((SELECT %(keys)s::text[])) AS key"
 )
 
-# The rate of a key: `seconds` per token (NULL means unlimited) and `burst`. And how many of its jobs are queued, counted
-# up to the burst. If somebody has changed the rate of a queue, `queue_rate` contains the interval and the burst.
+# The rate of a key: `seconds` per token (NULL means unlimited) and `burst`. And how many of its jobs are queued,
+# counted up to the burst. If somebody has changed the rate of a queue, `queue_rate` contains the interval and the
+# burst.
 RATED = """CROSS JOIN LATERAL (
     SELECT
         CASE WHEN queue_rate IS NULL THEN head.rate_interval ELSE NULLIF(queue_rate[1], 0) END AS seconds,

@@ -374,9 +374,9 @@ FROM skipqueue_schedule
 WHERE paused_at IS NULL AND next_run_at > statement_timestamp() + make_interval(secs => %(margin)s)
 """
 
-# Sent by bring_back. Returns the names of the schedules whose next time the statement has corrected. The statement reads the clock
-# after it has locked the rows: a supervisor may just have fired a schedule, and the next time must not have passed in
-# the meantime. Index: the primary key, in its order, so that two supervisors never deadlock.
+# Sent by bring_back. Returns the names of the schedules whose next time the statement has corrected. The statement
+# reads the clock after it has locked the rows: a supervisor may just have fired a schedule, and the next time must not
+# have passed in the meantime. Index: the primary key, in its order, so that two supervisors never deadlock.
 BRING_BACK = """
 WITH ahead AS MATERIALIZED (
     SELECT schedule.id, to_timestamp(entry.next) AS next
