@@ -42,7 +42,7 @@ def check_placement(**_: Any) -> list[CheckMessage]:
 
 
 def _needs_shard(options: Options) -> bool:
-    """Return whether a task's jobs have several keys, each of which counts in one database, and no option chooses it."""
+    """Return whether a task's jobs have several keys, which count in one database, and no option chooses it."""
     is_placed = options.database is not None or any(part.has_shard for part in options.of_parts)
     return sum(part.has_key for part in options.of_parts) > 1 and not is_placed
 

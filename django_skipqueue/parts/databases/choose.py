@@ -100,8 +100,9 @@ class SeveralDatabases(Placement):
 
 
 def _spread(spec: JobSpec, calls: Sequence[EncodedCall], shards: Sequence[str | None]) -> list[str]:
-    aliases_by_key = [_bound_to(spec, call, shard) for call, shard in zip(calls, shards, strict=True)]
-    number_without_key = aliases_by_key.count(None)
+    aliases = [_bound_to(spec, call, shard) for call, shard in zip(calls, shards, strict=True)]
+    number_without_key = aliases.count(None)
+    candidates: list[str]
     if not number_without_key:
         candidates = []
     elif related_database := _database_of_related_jobs(spec):
@@ -110,7 +111,7 @@ def _spread(spec: JobSpec, calls: Sequence[EncodedCall], shards: Sequence[str | 
         candidates = reachable_in_turn(settings.queue_databases)
     equal_shares = itertools.islice(itertools.cycle(candidates), number_without_key)
     without_key = iter(sorted(equal_shares, key=candidates.index))  # neighbouring calls go to the same database
-    return [alias or next(without_key) for alias in aliases_by_key]
+    return [alias or next(without_key) for alias in aliases]
 
 
 def _bound_to(spec: JobSpec, call: EncodedCall, shard: str | None) -> str | None:

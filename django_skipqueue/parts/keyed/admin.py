@@ -47,10 +47,8 @@ def unmasked_states(
     The list begins after the key `after`; if `after` is `None`, it begins with the key `text`.
     """
     deadline = time.monotonic() + FILLING_SECONDS
-    if after is not None:
-        keys = keys_after(after)
-    else:
-        keys = ([text] if text else []) + keys_after(text)
+    from_text = [text] if text else []  # the list also has the key that is equal to the text
+    keys = from_text + keys_after(text) if after is None else keys_after(after)
     states: list[State] = []
     while keys and time.monotonic() < deadline:
         states += [state for state in states_of(keys) if not state.is_masked]

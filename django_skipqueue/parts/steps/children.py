@@ -103,7 +103,7 @@ FORGET_CHILDREN = """
 DELETE FROM skipqueue_dependency WHERE job_id = %(job_id)s AND needs_job_id = ANY (%(ids)s::bigint[])
 """
 
-# Sent by the verbs of operators, after jobs were canceled or discarded. Ends the waits of these jobs for signals: if a
+# Sent by the verbs of operators, after they have canceled or discarded jobs. Ends the waits of these jobs for signals: if a
 # job is retried, its task comes to the wait again. Returns the children of these jobs that have not begun. Indexes: the
 # primary keys.
 END_WAITS = """
@@ -211,7 +211,7 @@ class Child(NamedTuple):
 
 
 def on_operate(store: Store, verb: str, ids: Sequence[int]) -> None:
-    """See `Part.on_operate`."""
+    """Change the steps of these jobs after an operator's verb has changed the jobs."""
     if verb in AFTER_VERBS:
         store.rows(AFTER_VERBS[verb], {"ids": as_array(ids)})
     elif verb in ("cancel", "discard"):
@@ -222,7 +222,10 @@ def on_operate(store: Store, verb: str, ids: Sequence[int]) -> None:
 
 
 def run_children(steps: "AttemptSteps", name: str, calls: Sequence[Any]) -> list[Any]:
-    """Run these calls as jobs and return their results. Ends the attempt if one is unfinished. Raises `ChildFailed`."""
+    """Run these calls as jobs and return their results. Ends the attempt while one of the jobs is unfinished.
+
+    Raises `ChildFailed` if a job did not complete.
+    """
     made = [in_batch(f"{name!r}", as_call(f"{name!r}", call), steps.store.alias) for call in calls]
     recorded = steps.begin(name, "run")
     if recorded is not None and recorded.is_over:

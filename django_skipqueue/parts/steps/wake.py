@@ -182,15 +182,15 @@ class WaitObserver:
         self.ids: set[int] = set()
 
     def claimed(self, jobs: Sequence[ClaimedJob]) -> None:
-        """See `Observer`."""
+        """Do nothing: a claimed job does not wait."""
 
     def ended(self, kind: type[AttemptsEnded], attempts: Iterable[Attempt]) -> None:
-        """See `Observer`."""
+        """Note the ids of the jobs whose attempts ended with a wait."""
         if kind is AttemptsRetrying:
             self.ids.update(attempt.job.id for attempt in attempts if attempt.outcome.is_held)
 
     def sent(self, event: Event) -> None:
-        """See `Observer`."""
+        """Do nothing: no event concerns jobs that wait."""
 
 
 class WakeSettled(Periodic):
