@@ -139,8 +139,8 @@ class Batch:
     `with Batch(on_success=notify.s(1)) as batch:` opens a transaction on the queue's database. Every job that this
     thread inserts in the block, by `.defer()` for example, joins the batch. Once the last job is finished, `on_success`
     is enqueued if all jobs completed, otherwise `on_failure`, and then `on_finish` in any case. Each callback is a
-    task, or a task with arguments. A batch that is made in the `with` block of another batch becomes its
-    inner batch.
+    task, or a task with arguments. A batch that is made in the `with` block of another batch becomes an
+    inner batch of that batch.
     """
 
     def __init__(

@@ -271,7 +271,8 @@ def why_it_waits_for_jobs(job: Job, _now: datetime) -> str:
     unmet = unmet_needs(job, limit=MOST_NEEDS_NAMED)
     if not unmet:
         return gettext("The jobs that it waited for are finished. It will be queued within a second or two.")
-    first, number = unmet[0], unmet[0].number
+    first = unmet[0]
+    number = first.number
     if first.is_stuck and first.is_gone:
         return gettext(
             "It needs job %(job)s, which was deleted or pruned before it completed, so it waits for ever. Discard it."

@@ -59,7 +59,7 @@ def in_its_database(model_admin: Any, view: AdminView) -> AdminView:
         if address_by_handle := _address_by_handle(request):
             return HttpResponseRedirect(address_by_handle)
         if alias not in settings.served_databases:
-            links = _links(request, shown="")
+            links = _links(request, shown_alias="")
             return _page(model_admin, "admin/django_skipqueue/databases/not_served.html", 404, about=links)(request)
         if address_of_job := _address_of_searched_job(model_admin, request):
             return HttpResponseRedirect(address_of_job)
@@ -146,11 +146,11 @@ def _page(model_admin: Any, template: str, status: int, **context: Any) -> Admin
 
 
 def switch(request: HttpRequest) -> PartNotice | None:
-    links = _links(request, shown=settings.database) if settings.serves_several else []
+    links = _links(request, shown_alias=settings.database) if settings.serves_several else []
     return PartNotice(template="admin/django_skipqueue/databases/switch.html", about=links) if links else None
 
 
-def _links(request: HttpRequest, *, shown: str) -> list[tuple[str, str, bool, bool]]:
+def _links(request: HttpRequest, *, shown_alias: str) -> list[tuple[str, str, bool, bool]]:
     """Return for each database its alias, its URL, whether the page shows it, and whether it is retiring.
 
     On pages of other packages, return nothing.
@@ -164,5 +164,5 @@ def _links(request: HttpRequest, *, shown: str) -> list[tuple[str, str, bool, bo
         with using_database(alias):
             list_address = address_of(f"{model}_changelist", site=resolved.namespace)
             address = carrying(request.path) if page in PAGES_OF_EACH_DATABASE else list_address
-        links.append((alias, address, alias == shown, alias in settings.retiring))
+        links.append((alias, address, alias == shown_alias, alias in settings.retiring))
     return links

@@ -20,7 +20,7 @@ DATABASE_FAULTS = tuple(
 """If several tasks fail with the same one of these exceptions, the database is to blame."""
 
 MOST_SUSPECTS = 4
-"""The maximum number of tasks that are searched for jobs that kill workers."""
+"""The maximum number of tasks in which to search for jobs that kill workers."""
 
 
 def bystanders(store: Store, causes: Sequence[FailureCounts]) -> dict[Cause, str]:

@@ -48,8 +48,8 @@ DRAWN_QUANTILES = ((0.5, "p50"), (0.95, "p95"))
 """The quantiles in the charts of waiting and run times, with their labels."""
 
 
-def _row_span(shown: Range) -> Span:
-    return Span.HOUR if shown.bucket >= HOUR_SECONDS else Span.MINUTE
+def _row_span(chart_range: Range) -> Span:
+    return Span.HOUR if chart_range.bucket >= HOUR_SECONDS else Span.MINUTE
 
 
 @dataclass(frozen=True)

@@ -226,7 +226,7 @@ class RollUpTally:
     def _count_attempts(self, column: str, attempts: Sequence[Attempt]) -> None:
         durations: defaultdict[tuple[str, str], tuple[list[float], list[float]]] = defaultdict(lambda: ([], []))
         queue_name = task = ""
-        for job, _, started, ended, _, _, _ in attempts:
+        for job, _, started, ended, _, _, _ in attempts:  # unpacking is faster than access by name
             if job.task != task or job.queue_name != queue_name:  # most attempts have the task of the attempt before
                 queue_name, task = job.queue_name, job.task
                 waited, ran = durations[queue_name, task]
@@ -313,9 +313,9 @@ SET changed_at = statement_timestamp(),
     claim_times=joined(_ADDED_BUCKETS, column="claim_times"),
 )
 
-# The condition that attempts of a task have ended between two times. Reads the rows of minutes in the first hour, and
-# the rows of hours after it. Index: the primary key of the roll-ups; for each queue at most 60 minutes, and the hours
-# after them.
+# The condition that an attempt of the task has ended between the times `after` and `before`. For the first hour after
+# `after`, reads the rows that count a minute; for the time after this hour, the rows that count an hour. Index: the
+# primary key of the roll-ups, for each queue at most 60 minutes, and the hours after them.
 HAS_ENDED = """EXISTS (
     SELECT
     FROM
@@ -624,7 +624,7 @@ class WriteRollUps(Periodic):
 
 
 ENQUEUED_COUNT_INTERVAL = 10.0
-"""Seconds between two counts, by any supervisor. A job is counted two to three intervals after its commit."""
+"""Seconds between two counts, by any supervisor. A count includes a job two to three intervals after its commit."""
 
 PRUNE_GRACE_SECONDS = 6 * ENQUEUED_COUNT_INTERVAL
 """A supervisor keeps a job for this many seconds after its retention, so that it is counted first. Otherwise, a job
@@ -672,7 +672,7 @@ class SampleDepths(Periodic):
 
 
 KEPT_SECONDS = {60: 3.0 * DAY_SECONDS, 3600: 90.0 * DAY_SECONDS, 0: 90.0 * DAY_SECONDS}
-"""How many seconds rows are kept, by their span. For the span 0, this time counts from the row's last change."""
+"""How many seconds supervisors keep rows, by their span. For span 0, this time counts from the row's last change."""
 
 ROLL_UP_PRUNE_INTERVAL = 300.0
 """Seconds between two prunes, if the last prune has deleted all old rows."""

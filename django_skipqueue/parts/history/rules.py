@@ -352,14 +352,14 @@ CRITICAL_SHARE = 0.5
 MOST_FAILING_TASKS = 10
 
 MOST_COMPARED, MOST_DATED = 100, 20
-"""The maximum number of pairs of task and queue whose usual share is read, and whose last day is read by minutes."""
+"""For how many pairs of task and queue the rule reads the usual share, and for how many the minutes of the last day."""
 
 MOST_CAUSES_ASKED, MOST_JOBS_ASKED = 3, 50
-"""Parts are asked about the commonest causes of a task, and for each cause about its newest retrying and its newest
-failed jobs: the maximum of each."""
+"""The rule asks other parts about the commonest causes of a task, and for each cause about its newest retrying and its
+newest failed jobs: the maximum number of causes, and of jobs in each of the two states."""
 
 MOST_RETRYING = 1_000
-"""The retrying jobs of a cause are counted up to this number."""
+"""The rule counts the retrying jobs of a cause up to this number."""
 
 TITLE_ERROR_LIMIT, ARGUMENTS_LIMIT = 120, 60
 """The maximum length of an error, and of a job's arguments, in a title."""
@@ -440,7 +440,7 @@ def _is_reported(store: Store, causes: Sequence[RecentCause], now: datetime) -> 
 
 
 def _reported_share(store: Store, cause: Cause, now: datetime) -> float:
-    """Of the jobs that fail with this cause now, return the share that rules of parts report."""
+    """Return the share of the jobs that now fail with this cause and that rules of parts already report."""
     jobs = Job.objects.using(store.alias).filter(has_cause(cause)).order_by("-pk").only("metadata", "finished_at")
     newest = [job for state in (RETRYING, Status.FAILED) for job in jobs.filter(is_in(state))[:MOST_JOBS_ASKED]]
     failing = [job for job in newest if job.finished_at is None or now - job.finished_at < timedelta(minutes=10)]
@@ -471,7 +471,7 @@ def _count_since(store: Store, tasks: dict[str, RecentTask], new_causes: Mapping
 def _task_queue_pairs(tasks: Sequence[RecentTask], most: int) -> dict[str, Any]:
     """Return the pairs of a task and one of its queues, at most `most`, as parameters of a statement."""
     pairs = [(task.name, queue_name) for task in tasks for queue_name in task.queue_names][:most]
-    return {"tasks": [name for name, _ in pairs], "queue_names": [queue_name for _, queue_name in pairs]}
+    return {"tasks": [name for name, _queue_name in pairs], "queue_names": [queue_name for _name, queue_name in pairs]}
 
 
 def _failing_task(
@@ -577,7 +577,7 @@ NAMES_IN_TITLE = 4
 """The maximum number of workers, jobs or tasks that a title names."""
 
 MOST_KILLERS_READ = 100
-"""The maximum number of jobs that are read for each task, to find jobs of which workers have died."""
+"""The maximum number of jobs that the rule reads for each task, to find jobs that kill workers."""
 
 PROVEN_DEATHS = 3
 """A recovery fails a job after this many deaths of workers in a row, if the last worker ran only this job."""
@@ -631,7 +631,7 @@ def worker_deaths(store: Store) -> Iterator[Finding]:
         return
     suspects, now = toll.suspects, database_time(store)
     causes = _recent_causes(store, suspects, of_deaths=True)
-    last_ids = {name: causes[name][0].last_job_id for name in suspects if causes[name]}
+    last_ids = {name: causes[name][0].last_job_id for name in suspects if causes[name]}  # the last lost job of each
     last_jobs = Job.objects.using(store.alias).in_bulk(list(last_ids.values())[:NAMES_IN_TITLE])
     for name in suspects[:NAMES_IN_TITLE]:
         killers = jobs_that_kill(store, name, toll)
@@ -794,7 +794,7 @@ def _deaths_of(job: Job) -> int:
 
 
 def _is_death(error: Any) -> bool:
-    """Whether an error of a job's row says that its worker died. Another program may have written the row."""
+    """Return whether an error in a job's row says that its worker died. Another program may have written the row."""
     return isinstance(error, dict) and error.get("exception") == WORKER_DIED
 
 
@@ -883,7 +883,7 @@ def _usual_queues(store: Store, names: Sequence[str]) -> dict[str, tuple[int, fl
 
 
 def usual_waits(store: Store, queue_names: Sequence[str]) -> dict[str, float]:
-    return {name: oldest for name, (_, oldest) in _usual_queues(store, queue_names).items()}
+    return {name: oldest for name, (_depth, oldest) in _usual_queues(store, queue_names).items()}
 
 
 USUAL_RUN_SHARE, FEWEST_RUNS = 0.95, 5
@@ -924,6 +924,7 @@ def retry_storms(store: Store) -> Iterator[Finding]:
     workforce = Workforce.now(using=store.alias)
     for name in due.keys() & queues.keys():
         slots = sum(worker.slots for worker in workforce.serving(name))
+        commonest_task, _ = due[name][0]
         number, threshold = sum(number for _task, number in due[name]), STORM.of(name)
         if threshold is None or not slots or number * queues[name].mean_run < threshold * slots * RETRIES_AHEAD_SECONDS:
             continue
@@ -939,7 +940,7 @@ def retry_storms(store: Store) -> Iterator[Finding]:
             facts={
                 "number": grouped(round(number)),
                 "queue": printable(name),
-                "task": printable(due[name][0][0]),
+                "task": printable(commonest_task),
                 "span": span(queues[name].mean_run),
                 "slots": slots,
             },

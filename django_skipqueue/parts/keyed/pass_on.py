@@ -23,7 +23,7 @@ Supervisors run these statements. Limits and rates fill in the names in braces:
 - `later_key`: the key of the next gate, at which an admitted job may wait
 - `admitted`: the columns returned for the admitted jobs: their number, and the keys of the next gate that they wait for
 - `served`: a CTE, the queues that are served; `is_served`: the condition of a job in one of them
-- `found`: CTEs, the keys with waiting jobs
+- `waiting_key`: CTEs, the keys with waiting jobs
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -76,15 +76,15 @@ def _keyed(statement: str, pieces: Mapping[str, str]) -> str:
 
 _CONTESTED = """
 WITH RECURSIVE {served},
-{found}
-SELECT found.key, unclaimed.is_inverted, unclaimed.unserved, unclaimed.held_up
+{waiting_key}
+SELECT waiting_key.key, unclaimed.is_inverted, unclaimed.unserved, unclaimed.held_up
 FROM
     served
-    CROSS JOIN found
+    CROSS JOIN waiting_key
     LEFT JOIN LATERAL (
         SELECT {rank}
         FROM skipqueue_job
-        WHERE {waiting} AND {key} = found.key AND ({in_order} OR {is_served})
+        WHERE {waiting} AND {key} = waiting_key.key AND ({in_order} OR {is_served})
         ORDER BY {order}
         LIMIT 1
     ) AS head ON true
@@ -100,10 +100,10 @@ FROM
         FROM (
             SELECT {rank}, {in_order} AS is_in_order, {is_served} AS is_served
             FROM skipqueue_job
-            WHERE {key} = found.key AND {unclaimed} AND head.id IS NOT NULL
+            WHERE {key} = waiting_key.key AND {unclaimed} AND head.id IS NOT NULL
         ) AS holder
     ) AS unclaimed
-ORDER BY found.key
+ORDER BY waiting_key.key
 """
 
 _SWAP = """

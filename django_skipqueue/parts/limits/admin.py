@@ -96,10 +96,12 @@ def cards(store: Store, text: str, after: str | None) -> KeyCards:
         text=text,
         after=after,
     )
-    listed = KeyCard(name="keys", title=_("Keys with waiting jobs"), columns=LIMIT_COLUMNS, states=states[:PER_PAGE])
-    next_id = listed.states[-1].now.next_id if len(states) > PER_PAGE else None
+    alphabetical = KeyCard(
+        name="keys", title=_("Keys with waiting jobs"), columns=LIMIT_COLUMNS, states=states[:PER_PAGE]
+    )
+    next_id = alphabetical.states[-1].now.next_id if len(states) > PER_PAGE else None
     if text or after is not None:
-        return KeyCards(listed=[listed], next_id=next_id)
+        return KeyCards(listed=[alphabetical], next_id=next_id)
     halted_card = KeyCard(
         name="halted",
         title=_("Halted sequences"),
@@ -121,7 +123,7 @@ def cards(store: Store, text: str, after: str | None) -> KeyCards:
             if state.is_masked
         ],
     )
-    return KeyCards(first=[halted_card, masked_card], listed=[listed], next_id=next_id)
+    return KeyCards(first=[halted_card, masked_card], listed=[alphabetical], next_id=next_id)
 
 
 class LimitFilter(KeyFilter):

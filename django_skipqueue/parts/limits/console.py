@@ -79,7 +79,7 @@ MOST_KEYS_NAMED = 5
 """The maximum number of keys or queues that one text names."""
 
 MOST_HOLDERS = 1_000
-"""The maximum number of permit holders that are read to count them by queue."""
+"""The maximum number of permit holders to read, in order to count them by queue."""
 
 LONGEST_FREE = 60.0
 """Seconds a job may wait while a permit of its key is free, before a rule reports it."""

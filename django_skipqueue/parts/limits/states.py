@@ -53,10 +53,10 @@ ORDER BY failed.finished_at, failed.id
 # Index: limit_waiting, once per key.
 WAITING_KEYS = joined(
     """
-WITH RECURSIVE {found}
-SELECT key FROM found
+WITH RECURSIVE {waiting_key}
+SELECT key FROM waiting_key
 """,
-    found=walking(key="limit_key", waits=WAITS_FOR_PERMIT),
+    waiting_key=walking(key="limit_key", waits=WAITS_FOR_PERMIT),
 )
 
 # Sent by the dashboard. Returns the keys of the first `limit` blocked jobs, at most `most`, in the order of each key's
@@ -140,7 +140,7 @@ NEXT_KEYS = 20
 
 
 MOST_FIRST_BLOCKED = 2_000
-"""How many blocked jobs are read, the oldest first, to find keys with waiting jobs."""
+"""How many blocked jobs the dashboard reads, the oldest first, to find keys with waiting jobs."""
 
 
 class HaltedKey(NamedTuple):
@@ -197,7 +197,7 @@ LIMIT_OF_KEY: tuple[Fact[LimitState], ...] = (
 def halted_keys(store: Store, *, limit: int = MOST_HALTING) -> list[HaltedKey]:
     """Return the halted sequences for which other jobs wait, the longest halted first.
 
-    limit: how many failed jobs are read, the earliest failures first.
+    limit: how many failed jobs to read, the earliest failures first.
     """
     return [HaltedKey(*row) for row in store.rows(HALTED_KEYS, {"limit": limit})]
 

@@ -233,19 +233,19 @@ LIMIT %(limit)s
 # the primary key of queues.
 BLOCKED_RATES = joined(
     """
-WITH RECURSIVE {found}
+WITH RECURSIVE {waiting_key}
 SELECT
-    found.key,
+    waiting_key.key,
     (
         SELECT rate.due_at <= statement_timestamp() + make_interval(
             secs => GREATEST(
                 COALESCE(
                     CASE
-                        WHEN starts_with(found.key, 'queue:')
+                        WHEN starts_with(waiting_key.key, 'queue:')
                         THEN (
                             SELECT queue.rate_interval
                             FROM skipqueue_queue AS queue
-                            WHERE name = substr(found.key, 7)
+                            WHERE name = substr(waiting_key.key, 7)
                         )
                     END,
                     (
@@ -253,7 +253,7 @@ SELECT
                         FROM skipqueue_job
                         WHERE
                             {waits}
-                            AND rate_key = found.key
+                            AND rate_key = waiting_key.key
                         ORDER BY (-priority), run_after, id
                         LIMIT 1
                     )
@@ -262,11 +262,11 @@ SELECT
             )
         )
         FROM skipqueue_rate AS rate
-        WHERE rate.key = found.key
+        WHERE rate.key = waiting_key.key
     ) IS NOT TRUE AS needs_check
-FROM found
+FROM waiting_key
 """,
-    found=walking(key="rate_key", waits=indented(WAITS_FOR_RATE, 12), apart="\n            "),
+    waiting_key=walking(key="rate_key", waits=indented(WAITS_FOR_RATE, 12), apart="\n            "),
     waits=indented(WAITS_FOR_RATE, 28),
 )
 
@@ -307,7 +307,7 @@ def admit_rate_keys(store: Store, keys: Collection[str]) -> Admitted:
     statements: list[Statement | None] = [(LOCK_RATES, {"keys": sorted(set(keys))}), (ADMIT_BY_RATE, {})]
     with connection.wrap_database_errors:
         locked, admitted = pipelined(connection.connection, statements, None)
-        missed_keys = [key for missed, _ in fetched(locked) for key in missed or ()]
+        missed_keys = [key for missed, _locked in fetched(locked) for key in missed or ()]
         return Admitted(dict(fetched(admitted)), missed_keys)
 
 

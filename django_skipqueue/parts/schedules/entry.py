@@ -253,7 +253,7 @@ NEXT_TIME_MARGIN = 10.0
 """The next time in a row may be this many seconds later than the next time that is computed now."""
 
 RETIRED_KEPT_SECONDS = 7 * 86_400.0
-"""A retired row, with its pause and last run, is kept for this many seconds, because supervisors may only be down."""
+"""A supervisor keeps a retired row for this many seconds, with its pause and last run: its code may come back."""
 
 
 # Sent by synchronise. Returns the database's clock, in seconds since the epoch. Reads no table.

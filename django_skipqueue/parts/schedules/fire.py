@@ -41,8 +41,10 @@ ERROR_RETRY_SECONDS = 60.0
 """If a schedule could not fire, a supervisor tries again after this many seconds."""
 
 KEY_LOCK_TIMEOUT = "1s"
+"""How long the INSERT of a job may wait for another transaction that holds its unique key."""
 
 LOCK_NOT_AVAILABLE = "55P03"
+"""The SQLSTATE of a lock timeout."""
 
 SCHEDULE_METADATA_KEY = "schedule"
 """The key in a job's metadata that stores the name of its schedule, the planned time, and the schedule's rule."""
@@ -414,7 +416,7 @@ def planned(schedules: bool | Sequence[Any]) -> list[PlannedSchedule]:
 
     Raises ValueError if a task has no schedule.
     """
-    entries, _ = all_entries()
+    entries, _problems = all_entries()
     if schedules is not True:
         names = {name_of(task) for task in schedules or ()}
         if unscheduled := names - {entry.task for entry in entries}:

@@ -103,9 +103,9 @@ FORGET_CHILDREN = """
 DELETE FROM skipqueue_dependency WHERE job_id = %(job_id)s AND needs_job_id = ANY (%(ids)s::bigint[])
 """
 
-# Sent by the verbs of operators, after they have canceled or discarded jobs. Ends the waits of these jobs for signals: if a
-# job is retried, its task comes to the wait again. Returns the children of these jobs that have not begun. Indexes: the
-# primary keys.
+# Sent by the verbs of operators, after they have canceled or discarded jobs. Ends the waits of these jobs for signals:
+# if a job is retried, its task comes to the wait again. Returns the children of these jobs that have not begun.
+# Indexes: the primary keys.
 END_WAITS = """
 WITH ended AS (
     UPDATE skipqueue_step

@@ -30,10 +30,10 @@ _FIRST_OF_STATUS = """(
     )"""
 
 _ORDERS = {"scheduled": "run_after, id", "running": "locked_at"}
-"""The order in which jobs of a status are read by its index. A status that is missing here is read in order of ids."""
+"""The order of the index that finds the jobs of a status. For a status that is missing here, the order of ids."""
 
 
-def _first_of_each_status() -> str:
+def _first_of_each() -> str:
     """Return the SQL that reads the first jobs in each unfinished status except `queued`."""
     statuses = (status for status in UNFINISHED_STATUSES if status != "queued")
     return "\n    UNION ALL\n    ".join(
@@ -76,7 +76,7 @@ ORDER BY age DESC
 LIMIT 100
 """,
     heads=QUEUED_HEADS,
-    first_of_each=_first_of_each_status(),
+    first_of_each=_first_of_each(),
 )
 
 

@@ -357,12 +357,12 @@ def _write_unique(
     inserted = list(zip(ids or (), inserted_keys or keys, strict=False))
     replaced: list[ReplacedJob] = []
     if spec.replaces and len(inserted) < len(calls):
-        keys_written = {key for _, key in inserted}
+        keys_written = {key for _id, key in inserted}
         replaced = replace_waiting(store, values, [call for call in calls if call.unique_key not in keys_written])
     if inserted or replaced:
         queued += sum(job.status == "queued" for job in replaced)
         delays = [job.delay for job in replaced] + [delay] * bool(inserted)
-        announce(store, spec, [id for id, _ in inserted], calls, queued=queued, delay=min(delays))
+        announce(store, spec, [id for id, _key in inserted], calls, queued=queued, delay=min(delays))
     return inserted, replaced
 
 

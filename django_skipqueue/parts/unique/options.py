@@ -24,7 +24,7 @@ UniqueKey = str | Callable[..., str]
 CONFLICTS: tuple[OnConflict, ...] = ("skip", "replace", "raise", "rerun")
 
 READABLE_BYTES = 900
-"""If a key is too long, this many bytes of it are kept, followed by a digest of the whole key."""
+"""A key that is too long is cut to this many bytes, followed by a digest of the whole key."""
 
 
 @dataclass(frozen=True, slots=True)
