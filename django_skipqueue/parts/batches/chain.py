@@ -51,7 +51,8 @@ class Chain:
         """
         if current_batch.get() is not None:
             return self._insert()
-        first, last = (self.steps[index][0].spec.task.rpartition(".")[2] for index in (0, -1))  # the tasks' functions
+        task_names = [self.steps[index][0].spec.task for index in (0, -1)]
+        first, last = (task_name.rpartition(".")[2] for task_name in task_names)  # without the modules
         name = first if len(self.steps) == 1 else f"{first} → {last}"
         with Batch(database=self.database, name=name):
             return self._insert()

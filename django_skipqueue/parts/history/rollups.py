@@ -557,7 +557,8 @@ def count_enqueued(store: Store, *, interval: float) -> bool:
 
 
 def depths_are_due(store: Store) -> bool:
-    (((is_due,),),) = _run(store, (DEPTHS_ARE_DUE, {}))
+    (rows,) = _run(store, (DEPTHS_ARE_DUE, {}))
+    ((is_due,),) = rows
     return bool(is_due)
 
 
@@ -579,13 +580,14 @@ def prune_rollups(store: Store, ages: Mapping[int, float], *, limit: int = BATCH
     has_more = False
     for span, age in ages.items():
         for statement in (PRUNE_ROLLUPS, PRUNE_FAILURES):
-            (((number_deleted,),),) = _run(store, (statement, {"span": span, "age": age, "limit": limit}))
+            (rows,) = _run(store, (statement, {"span": span, "age": age, "limit": limit}))
+            ((number_deleted,),) = rows
             has_more = has_more or number_deleted >= limit
     return has_more
 
 
 def _run(store: Store, *statements: Statement) -> list[Rows | Cursor]:
-    """Run the statements in one transaction and one round trip, with a short lock timeout. Return their rows."""
+    """Run the statements in one transaction and one round trip, with a short lock timeout. Return the rows of each."""
     connection = store.connection
     connection.ensure_connection()
     with connection.wrap_database_errors:

@@ -837,7 +837,7 @@ def growing_queues(store: Store) -> Iterator[Finding]:
         if queue.attempts
         and queue.depth > GROWTH_FACTOR * queue.depth_before
         and queue.oldest >= queue.oldest_before
-        and queue.seconds >= (DRAIN.of(queue.name) or math.inf)
+        and queue.seconds >= (DRAIN.of(queue.name) or math.inf)  # without a threshold, the rule is off
         and queue.name not in settings.external_queues
     }
     not_paused = sorted(growing.keys() - set(paused_queues(store))) if growing else []

@@ -67,7 +67,7 @@ class Sweep:
         now = time.monotonic()
         duration = now - started
         self._rested_at = now + duration * (1 / self._notified_share - 1)
-        rest = duration * (1 / SWEEP_SHARE - 1)
+        rest = duration * (1 / SWEEP_SHARE - 1)  # then sweeps take at most this share of the time
         self.due_at = now + (rest if self.after else max(rest, SWEEP_INTERVAL))
         return result
 

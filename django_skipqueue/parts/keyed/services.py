@@ -60,7 +60,7 @@ class PassOn(Periodic):
     def run(self, now: float) -> None:
         started = self._scanned_at = time.monotonic()
         is_contested = self._scan(now)
-        pause = (time.monotonic() - started) * (1 / SCAN_SHARE - 1)
+        pause = (time.monotonic() - started) * (1 / SCAN_SHARE - 1)  # then scans take at most this share of the time
         self.run_again_in(max(CONTESTED_SCAN if is_contested else SOON, pause))
 
     def notified(self, payloads: Collection[str]) -> None:

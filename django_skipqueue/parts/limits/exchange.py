@@ -227,8 +227,8 @@ class LimitsInExchange(InExchange):
 
     def answered(self, answer: ExchangeResult) -> None:
         self._missed = announced(self._store, answer).missed
-        delay = MISSED_DELAY if self._missed else FAIR_DELAY if self._claimed else NEVER
-        self.due_at = time.monotonic() + delay
+        delay_without_missed = FAIR_DELAY if self._claimed else NEVER
+        self.due_at = time.monotonic() + (MISSED_DELAY if self._missed else delay_without_missed)
 
     def failed(self, jobs: Iterable[ClaimedJob]) -> None:
         self._ahead.unknown(jobs)

@@ -94,9 +94,9 @@ bucket AS MATERIALIZED (
         rated.seconds,
         rated.burst,
         queued.number AS queued,
-        level.taken,
+        tokens.taken,
         COALESCE(
-            LEAST(floor(rated.burst - level.taken + 0.000001)::integer, rated.burst - queued.number::integer), 1000
+            LEAST(floor(rated.burst - tokens.taken + 0.000001)::integer, rated.burst - queued.number::integer), 1000
         ) AS free
     FROM
         paused
@@ -121,7 +121,7 @@ bucket AS MATERIALIZED (
                 ),
                 rated.burst
             ) AS taken
-        ) AS level
+        ) AS tokens
 ),
 chosen AS MATERIALIZED (
     SELECT job.place
