@@ -430,7 +430,7 @@ def finish_all_batches(store: Store) -> int:
 def batch_progress(store: Store, ids: Collection[int], *, most: int | None = None) -> dict[int, dict[str, int]]:
     """Return the number of each batch's jobs by status, including the jobs of inner batches.
 
-    most: the maximum number of jobs that are counted per batch and status.
+    most: the maximum number of jobs to count per batch and status.
     """
     counts: dict[int, dict[str, int]] = {id: {} for id in ids}
     for id, status, jobs in store.rows(PROGRESS, {"ids": as_array(ids), "most": most}):

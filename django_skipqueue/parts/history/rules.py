@@ -924,7 +924,7 @@ def retry_storms(store: Store) -> Iterator[Finding]:
     workforce = Workforce.now(using=store.alias)
     for name in due.keys() & queues.keys():
         slots = sum(worker.slots for worker in workforce.serving(name))
-        commonest_task, _ = due[name][0]
+        commonest_task, _number = due[name][0]
         number, threshold = sum(number for _task, number in due[name]), STORM.of(name)
         if threshold is None or not slots or number * queues[name].mean_run < threshold * slots * RETRIES_AHEAD_SECONDS:
             continue

@@ -218,8 +218,8 @@ FAILING_SINCE_RUN = """(
         WHERE job.id = ANY (last_job_id || earlier_job_ids)
     )"""
 
-# Sent by fire, which has locked the row. Writes the next time, and the enqueued jobs, the newest first. Index: the
-# primary key.
+# Sent by fire, which has locked the row. Writes the next time, and the ids of the enqueued jobs: the newest as
+# `last_job_id`, and the four before it as `earlier_job_ids`. Index: the primary key.
 FIRED = joined(
     """
 UPDATE skipqueue_schedule

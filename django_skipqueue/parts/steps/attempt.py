@@ -111,7 +111,7 @@ class AttemptSteps:
         seconds = checked_seconds("delay", delay)
         self.require_no_transaction("sleep", name)
         recorded = self.begin(name, "sleep")
-        left = seconds
+        left = seconds  # how long the job still has to sleep
         if recorded is None:
             self.counted(self.record(name, "sleep", delay=seconds))
         else:

@@ -303,8 +303,8 @@ def tree_of(job_id: int, alias: str) -> list[ChildJob]:
     Index: the primary key of children, once for each level.
     """
     tree: list[ChildJob] = []
-    below: dict[int, list[ChildJob]] = {job_id: tree}
-    left = MOST_RECORDS_LISTED
+    below: dict[int, list[ChildJob]] = {job_id: tree}  # by the id of each job on this level: the list for its children
+    left = MOST_RECORDS_LISTED  # how many jobs may still be read
     for _level in range(MOST_LEVELS_OF_CHILDREN):
         rows = JobChild.objects.using(alias).filter(parent_id__in=below).order_by("parent_id", "name", "position")
         found = _as_children(list(rows[:left]), alias)

@@ -162,6 +162,7 @@ def source_of(name: str, items: Any, by: str) -> Source:
             f"each({name!r}) needs a query set, or a sequence such as a list, not {type(items).__name__}: the next "
             "attempt goes on in the middle of it."
         )
+    # The key of an item in a sequence is the number of items up to this item.
     return lambda last: ((place + 1, items[place]) for place in range(last or 0, len(items)))
 
 

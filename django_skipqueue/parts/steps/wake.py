@@ -170,8 +170,9 @@ class SignalGate:
         return GateResult(wake_jobs(store, {id for id, name, waits in rows if name is None or waits}, limit=limit))
 
     def next_due(self, store: "Store") -> float | None:
+        # `left`: the seconds until the first wait for a signal times out; `None` if no wait has a timeout.
         ((left, has_signal),) = store.rows(NEXT_READY)
-        looks = WAKE_CHECK if has_signal else None
+        looks = WAKE_CHECK if has_signal else None  # seconds until the gate looks at the signals again
         return left if looks is None else looks if left is None else min(left, looks)
 
 
