@@ -79,9 +79,8 @@ class PassOn(Periodic):
         """Scan the next keys. Return whether unclaimed jobs hold permits or tokens for which other jobs wait."""
         urgent, self.urgent = self.urgent, set()
         contests = contested(self._store, self._held, after=self._after, limit=KEYS_AT_ONCE)
-        if urgent := urgent.union(
-            contest.key for contest in contests if contest.is_inverted
-        ):  # a waiting job should start first
+        inverted = {contest.key for contest in contests if contest.is_inverted}  # a waiting job should start first
+        if urgent := urgent | inverted:
             self._pass_on(urgent)
         if unserved := {id: contest.key for contest in contests for id in contest.unserved}:
             self._pass_on(set(unserved.values()), ids=unserved)

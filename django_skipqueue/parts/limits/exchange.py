@@ -284,6 +284,7 @@ def announced(store: Store, answer: ExchangeResult) -> Admitted:
 
     Notifies other workers if the exchange has admitted more jobs of a queue than it has claimed.
     """
+    # The results of `limit_statements`: the jobs claimed ahead, then what `Admitted.decode` takes.
     admitted = Admitted.decode(*answer.between[1:]) if answer.between else Admitted({}, [])
     if admitted.later and (next_gate := gate_after("limit")):
         with suppress(DatabaseError):  # an error here must not lose the result of the exchange

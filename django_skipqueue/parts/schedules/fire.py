@@ -264,7 +264,7 @@ def _enqueue(store: Store, schedule: DueSchedule) -> list[ScheduleEvent]:
         {
             "id": schedule.id,
             "next": next_time and next_time.timestamp(),
-            "job_ids": ids[::-1],
+            "job_ids": ids[::-1],  # the newest first
             "is_skipped": any(isinstance(event, ScheduleSkipped) for event in events),
         },
     )
