@@ -166,7 +166,7 @@ class Batch:
         self.name = name
         self._id: int | None = None
         callbacks = {"on_success": on_success, "on_failure": on_failure, "on_finish": on_finish}
-        calls = {name: as_call(name, callback) for name, callback in callbacks.items() if callback is not None}
+        calls = {key: as_call(key, callback) for key, callback in callbacks.items() if callback is not None}
         self.database = placement().for_batch(database, shard_key, (call.bound_to for call in calls.values()))
         calls = {key: in_batch(key, call, self.database) for key, call in calls.items()}
         for key, call in calls.items():

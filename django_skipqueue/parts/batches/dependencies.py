@@ -88,8 +88,8 @@ SELECT
         'discarded'
     )
         WHEN 'completed' THEN true
-        WHEN 'failed' THEN dependant.goes_on
-        WHEN 'discarded' THEN dependant.goes_on
+        WHEN 'failed' THEN dependant.goes_on_after_failure
+        WHEN 'discarded' THEN dependant.goes_on_after_failure
         ELSE false
     END
 FROM
@@ -104,7 +104,7 @@ FROM
                 AND waiting.after_failure IN ('discard', 'run')
             LIMIT 1
         ) IS NOT NULL
-    ) AS dependant (goes_on)
+    ) AS dependant (goes_on_after_failure)
 WHERE needed.id IS NOT NULL
 LIMIT %(limit)s
 """

@@ -683,7 +683,7 @@ def _killing_jobs(store: Store, task: str, killers: Sequence[Job], toll: DeathTo
         ),
         shlex.join(["python", "manage.py", "skipqueue", verb, job_name(store.alias, killers[0].pk)]),
         facts={
-            "jobs": ", ".join([*names, *["…"] * (len(killers) > NAMES_IN_TITLE)]),
+            "jobs": ", ".join([*names, "…"] if len(killers) > NAMES_IN_TITLE else names),
             "number": len(killers),
             "task": printable(task),
             "time": clock_time(toll.since, now),
@@ -783,9 +783,8 @@ def _gone_with(store: Store, job: Job | None) -> list[WorkerHealth]:
 
 
 def _names(workers: Sequence[WorkerHealth]) -> str:
-    return ", ".join(
-        [printable(worker.name) for worker in workers[:NAMES_IN_TITLE]] + ["…"] * (len(workers) > NAMES_IN_TITLE)
-    )
+    names = [printable(worker.name) for worker in workers[:NAMES_IN_TITLE]]
+    return ", ".join([*names, "…"] if len(workers) > NAMES_IN_TITLE else names)
 
 
 def _deaths_of(job: Job) -> int:

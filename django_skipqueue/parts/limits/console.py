@@ -133,7 +133,7 @@ def free_permits(store: Store) -> Iterator[Finding]:
                 "doctor again, because a permit may have become free just now."
             ),
             "python manage.py runworker",
-            facts={"keys": "; ".join([*late[:MOST_KEYS_NAMED], *["…"] * (len(late) > MOST_KEYS_NAMED)])},
+            facts={"keys": "; ".join([*late[:MOST_KEYS_NAMED], "…"] if len(late) > MOST_KEYS_NAMED else late)},
         )
 
 
@@ -172,7 +172,7 @@ def hung_holders(store: Store, seconds: float) -> dict[str, list[LongHolder]]:
     """Return, by key, the jobs that hold a permit and probably hang. Leaves out jobs that `no-free-slot` reports."""
     holders = [LongHolder(*row) for row in store.rows(LONG_HOLDERS, {"seconds": seconds})]
     usual = usual_runs(store, (holder.task for holder in holders))
-    longest = {task: HANG_FACTOR * seconds for task, seconds in usual.items()}
+    longest = {task: HANG_FACTOR * usual_seconds for task, usual_seconds in usual.items()}
     hung = [
         holder
         for holder in holders

@@ -236,13 +236,14 @@ def from_settings(name: str, options: Mapping[str, Any]) -> ScheduleEntry:
 
 def check_periodic(**_: Any) -> list[CheckMessage]:
     """E008: a schedule cannot fire because of its task, arguments, cron expression or time zone."""
+    _entries, problems = all_entries()
     return [
         Error(
             f"The schedule {name!r} cannot fire: {problem}",
             hint="For examples, see the documentation's page about schedules (docs/how-to/periodic.md).",
             id="skipqueue.E008",
         )
-        for name, problem in all_entries()[1]
+        for name, problem in problems
     ]
 
 

@@ -213,7 +213,8 @@ def wall_clock_instant(time: datetime, zone: tzinfo | None) -> datetime:
     if offset_before >= offset_after:  # the clock shows the time once or twice
         return first.astimezone(UTC)
     skipped_after, skipped_at = (time - offset_after).replace(tzinfo=UTC), (time - offset_before).replace(tzinfo=UTC)
-    while skipped_at - skipped_after > ONE_SECOND:  # the clock changes between these instants
+    # The clock skips the time. Halve the interval that contains the change of the clock, until it is a second long.
+    while skipped_at - skipped_after > ONE_SECOND:
         middle = skipped_after + (skipped_at - skipped_after) // 2
         if middle.astimezone(zone).utcoffset() == offset_after:
             skipped_at = middle
