@@ -138,8 +138,8 @@ FOR UPDATE SKIP LOCKED
 # committed after it begins. `member`: the batch itself, and its inner batches on all levels. `is_failure`: whether a
 # job of the batch, or a job or callback of an inner batch, did not complete; pruned jobs count too. If an inner batch
 # has no failures, its row contains the numbers of its jobs, including the jobs of its own inner batches. If it has
-# failures, its jobs are counted again, without callbacks, because they may have been retried. Indexes: batch, inner,
-# pruned_of, the primary key.
+# failures, its jobs are counted again, without callbacks, because they may have been retried. A `pruned` row with 0
+# jobs says that a callback was pruned. Indexes: batch, inner, pruned_of, the primary key.
 FINISH_BATCHES = joined(
     """
 WITH counted AS MATERIALIZED (

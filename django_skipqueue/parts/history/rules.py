@@ -656,7 +656,7 @@ def jobs_that_kill(store: Store, task: str, toll: DeathToll) -> list[Job]:
 
 
 def _kills_probably(job: Job, toll: DeathToll) -> bool:
-    """Return whether a worker died while it ran the job at least twice, and in at least half of all deaths."""
+    """Return whether the job was running in at least two deaths of workers, and in at least half of all deaths."""
     deaths = _deaths_of(job)
     return job.finished_at is None and deaths > 1 and 2 * deaths >= toll.deaths
 
