@@ -137,11 +137,11 @@ def note_incidents(store: Store, verdict: "Verdict") -> list[Alert]:
     store.execute(FORGET_CALM)
     store.execute(RAISE, {"lasts": LASTS_SECONDS})
     alerts: list[Alert] = []
-    for *problem, over_at, is_announced in store.rows(CLAIM_ALERTS, {"patience": CONFIRM_PATIENCE_SECONDS}):
+    for *columns, over_at, is_announced in store.rows(CLAIM_ALERTS, {"patience": CONFIRM_PATIENCE_SECONDS}):
         if is_announced:
-            alerts.append(AlertOver(store.alias, *problem, over_at))
+            alerts.append(AlertOver(store.alias, *columns, over_at))
         else:
-            alerts.append(AlertRaised(store.alias, *problem))
+            alerts.append(AlertRaised(store.alias, *columns))
     return alerts
 
 
