@@ -137,11 +137,12 @@ def note_incidents(store: Store, verdict: "Verdict") -> list[Alert]:
     store.execute(FORGET_CALM)
     store.execute(RAISE, {"lasts": LASTS_SECONDS})
     alerts: list[Alert] = []
-    for *columns, over_at, is_announced in store.rows(CLAIM_ALERTS, {"patience": CONFIRM_PATIENCE_SECONDS}):
+    rows = store.rows(CLAIM_ALERTS, {"patience": CONFIRM_PATIENCE_SECONDS})
+    for rule, subject, severity, title, since, over_at, is_announced in rows:
         if is_announced:
-            alerts.append(AlertOver(store.alias, *columns, over_at))
+            alerts.append(AlertOver(store.alias, rule, subject, severity, title, since, over_at))
         else:
-            alerts.append(AlertRaised(store.alias, *columns))
+            alerts.append(AlertRaised(store.alias, rule, subject, severity, title, since))
     return alerts
 
 
