@@ -712,9 +712,9 @@ signals AS (
 children AS (
     DELETE FROM skipqueue_child AS child USING pruned WHERE child.parent_id = pruned.id
 ),
-noted AS (
+counted_jobs AS (
     INSERT INTO skipqueue_batch_pruned (batch_id, status, jobs)
-    SELECT part.batch_id, part.status, part.jobs
+    SELECT per_status.batch_id, per_status.status, per_status.jobs
     FROM (
         SELECT batch_id, status, count(*) FILTER (WHERE NOT is_callback) AS jobs
         FROM (
@@ -733,15 +733,15 @@ noted AS (
             WHERE pruned.batch_id IS NOT NULL
         ) AS job
         GROUP BY batch_id, status
-    ) AS part
+    ) AS per_status
     WHERE (
-        WITH RECURSIVE around AS (
-            SELECT parent_id, finished_at FROM skipqueue_batch WHERE id = part.batch_id
+        WITH RECURSIVE enclosing AS (
+            SELECT parent_id, finished_at FROM skipqueue_batch WHERE id = per_status.batch_id
             UNION ALL
             SELECT outside.parent_id, outside.finished_at
-            FROM around JOIN skipqueue_batch AS outside ON outside.id = around.parent_id
+            FROM enclosing JOIN skipqueue_batch AS outside ON outside.id = enclosing.parent_id
         )
-        SELECT bool_or(finished_at IS NULL) FROM around
+        SELECT bool_or(finished_at IS NULL) FROM enclosing
     )
 ),
 unmet AS MATERIALIZED (
@@ -753,13 +753,13 @@ unmet AS MATERIALIZED (
     ORDER BY needs.job_id, needs.position
     FOR UPDATE OF needs
 ),
-needed AS (
+marked AS (
     UPDATE skipqueue_dependency AS needs
     SET pruned_as = unmet.status
     FROM unmet
     WHERE needs.job_id = unmet.job_id AND needs.position = unmet.position
 ),
-forgotten AS (
+deleted_needs AS (
     DELETE FROM skipqueue_dependency AS needs
     USING pruned
     WHERE needs.job_id = pruned.id AND needs.is_met
@@ -1454,9 +1454,9 @@ signals AS (
 children AS (
     DELETE FROM skipqueue_child AS child USING pruned WHERE child.parent_id = pruned.id
 ),
-noted AS (
+counted_jobs AS (
     INSERT INTO skipqueue_batch_pruned (batch_id, status, jobs)
-    SELECT part.batch_id, part.status, part.jobs
+    SELECT per_status.batch_id, per_status.status, per_status.jobs
     FROM (
         SELECT batch_id, status, count(*) FILTER (WHERE NOT is_callback) AS jobs
         FROM (
@@ -1475,15 +1475,15 @@ noted AS (
             WHERE pruned.batch_id IS NOT NULL
         ) AS job
         GROUP BY batch_id, status
-    ) AS part
+    ) AS per_status
     WHERE (
-        WITH RECURSIVE around AS (
-            SELECT parent_id, finished_at FROM skipqueue_batch WHERE id = part.batch_id
+        WITH RECURSIVE enclosing AS (
+            SELECT parent_id, finished_at FROM skipqueue_batch WHERE id = per_status.batch_id
             UNION ALL
             SELECT outside.parent_id, outside.finished_at
-            FROM around JOIN skipqueue_batch AS outside ON outside.id = around.parent_id
+            FROM enclosing JOIN skipqueue_batch AS outside ON outside.id = enclosing.parent_id
         )
-        SELECT bool_or(finished_at IS NULL) FROM around
+        SELECT bool_or(finished_at IS NULL) FROM enclosing
     )
 ),
 unmet AS MATERIALIZED (
@@ -1495,13 +1495,13 @@ unmet AS MATERIALIZED (
     ORDER BY needs.job_id, needs.position
     FOR UPDATE OF needs
 ),
-needed AS (
+marked AS (
     UPDATE skipqueue_dependency AS needs
     SET pruned_as = unmet.status
     FROM unmet
     WHERE needs.job_id = unmet.job_id AND needs.position = unmet.position
 ),
-forgotten AS (
+deleted_needs AS (
     DELETE FROM skipqueue_dependency AS needs
     USING pruned
     WHERE needs.job_id = pruned.id AND needs.is_met
@@ -1513,22 +1513,22 @@ LOCK TABLE skipqueue_archivedjob IN SHARE UPDATE EXCLUSIVE MODE
 
 -- MISSING_PARTITIONS (parts.archive.move)
 WITH RECURSIVE finished AS (
-    SELECT kind.status, oldest.finished_at
+    SELECT each_status.status, oldest.finished_at
     FROM
-        (VALUES ('completed'), ('failed'), ('discarded')) AS kind (status),
+        (VALUES ('completed'), ('failed'), ('discarded')) AS each_status (status),
         LATERAL (
             SELECT finished_at
             FROM skipqueue_job
             WHERE
                 status IN ('completed', 'failed', 'discarded')
-                AND status = kind.status
+                AND status = each_status.status
                 AND finished_at > coalesce(statement_timestamp() - %(kept)s::interval, '-infinity')
                 AND finished_at <= statement_timestamp()
             ORDER BY finished_at
             LIMIT 1
         ) AS oldest
     UNION ALL
-    SELECT finished.status, of_a_later_month.finished_at
+    SELECT finished.status, first_of_later_month.finished_at
     FROM
         finished,
         LATERAL (
@@ -1542,7 +1542,7 @@ WITH RECURSIVE finished AS (
                 AND finished_at <= statement_timestamp()
             ORDER BY finished_at
             LIMIT 1
-        ) AS of_a_later_month
+        ) AS first_of_later_month
 ), needed (month) AS (
     SELECT date_trunc('month', finished_at AT TIME ZONE 'UTC') FROM finished
     UNION
@@ -1643,8 +1643,8 @@ SELECT
         'discarded'
     )
         WHEN 'completed' THEN true
-        WHEN 'failed' THEN going_on.is_any
-        WHEN 'discarded' THEN going_on.is_any
+        WHEN 'failed' THEN dependant.goes_on_after_failure
+        WHEN 'discarded' THEN dependant.goes_on_after_failure
         ELSE false
     END
 FROM
@@ -1659,7 +1659,7 @@ FROM
                 AND waiting.after_failure IN ('discard', 'run')
             LIMIT 1
         ) IS NOT NULL
-    ) AS going_on (is_any)
+    ) AS dependant (goes_on_after_failure)
 WHERE needed.id IS NOT NULL
 LIMIT %(limit)s
 
@@ -1709,45 +1709,45 @@ judged AS MATERIALIZED (
             state NOT IN ('completed', 'failed', 'discarded') OR (state <> 'completed' AND after_failure = 'wait')
         ) OVER needs AS waits,
         min(needs_job_id) FILTER (WHERE state IN ('failed', 'discarded') AND after_failure = 'discard')
-            OVER needs AS without
+            OVER needs AS failed_need
     FROM needed
     WINDOW needs AS (PARTITION BY job_id)
 ),
-settled AS MATERIALIZED (
+to_mark AS MATERIALIZED (
     SELECT needs.ctid AS place
     FROM skipqueue_dependency AS needs
-    WHERE needs.ctid = ANY (ARRAY (SELECT place FROM judged WHERE is_met OR without IS NOT NULL))
+    WHERE needs.ctid = ANY (ARRAY (SELECT place FROM judged WHERE is_met OR failed_need IS NOT NULL))
     ORDER BY needs.job_id, needs.position
     FOR UPDATE OF needs SKIP LOCKED
 ),
-met AS (
+marked AS (
     UPDATE skipqueue_dependency AS needs
     SET is_met = true
-    WHERE needs.ctid = ANY (ARRAY (SELECT place FROM settled))
+    WHERE needs.ctid = ANY (ARRAY (SELECT place FROM to_mark))
 )
 UPDATE skipqueue_job AS job
 SET held = NULL,
     status = CASE
         WHEN job.finished_at IS NOT NULL THEN job.status
-        WHEN verdict.without IS NOT NULL THEN 'discarded'
+        WHEN verdict.failed_need IS NOT NULL THEN 'discarded'
         WHEN job.status = 'blocked' THEN CASE WHEN job.limit_key::text IS NOT NULL THEN 'blocked' WHEN job.rate_key::text IS NOT NULL THEN 'blocked' ELSE 'queued' END
         ELSE job.status
     END,
-    gate = CASE WHEN job.status = 'blocked' AND verdict.without IS NULL THEN CASE WHEN job.limit_key::text IS NOT NULL THEN 'limit' WHEN job.rate_key::text IS NOT NULL THEN 'rate' END END,
-    lease = CASE WHEN verdict.without IS NULL OR job.finished_at IS NOT NULL THEN job.lease ELSE job.lease + 1 END,
+    gate = CASE WHEN job.status = 'blocked' AND verdict.failed_need IS NULL THEN CASE WHEN job.limit_key::text IS NOT NULL THEN 'limit' WHEN job.rate_key::text IS NOT NULL THEN 'rate' END END,
+    lease = CASE WHEN verdict.failed_need IS NULL OR job.finished_at IS NOT NULL THEN job.lease ELSE job.lease + 1 END,
     finished_at = CASE
-        WHEN verdict.without IS NULL THEN job.finished_at
+        WHEN verdict.failed_need IS NULL THEN job.finished_at
         ELSE coalesce(job.finished_at, statement_timestamp())
     END,
     last_error = CASE
-        WHEN verdict.without IS NULL OR job.finished_at IS NOT NULL THEN job.last_error
-        ELSE 'Discarded: it needs job ' || verdict.without || ', which has not completed.'
+        WHEN verdict.failed_need IS NULL OR job.finished_at IS NOT NULL THEN job.last_error
+        ELSE 'Discarded: it needs job ' || verdict.failed_need || ', which has not completed.'
     END
-FROM (SELECT DISTINCT job_id, waits, without FROM judged) AS verdict
+FROM (SELECT DISTINCT job_id, waits, failed_need FROM judged) AS verdict
 WHERE
     job.id = verdict.job_id
     AND job.held
-    AND (verdict.without IS NOT NULL OR NOT verdict.waits)
+    AND (verdict.failed_need IS NOT NULL OR NOT verdict.waits)
 RETURNING
     job.id,
     job.task,
@@ -1756,7 +1756,7 @@ RETURNING
     job.gate,
     job.batch_id,
     job.metadata::text AS metadata,
-    CASE WHEN job.finished_at = statement_timestamp() THEN verdict.without END AS needs_job_id
+    CASE WHEN job.finished_at = statement_timestamp() THEN verdict.failed_need END AS needs_job_id
 
 -- FORGET_DEPENDANTS (parts.batches.dependencies)
 WITH left_over AS MATERIALIZED (
@@ -1866,7 +1866,7 @@ WHERE
     ) IS NULL
 AND (
     WITH RECURSIVE inside AS (
-        SELECT id, finished_at, callback_ids IS NOT NULL OR failed > 0 OR discarded > 0 AS may_run
+        SELECT id, finished_at, callback_ids IS NOT NULL OR failed > 0 OR discarded > 0 AS may_have_unfinished
         FROM skipqueue_batch
         WHERE parent_id = batch.id
         UNION ALL
@@ -1878,7 +1878,7 @@ AND (
     )
     SELECT inside.id
     FROM inside
-    WHERE inside.finished_at IS NULL OR (inside.may_run AND (
+    WHERE inside.finished_at IS NULL OR (inside.may_have_unfinished AND (
         SELECT newest.id
         FROM
             (VALUES ('running'), ('queued'), ('blocked'), ('scheduled')) AS unfinished (status),
@@ -1903,11 +1903,11 @@ FOR UPDATE SKIP LOCKED
 
 -- FINISH_BATCHES (parts.batches.finish)
 WITH counted AS MATERIALIZED (
-    SELECT batch.id, tree.completed, tree.failed, tree.discarded, tree.has_failed_callbacks
+    SELECT batch.id, totals.completed, totals.failed, totals.discarded, totals.has_failed_callbacks
     FROM
         skipqueue_batch AS batch,
         LATERAL (
-            WITH RECURSIVE part AS (
+            WITH RECURSIVE member AS (
                 SELECT
                     batch.id AS id,
                     NULL::bigint[] AS callback_ids,
@@ -1918,10 +1918,10 @@ WITH counted AS MATERIALIZED (
                 SELECT
                     inside.id,
                     inside.callback_ids,
-                    part.is_counted AND (inside.failed > 0 OR inside.discarded > 0),
-                    part.is_counted AND inside.failed = 0 AND inside.discarded = 0,
+                    member.is_counted AND (inside.failed > 0 OR inside.discarded > 0),
+                    member.is_counted AND inside.failed = 0 AND inside.discarded = 0,
                     inside.completed
-                FROM part JOIN skipqueue_batch AS inside ON inside.parent_id = part.id
+                FROM member JOIN skipqueue_batch AS inside ON inside.parent_id = member.id
             )
             SELECT
                 coalesce(sum(jobs.number) FILTER (WHERE jobs.status = 'completed'), 0)::bigint AS completed,
@@ -1929,25 +1929,28 @@ WITH counted AS MATERIALIZED (
                 coalesce(sum(jobs.number) FILTER (WHERE jobs.status = 'discarded'), 0)::bigint AS discarded,
                 coalesce(bool_or(jobs.is_callback AND jobs.status <> 'completed'), false) AS has_failed_callbacks
             FROM
-                part,
+                member,
                 LATERAL (
                     SELECT job.status, count(*) AS number, false AS is_callback
                     FROM skipqueue_job AS job
-                    WHERE part.is_counted AND job.batch_id = part.id AND (job.id = ANY (part.callback_ids)) IS NOT TRUE
+                    WHERE
+                        member.is_counted
+                        AND job.batch_id = member.id
+                        AND (job.id = ANY (member.callback_ids)) IS NOT TRUE
                     GROUP BY job.status
                     UNION ALL
                     SELECT pruned.status, pruned.jobs, pruned.jobs = 0
                     FROM skipqueue_batch_pruned AS pruned
-                    WHERE pruned.batch_id = part.id AND (part.is_counted OR pruned.jobs = 0)
+                    WHERE pruned.batch_id = member.id AND (member.is_counted OR pruned.jobs = 0)
                     UNION ALL
-                    SELECT 'completed', part.completed, false
-                    WHERE part.has_sums
+                    SELECT 'completed', member.completed, false
+                    WHERE member.has_sums
                     UNION ALL
                     SELECT callback.status, 0, true
                     FROM skipqueue_job AS callback
-                    WHERE callback.id = ANY (part.callback_ids)
+                    WHERE callback.id = ANY (member.callback_ids)
                 ) AS jobs
-        ) AS tree
+        ) AS totals
     WHERE batch.id = ANY (%(ids)s::bigint[]) AND batch.finished_at IS NULL AND 
 (
         SELECT newest.id
@@ -1964,7 +1967,7 @@ WITH counted AS MATERIALIZED (
     ) IS NULL
 AND (
     WITH RECURSIVE inside AS (
-        SELECT id, finished_at, callback_ids IS NOT NULL OR failed > 0 OR discarded > 0 AS may_run
+        SELECT id, finished_at, callback_ids IS NOT NULL OR failed > 0 OR discarded > 0 AS may_have_unfinished
         FROM skipqueue_batch
         WHERE parent_id = batch.id
         UNION ALL
@@ -1976,7 +1979,7 @@ AND (
     )
     SELECT inside.id
     FROM inside
-    WHERE inside.finished_at IS NULL OR (inside.may_run AND (
+    WHERE inside.finished_at IS NULL OR (inside.may_have_unfinished AND (
         SELECT newest.id
         FROM
             (VALUES ('running'), ('queued'), ('blocked'), ('scheduled')) AS unfinished (status),
@@ -2017,54 +2020,54 @@ SET callback_ids = %(callback_ids)s::bigint[],
 WHERE id = %(id)s
 
 -- PROGRESS (parts.batches.finish)
-WITH RECURSIVE tree AS (
+WITH RECURSIVE member AS (
     SELECT id AS root, id, callback_ids, finished_at IS NULL AS is_counted, completed, failed, discarded
     FROM skipqueue_batch
     WHERE id = ANY (%(ids)s::bigint[])
     UNION ALL
     SELECT
-        tree.root,
+        member.root,
         inside.id,
         inside.callback_ids,
         inside.finished_at IS NULL OR inside.failed > 0 OR inside.discarded > 0,
         inside.completed,
         inside.failed,
         inside.discarded
-    FROM tree JOIN skipqueue_batch AS inside ON inside.parent_id = tree.id
-    WHERE tree.is_counted
+    FROM member JOIN skipqueue_batch AS inside ON inside.parent_id = member.id
+    WHERE member.is_counted
 )
-SELECT tree.root, part.status, sum(part.jobs)::bigint
+SELECT member.root, counted.status, sum(counted.jobs)::bigint
 FROM
-    tree,
+    member,
     LATERAL (
-        SELECT sums.status, sums.jobs
+        SELECT stored.status, stored.jobs
         FROM
             (
-                VALUES ('completed', tree.completed), ('failed', tree.failed), ('discarded', tree.discarded)
-            ) AS sums (status, jobs)
-        WHERE NOT tree.is_counted
+                VALUES ('completed', member.completed), ('failed', member.failed), ('discarded', member.discarded)
+            ) AS stored (status, jobs)
+        WHERE NOT member.is_counted
         UNION ALL
-        SELECT kind.status, found.jobs
+        SELECT each_status.status, limited.jobs
         FROM
-            (VALUES ('running'), ('queued'), ('blocked'), ('scheduled'), ('completed'), ('failed'), ('discarded')) AS kind (status),
+            (VALUES ('running'), ('queued'), ('blocked'), ('scheduled'), ('completed'), ('failed'), ('discarded')) AS each_status (status),
             LATERAL (
                 SELECT count(*) AS jobs
                 FROM (
                     SELECT
                     FROM skipqueue_job
                     WHERE
-                        batch_id = tree.id
-                        AND status = kind.status
-                        AND tree.is_counted
-                        AND (id = ANY (tree.callback_ids)) IS NOT TRUE
+                        batch_id = member.id
+                        AND status = each_status.status
+                        AND member.is_counted
+                        AND (id = ANY (member.callback_ids)) IS NOT TRUE
                     LIMIT %(most)s
                 ) AS job
-            ) AS found
+            ) AS limited
         UNION ALL
-        SELECT status, jobs FROM skipqueue_batch_pruned WHERE batch_id = tree.id AND tree.is_counted
-    ) AS part
-WHERE part.jobs > 0
-GROUP BY tree.root, part.status
+        SELECT status, jobs FROM skipqueue_batch_pruned WHERE batch_id = member.id AND member.is_counted
+    ) AS counted
+WHERE counted.jobs > 0
+GROUP BY member.root, counted.status
 
 -- PRUNE_BATCHES (parts.batches.finish)
 WITH expired AS MATERIALIZED (
@@ -2184,7 +2187,7 @@ WITH cause AS MATERIALIZED (
     FROM skipqueue_failure_rollup
     WHERE span = 0 AND last_at > statement_timestamp() - interval '7 days' ORDER BY last_at DESC LIMIT %(among)s
 ),
-served AS MATERIALIZED (
+queues_of_task AS MATERIALIZED (
     SELECT task, array_agg(queue_name) AS queue_names
     FROM skipqueue_rollup
     WHERE span = 0 AND task = ANY (ARRAY (SELECT task FROM cause))
@@ -2192,59 +2195,59 @@ served AS MATERIALIZED (
 ),
 ranked AS MATERIALIZED (
     SELECT
-        cause.*, in_minutes.of_ten, in_minutes.of_hour, in_hours.of_day,
+        cause.*, counted_minutes.last_ten_minutes, counted_minutes.last_hour, counted_hours.last_day,
         CASE
             WHEN
                 cause.acknowledged_at > COALESCE(cause.came_back_at, '-infinity')
-                AND in_minutes.of_ten < GREATEST(20, 3 * cause.acknowledged_number)
+                AND counted_minutes.last_ten_minutes < GREATEST(20, 3 * cause.acknowledged_number)
             THEN 3
-            WHEN in_minutes.of_ten > 0 THEN 0
+            WHEN counted_minutes.last_ten_minutes > 0 THEN 0
             WHEN EXISTS (
     SELECT
     FROM
-        (VALUES (60, cause.last_at + interval '1 hour'), (3600, statement_timestamp())) AS kind (seconds, newest)
-        JOIN skipqueue_rollup AS ended ON ended.span = kind.seconds
+        (VALUES (60, cause.last_at + interval '1 hour'), (3600, statement_timestamp())) AS width (seconds, newest_start)
+        JOIN skipqueue_rollup AS ended ON ended.span = width.seconds
     WHERE
-        ended.queue_name = ANY (served.queue_names)
+        ended.queue_name = ANY (queues_of_task.queue_names)
         AND ended.task = cause.task
         AND ended.starts_at > cause.last_at
-        AND ended.starts_at <= LEAST(kind.newest, statement_timestamp() - make_interval(secs => kind.seconds))
+        AND ended.starts_at <= LEAST(width.newest_start, statement_timestamp() - make_interval(secs => width.seconds))
         AND ended.completed + ended.retried + ended.failed + ended.discarded > 0
 ) THEN 2
             ELSE 1
         END AS standing
     FROM
         cause
-        LEFT JOIN served ON served.task = cause.task,
+        LEFT JOIN queues_of_task ON queues_of_task.task = cause.task,
         LATERAL (
             SELECT
-                COALESCE(sum(number), 0)::bigint AS of_hour,
+                COALESCE(sum(number), 0)::bigint AS last_hour,
                 COALESCE(
                     sum(number) FILTER (WHERE starts_at > statement_timestamp() - interval '10 minutes'), 0
-                )::bigint AS of_ten
+                )::bigint AS last_ten_minutes
             FROM skipqueue_failure_rollup AS rollup
             WHERE
                 rollup.span = 60
                 AND (rollup.task, rollup.exception, rollup.place) = (cause.task, cause.exception, cause.place)
                 AND rollup.starts_at > statement_timestamp() - interval '1 hour'
                 AND cause.last_at > statement_timestamp() - interval '1 hour'
-        ) AS in_minutes,
+        ) AS counted_minutes,
         LATERAL (
-            SELECT COALESCE(sum(number), 0)::bigint AS of_day
+            SELECT COALESCE(sum(number), 0)::bigint AS last_day
             FROM skipqueue_failure_rollup AS rollup
             WHERE
                 rollup.span = 3600
                 AND (rollup.task, rollup.exception, rollup.place) = (cause.task, cause.exception, cause.place)
                 AND rollup.starts_at > statement_timestamp() - interval '24 hours'
                 AND cause.last_at > statement_timestamp() - interval '24 hours'
-        ) AS in_hours
-    ORDER BY standing, in_minutes.of_ten DESC, cause.last_at DESC
+        ) AS counted_hours
+    ORDER BY standing, counted_minutes.last_ten_minutes DESC, cause.last_at DESC
     LIMIT %(limit)s
 )
 SELECT
     ranked.task, ranked.exception, ranked.place, ranked.standing, ranked.first_at, ranked.last_at, ranked.last_line,
     ranked.last_job_id, ranked.first_deployment, ranked.last_deployment, ranked.acknowledged_at,
-    ranked.acknowledged_by, ranked.note, ranked.of_ten, ranked.of_hour, ranked.of_day,
+    ranked.acknowledged_by, ranked.note, ranked.last_ten_minutes, ranked.last_hour, ranked.last_day,
     COALESCE(hourly.number, 0)::bigint, hourly.hours, hourly.numbers, statement_timestamp()
 FROM
     ranked,
@@ -2258,7 +2261,7 @@ FROM
             AND (rollup.task, rollup.exception, rollup.place) = (ranked.task, ranked.exception, ranked.place)
             AND rollup.starts_at > statement_timestamp() - interval '7 days'
     ) AS hourly
-ORDER BY ranked.standing, ranked.of_ten DESC, ranked.last_at DESC
+ORDER BY ranked.standing, ranked.last_ten_minutes DESC, ranked.last_at DESC
 
 -- FAILING_OF_TASK (parts.history.causes)
 WITH cause AS MATERIALIZED (
@@ -2270,7 +2273,7 @@ WITH cause AS MATERIALIZED (
     ORDER BY last_at DESC
     LIMIT %(among)s
 ),
-served AS MATERIALIZED (
+queues_of_task AS MATERIALIZED (
     SELECT task, array_agg(queue_name) AS queue_names
     FROM skipqueue_rollup
     WHERE span = 0 AND task = ANY (ARRAY (SELECT task FROM cause))
@@ -2278,59 +2281,59 @@ served AS MATERIALIZED (
 ),
 ranked AS MATERIALIZED (
     SELECT
-        cause.*, in_minutes.of_ten, in_minutes.of_hour, in_hours.of_day,
+        cause.*, counted_minutes.last_ten_minutes, counted_minutes.last_hour, counted_hours.last_day,
         CASE
             WHEN
                 cause.acknowledged_at > COALESCE(cause.came_back_at, '-infinity')
-                AND in_minutes.of_ten < GREATEST(20, 3 * cause.acknowledged_number)
+                AND counted_minutes.last_ten_minutes < GREATEST(20, 3 * cause.acknowledged_number)
             THEN 3
-            WHEN in_minutes.of_ten > 0 THEN 0
+            WHEN counted_minutes.last_ten_minutes > 0 THEN 0
             WHEN EXISTS (
     SELECT
     FROM
-        (VALUES (60, cause.last_at + interval '1 hour'), (3600, statement_timestamp())) AS kind (seconds, newest)
-        JOIN skipqueue_rollup AS ended ON ended.span = kind.seconds
+        (VALUES (60, cause.last_at + interval '1 hour'), (3600, statement_timestamp())) AS width (seconds, newest_start)
+        JOIN skipqueue_rollup AS ended ON ended.span = width.seconds
     WHERE
-        ended.queue_name = ANY (served.queue_names)
+        ended.queue_name = ANY (queues_of_task.queue_names)
         AND ended.task = cause.task
         AND ended.starts_at > cause.last_at
-        AND ended.starts_at <= LEAST(kind.newest, statement_timestamp() - make_interval(secs => kind.seconds))
+        AND ended.starts_at <= LEAST(width.newest_start, statement_timestamp() - make_interval(secs => width.seconds))
         AND ended.completed + ended.retried + ended.failed + ended.discarded > 0
 ) THEN 2
             ELSE 1
         END AS standing
     FROM
         cause
-        LEFT JOIN served ON served.task = cause.task,
+        LEFT JOIN queues_of_task ON queues_of_task.task = cause.task,
         LATERAL (
             SELECT
-                COALESCE(sum(number), 0)::bigint AS of_hour,
+                COALESCE(sum(number), 0)::bigint AS last_hour,
                 COALESCE(
                     sum(number) FILTER (WHERE starts_at > statement_timestamp() - interval '10 minutes'), 0
-                )::bigint AS of_ten
+                )::bigint AS last_ten_minutes
             FROM skipqueue_failure_rollup AS rollup
             WHERE
                 rollup.span = 60
                 AND (rollup.task, rollup.exception, rollup.place) = (cause.task, cause.exception, cause.place)
                 AND rollup.starts_at > statement_timestamp() - interval '1 hour'
                 AND cause.last_at > statement_timestamp() - interval '1 hour'
-        ) AS in_minutes,
+        ) AS counted_minutes,
         LATERAL (
-            SELECT COALESCE(sum(number), 0)::bigint AS of_day
+            SELECT COALESCE(sum(number), 0)::bigint AS last_day
             FROM skipqueue_failure_rollup AS rollup
             WHERE
                 rollup.span = 3600
                 AND (rollup.task, rollup.exception, rollup.place) = (cause.task, cause.exception, cause.place)
                 AND rollup.starts_at > statement_timestamp() - interval '24 hours'
                 AND cause.last_at > statement_timestamp() - interval '24 hours'
-        ) AS in_hours
-    ORDER BY standing, in_minutes.of_ten DESC, cause.last_at DESC
+        ) AS counted_hours
+    ORDER BY standing, counted_minutes.last_ten_minutes DESC, cause.last_at DESC
     LIMIT %(limit)s
 )
 SELECT
     ranked.task, ranked.exception, ranked.place, ranked.standing, ranked.first_at, ranked.last_at, ranked.last_line,
     ranked.last_job_id, ranked.first_deployment, ranked.last_deployment, ranked.acknowledged_at,
-    ranked.acknowledged_by, ranked.note, ranked.of_ten, ranked.of_hour, ranked.of_day,
+    ranked.acknowledged_by, ranked.note, ranked.last_ten_minutes, ranked.last_hour, ranked.last_day,
     COALESCE(hourly.number, 0)::bigint, hourly.hours, hourly.numbers, statement_timestamp()
 FROM
     ranked,
@@ -2344,7 +2347,7 @@ FROM
             AND (rollup.task, rollup.exception, rollup.place) = (ranked.task, ranked.exception, ranked.place)
             AND rollup.starts_at > statement_timestamp() - interval '7 days'
     ) AS hourly
-ORDER BY ranked.standing, ranked.of_ten DESC, ranked.last_at DESC
+ORDER BY ranked.standing, ranked.last_ten_minutes DESC, ranked.last_at DESC
 
 -- FAILURES_OF (parts.history.causes)
 WITH cause AS MATERIALIZED (
@@ -2354,7 +2357,7 @@ WITH cause AS MATERIALIZED (
     FROM skipqueue_failure_rollup
     WHERE span = 0 AND task = %(task)s AND exception = %(exception)s AND place = %(place)s
 ),
-served AS MATERIALIZED (
+queues_of_task AS MATERIALIZED (
     SELECT task, array_agg(queue_name) AS queue_names
     FROM skipqueue_rollup
     WHERE span = 0 AND task = ANY (ARRAY (SELECT task FROM cause))
@@ -2362,59 +2365,59 @@ served AS MATERIALIZED (
 ),
 ranked AS MATERIALIZED (
     SELECT
-        cause.*, in_minutes.of_ten, in_minutes.of_hour, in_hours.of_day,
+        cause.*, counted_minutes.last_ten_minutes, counted_minutes.last_hour, counted_hours.last_day,
         CASE
             WHEN
                 cause.acknowledged_at > COALESCE(cause.came_back_at, '-infinity')
-                AND in_minutes.of_ten < GREATEST(20, 3 * cause.acknowledged_number)
+                AND counted_minutes.last_ten_minutes < GREATEST(20, 3 * cause.acknowledged_number)
             THEN 3
-            WHEN in_minutes.of_ten > 0 THEN 0
+            WHEN counted_minutes.last_ten_minutes > 0 THEN 0
             WHEN EXISTS (
     SELECT
     FROM
-        (VALUES (60, cause.last_at + interval '1 hour'), (3600, statement_timestamp())) AS kind (seconds, newest)
-        JOIN skipqueue_rollup AS ended ON ended.span = kind.seconds
+        (VALUES (60, cause.last_at + interval '1 hour'), (3600, statement_timestamp())) AS width (seconds, newest_start)
+        JOIN skipqueue_rollup AS ended ON ended.span = width.seconds
     WHERE
-        ended.queue_name = ANY (served.queue_names)
+        ended.queue_name = ANY (queues_of_task.queue_names)
         AND ended.task = cause.task
         AND ended.starts_at > cause.last_at
-        AND ended.starts_at <= LEAST(kind.newest, statement_timestamp() - make_interval(secs => kind.seconds))
+        AND ended.starts_at <= LEAST(width.newest_start, statement_timestamp() - make_interval(secs => width.seconds))
         AND ended.completed + ended.retried + ended.failed + ended.discarded > 0
 ) THEN 2
             ELSE 1
         END AS standing
     FROM
         cause
-        LEFT JOIN served ON served.task = cause.task,
+        LEFT JOIN queues_of_task ON queues_of_task.task = cause.task,
         LATERAL (
             SELECT
-                COALESCE(sum(number), 0)::bigint AS of_hour,
+                COALESCE(sum(number), 0)::bigint AS last_hour,
                 COALESCE(
                     sum(number) FILTER (WHERE starts_at > statement_timestamp() - interval '10 minutes'), 0
-                )::bigint AS of_ten
+                )::bigint AS last_ten_minutes
             FROM skipqueue_failure_rollup AS rollup
             WHERE
                 rollup.span = 60
                 AND (rollup.task, rollup.exception, rollup.place) = (cause.task, cause.exception, cause.place)
                 AND rollup.starts_at > statement_timestamp() - interval '1 hour'
                 AND cause.last_at > statement_timestamp() - interval '1 hour'
-        ) AS in_minutes,
+        ) AS counted_minutes,
         LATERAL (
-            SELECT COALESCE(sum(number), 0)::bigint AS of_day
+            SELECT COALESCE(sum(number), 0)::bigint AS last_day
             FROM skipqueue_failure_rollup AS rollup
             WHERE
                 rollup.span = 3600
                 AND (rollup.task, rollup.exception, rollup.place) = (cause.task, cause.exception, cause.place)
                 AND rollup.starts_at > statement_timestamp() - interval '24 hours'
                 AND cause.last_at > statement_timestamp() - interval '24 hours'
-        ) AS in_hours
-    ORDER BY standing, in_minutes.of_ten DESC, cause.last_at DESC
+        ) AS counted_hours
+    ORDER BY standing, counted_minutes.last_ten_minutes DESC, cause.last_at DESC
     LIMIT %(limit)s
 )
 SELECT
     ranked.task, ranked.exception, ranked.place, ranked.standing, ranked.first_at, ranked.last_at, ranked.last_line,
     ranked.last_job_id, ranked.first_deployment, ranked.last_deployment, ranked.acknowledged_at,
-    ranked.acknowledged_by, ranked.note, ranked.of_ten, ranked.of_hour, ranked.of_day,
+    ranked.acknowledged_by, ranked.note, ranked.last_ten_minutes, ranked.last_hour, ranked.last_day,
     COALESCE(hourly.number, 0)::bigint, hourly.hours, hourly.numbers, statement_timestamp()
 FROM
     ranked,
@@ -2428,7 +2431,7 @@ FROM
             AND (rollup.task, rollup.exception, rollup.place) = (ranked.task, ranked.exception, ranked.place)
             AND rollup.starts_at > statement_timestamp() - interval '7 days'
     ) AS hourly
-ORDER BY ranked.standing, ranked.of_ten DESC, ranked.last_at DESC
+ORDER BY ranked.standing, ranked.last_ten_minutes DESC, ranked.last_at DESC
 
 -- LAST_ERRORS (parts.history.causes)
 SELECT
@@ -2532,75 +2535,77 @@ LIMIT 1000
 SELECT task, percentile_cont(0.5) WITHIN GROUP (ORDER BY failed::float8 / attempts)
 FROM (
     SELECT
-        asked.task, ago.days, sum(hour.failed) AS failed, sum(hour.attempts) AS attempts
+        wanted.task, ago.days, sum(hour.failed) AS failed, sum(hour.attempts) AS attempts
     FROM
-        unnest(%(tasks)s::text[], %(queue_names)s::text[]) AS asked (task, queue_name)
+        unnest(%(tasks)s::text[], %(queue_names)s::text[]) AS wanted (task, queue_name)
         CROSS JOIN generate_series(1, 7) AS ago (days)
         CROSS JOIN LATERAL (
             SELECT retried + failed AS failed, completed + retried + failed + discarded AS attempts
             FROM skipqueue_rollup
             WHERE
                 span = 3600
-                AND queue_name = asked.queue_name
-                AND task = asked.task
+                AND queue_name = wanted.queue_name
+                AND task = wanted.task
                 AND starts_at
                     = to_timestamp(floor(date_part('epoch', statement_timestamp()) / 3600) * 3600 - 86400 * ago.days)
             LIMIT 1
         ) AS hour
-    GROUP BY asked.task, ago.days
+    GROUP BY wanted.task, ago.days
 ) AS day
 WHERE attempts > 0
 GROUP BY task
 LIMIT 1000
 
 -- SINCE_NEW (parts.history.rules)
-SELECT asked.task, sum(minute.attempts)::bigint, sum(minute.failed)::bigint
+SELECT wanted.task, sum(minute.attempts)::bigint, sum(minute.failed)::bigint
 FROM
-    unnest(%(tasks)s::text[], %(queue_names)s::text[], %(since)s::timestamptz[]) AS asked (task, queue_name, since)
+    unnest(%(tasks)s::text[], %(queue_names)s::text[], %(since)s::timestamptz[]) AS wanted (task, queue_name, since)
     CROSS JOIN LATERAL (
         SELECT retried + failed AS failed, completed + retried + failed + discarded AS attempts
         FROM skipqueue_rollup
         WHERE
             span = 60
-            AND queue_name = asked.queue_name
-            AND task = asked.task
-            AND starts_at > GREATEST(asked.since, statement_timestamp() - interval '10 minutes')
+            AND queue_name = wanted.queue_name
+            AND task = wanted.task
+            AND starts_at > GREATEST(wanted.since, statement_timestamp() - interval '10 minutes')
         LIMIT 10
     ) AS minute
-GROUP BY asked.task
+GROUP BY wanted.task
 LIMIT 1000
 
 -- FAILING_SINCE (parts.history.rules)
 WITH minute AS MATERIALIZED (
     SELECT
-        asked.task, counted.starts_at, sum(counted.failed) >= %(share)s * sum(counted.attempts) AS fails
+        wanted.task, counted.starts_at, sum(counted.failed) >= %(share)s * sum(counted.attempts) AS fails
     FROM
-        unnest(%(tasks)s::text[], %(queue_names)s::text[]) AS asked (task, queue_name)
+        unnest(%(tasks)s::text[], %(queue_names)s::text[]) AS wanted (task, queue_name)
         CROSS JOIN LATERAL (
             SELECT starts_at, retried + failed AS failed, completed + retried + failed + discarded AS attempts
             FROM skipqueue_rollup
             WHERE
                 span = 60
-                AND queue_name = asked.queue_name
-                AND task = asked.task
+                AND queue_name = wanted.queue_name
+                AND task = wanted.task
                 AND starts_at > statement_timestamp() - interval '1 day'
             ORDER BY starts_at
             LIMIT 1500
         ) AS counted
     WHERE counted.attempts > 0
-    GROUP BY asked.task, counted.starts_at
+    GROUP BY wanted.task, counted.starts_at
 )
 SELECT task, min(starts_at)
 FROM
     minute
-    LEFT JOIN (SELECT task, max(starts_at) AS ended_at FROM minute WHERE NOT fails GROUP BY task) AS well USING (task)
-WHERE fails AND starts_at > COALESCE(ended_at, '-infinity')
+    LEFT JOIN (
+        SELECT task, max(starts_at) AS last_good_at FROM minute WHERE NOT fails GROUP BY task
+    ) AS good USING (task)
+WHERE fails AND starts_at > COALESCE(last_good_at, '-infinity')
 GROUP BY task
 LIMIT 1000
 
 -- DEATHS_SINCE (parts.history.rules)
 WITH minute AS MATERIALIZED (
-    SELECT starts_at, deaths, recovered, starts_at - lag(starts_at) OVER (ORDER BY starts_at) AS calm
+    SELECT starts_at, deaths, recovered, starts_at - lag(starts_at) OVER (ORDER BY starts_at) AS since_last_death
     FROM (
         SELECT starts_at, deaths, recovered
         FROM skipqueue_rollup
@@ -2614,43 +2619,43 @@ WITH minute AS MATERIALIZED (
     ) AS counted
     WHERE recovered > 0
 ),
-begun AS MATERIALIZED (
-    SELECT max(starts_at) AS at
+series AS MATERIALIZED (
+    SELECT max(starts_at) AS began_at
     FROM minute
-    WHERE calm IS NULL OR calm > interval '10 minutes'
+    WHERE since_last_death IS NULL OR since_last_death > interval '10 minutes'
 )
 SELECT
-    begun.at,
+    series.began_at,
     (
         SELECT min(first_at)
         FROM skipqueue_failure_rollup AS failure
         WHERE
             failure.span = 60
-            AND failure.starts_at = begun.at
+            AND failure.starts_at = series.began_at
             AND failure.exception = 'django_skipqueue.exceptions.WorkerDied'
     ),
     sum(minute.deaths)::bigint,
     sum(minute.recovered)::bigint
-FROM begun JOIN minute ON minute.starts_at >= begun.at
-GROUP BY begun.at
+FROM series JOIN minute ON minute.starts_at >= series.began_at
+GROUP BY series.began_at
 HAVING max(minute.starts_at) > statement_timestamp() - interval '10 minutes'
 LIMIT 1
 
 -- DEATHS_OF_TASKS (parts.history.rules)
-SELECT asked.task, sum(minute.deaths)::bigint, sum(minute.recovered)::bigint, sum(minute.completed)::bigint
+SELECT wanted.task, sum(minute.deaths)::bigint, sum(minute.recovered)::bigint, sum(minute.completed)::bigint
 FROM
-    unnest(%(tasks)s::text[], %(queue_names)s::text[]) AS asked (task, queue_name)
+    unnest(%(tasks)s::text[], %(queue_names)s::text[]) AS wanted (task, queue_name)
     CROSS JOIN LATERAL (
         SELECT deaths, recovered, completed
         FROM skipqueue_rollup
         WHERE
             span = 60
-            AND queue_name = asked.queue_name
-            AND task = asked.task
+            AND queue_name = wanted.queue_name
+            AND task = wanted.task
             AND starts_at >= %(since)s
         LIMIT 1500
     ) AS minute
-GROUP BY asked.task
+GROUP BY wanted.task
 LIMIT 1000
 
 -- RECENT_QUEUES (parts.history.rules)
@@ -2682,9 +2687,9 @@ LIMIT 1000
 SELECT
     queue_name, percentile_disc(0.5) WITHIN GROUP (ORDER BY depth), percentile_disc(0.5) WITHIN GROUP (ORDER BY oldest)
 FROM (
-    SELECT asked.queue_name, ago.days, max(hour.depth) AS depth, max(hour.oldest_seconds) AS oldest
+    SELECT wanted.queue_name, ago.days, max(hour.depth) AS depth, max(hour.oldest_seconds) AS oldest
     FROM
-        unnest(%(queue_names)s::text[]) AS asked (queue_name)
+        unnest(%(queue_names)s::text[]) AS wanted (queue_name)
         CROSS JOIN generate_series(1, 7) AS ago (days)
         CROSS JOIN generate_series(-1, 1) AS beside (hours)
         CROSS JOIN LATERAL (
@@ -2692,7 +2697,7 @@ FROM (
             FROM skipqueue_rollup
             WHERE
                 span = 3600
-                AND queue_name = asked.queue_name
+                AND queue_name = wanted.queue_name
                 AND task = ''
                 AND starts_at = to_timestamp(
                     floor(date_part('epoch', statement_timestamp()) / 3600) * 3600 - 86400 * ago.days
@@ -2701,7 +2706,7 @@ FROM (
             LIMIT 1
         ) AS hour
     WHERE hour.depth IS NOT NULL
-    GROUP BY asked.queue_name, ago.days
+    GROUP BY wanted.queue_name, ago.days
 ) AS day
 GROUP BY queue_name
 LIMIT 1000
@@ -2760,13 +2765,13 @@ SET changed_at = statement_timestamp(),
     deaths = rollup.deaths + EXCLUDED.deaths,
     lost = rollup.lost + EXCLUDED.lost,
     waited = ARRAY (
-        SELECT COALESCE(here, 0) + COALESCE(there, 0)
-        FROM unnest(rollup.waited, EXCLUDED.waited) WITH ORDINALITY AS bucket (here, there, place)
+        SELECT COALESCE(old_count, 0) + COALESCE(added_count, 0)
+        FROM unnest(rollup.waited, EXCLUDED.waited) WITH ORDINALITY AS bucket (old_count, added_count, place)
         ORDER BY place
     ),
     ran = ARRAY (
-        SELECT COALESCE(here, 0) + COALESCE(there, 0)
-        FROM unnest(rollup.ran, EXCLUDED.ran) WITH ORDINALITY AS bucket (here, there, place)
+        SELECT COALESCE(old_count, 0) + COALESCE(added_count, 0)
+        FROM unnest(rollup.ran, EXCLUDED.ran) WITH ORDINALITY AS bucket (old_count, added_count, place)
         ORDER BY place
     ),
     waited_seconds = rollup.waited_seconds + EXCLUDED.waited_seconds,
@@ -2775,8 +2780,8 @@ SET changed_at = statement_timestamp(),
     ran_longest = GREATEST(rollup.ran_longest, EXCLUDED.ran_longest),
     claims = rollup.claims + EXCLUDED.claims,
     claim_times = ARRAY (
-        SELECT COALESCE(here, 0) + COALESCE(there, 0)
-        FROM unnest(rollup.claim_times, EXCLUDED.claim_times) WITH ORDINALITY AS bucket (here, there, place)
+        SELECT COALESCE(old_count, 0) + COALESCE(added_count, 0)
+        FROM unnest(rollup.claim_times, EXCLUDED.claim_times) WITH ORDINALITY AS bucket (old_count, added_count, place)
         ORDER BY place
     ),
     claim_seconds = rollup.claim_seconds + EXCLUDED.claim_seconds
@@ -2808,13 +2813,13 @@ SET number = rollup.number + EXCLUDED.number,
             AND EXISTS (
     SELECT
     FROM
-        (VALUES (60, rollup.last_at + interval '1 hour'), (3600, EXCLUDED.first_at)) AS kind (seconds, newest)
-        JOIN skipqueue_rollup AS ended ON ended.span = kind.seconds
+        (VALUES (60, rollup.last_at + interval '1 hour'), (3600, EXCLUDED.first_at)) AS width (seconds, newest_start)
+        JOIN skipqueue_rollup AS ended ON ended.span = width.seconds
     WHERE
         ended.queue_name = ANY (ARRAY (SELECT queue_name FROM skipqueue_rollup WHERE span = 0 AND task = rollup.task))
         AND ended.task = rollup.task
         AND ended.starts_at > rollup.last_at
-        AND ended.starts_at <= LEAST(kind.newest, EXCLUDED.first_at - make_interval(secs => kind.seconds))
+        AND ended.starts_at <= LEAST(width.newest_start, EXCLUDED.first_at - make_interval(secs => width.seconds))
         AND ended.completed + ended.retried + ended.failed + ended.discarded > 0
 )
         THEN EXCLUDED.first_at
@@ -3099,7 +3104,7 @@ ORDER BY unique_key
 FOR SHARE SKIP LOCKED
 
 -- FREE_UNIQUE_KEYS (parts.unique.enqueue)
-WITH over AS MATERIALIZED (
+WITH expired AS MATERIALIZED (
     SELECT id
     FROM skipqueue_job
     WHERE
@@ -3113,7 +3118,7 @@ WITH over AS MATERIALIZED (
 )
 UPDATE skipqueue_job AS job
 SET unique_seconds = NULL
-WHERE job.id = ANY (ARRAY (SELECT id FROM over))
+WHERE job.id = ANY (ARRAY (SELECT id FROM expired))
 RETURNING job.unique_key
 
 -- UNIQUE_KEYS_OF (parts.unique.enqueue)
@@ -3738,7 +3743,7 @@ FROM chosen
 GROUP BY queue_name
 
 -- BLOCKED_KEYS (parts.limits.admit)
-WITH RECURSIVE waiting AS (
+WITH RECURSIVE walk AS (
     (
         SELECT limit_key AS key
         FROM skipqueue_job
@@ -3750,14 +3755,14 @@ WITH RECURSIVE waiting AS (
     SELECT (
         SELECT limit_key
         FROM skipqueue_job
-        WHERE gate = 'limit' AND limit_key > waiting.key
+        WHERE gate = 'limit' AND limit_key > walk.key
         ORDER BY limit_key
         LIMIT 1
     )
-    FROM waiting
-    WHERE waiting.key IS NOT NULL
+    FROM walk
+    WHERE walk.key IS NOT NULL
 ),
-found AS MATERIALIZED (SELECT key FROM waiting WHERE key IS NOT NULL LIMIT %(limit)s),
+waiting_key AS MATERIALIZED (SELECT key FROM walk WHERE key IS NOT NULL LIMIT %(limit)s),
 paused AS MATERIALIZED (
     SELECT ARRAY (
         SELECT name
@@ -3766,7 +3771,7 @@ paused AS MATERIALIZED (
     ) AS names
 )
 SELECT
-    found.key,
+    waiting_key.key,
     limited.permits IS NULL OR limited.permits > (
         SELECT CASE
             WHEN head.limit_kind = 'fair' THEN
@@ -3776,7 +3781,7 @@ SELECT
         END
         FROM skipqueue_job
         WHERE
-            limit_key = found.key
+            limit_key = waiting_key.key
             AND limited.permits IS NOT NULL
             AND (
                 status IN ('queued', 'running')
@@ -3790,14 +3795,14 @@ SELECT
             )
     ) AS is_free
 FROM
-    found,
+    waiting_key,
     paused,
     LATERAL (
         SELECT capacity, limit_kind
         FROM skipqueue_job
         WHERE
             gate = 'limit'
-            AND limit_key = found.key
+            AND limit_key = waiting_key.key
             AND (queue_name <> ALL (paused.names) OR limit_kind IN ('sequence', 'halting'))
         ORDER BY
             (CASE
@@ -3811,12 +3816,12 @@ FROM
         SELECT CASE WHEN concurrency IS NULL THEN head.capacity ELSE NULLIF(concurrency, 0) END AS permits
         FROM (
             SELECT CASE
-                WHEN starts_with(found.key, 'queue:')
-                THEN (SELECT queue.concurrency FROM skipqueue_queue AS queue WHERE name = substr(found.key, 7))
+                WHEN starts_with(waiting_key.key, 'queue:')
+                THEN (SELECT queue.concurrency FROM skipqueue_queue AS queue WHERE name = substr(waiting_key.key, 7))
             END AS concurrency
         ) AS changed
     ) AS limited
-ORDER BY found.key
+ORDER BY waiting_key.key
 
 -- ADMIT_WITHOUT_WAITING (parts.limits.admit)
 SELECT set_config('synchronous_commit', 'off', true)
@@ -4039,7 +4044,7 @@ chosen AS MATERIALIZED (
         LATERAL (
             SELECT
                 job.place,
-                bool_or(job.is_other) OVER line AS is_behind,
+                bool_or(job.is_other) OVER line AS is_behind_other,
                 sum(job.size) OVER line AS size
             FROM (
                 SELECT
@@ -4067,7 +4072,7 @@ chosen AS MATERIALIZED (
             ) AS job
             WINDOW line AS (ORDER BY job.rank, job.id)
         ) AS next
-    WHERE next.is_behind IS NOT TRUE AND next.size < 1000000
+    WHERE next.is_behind_other IS NOT TRUE AND next.size < 1000000
 )
 UPDATE skipqueue_job AS job
 SET status = 'running',
@@ -4100,10 +4105,10 @@ RETURNING
 
 -- CLAIM_OR_ADMIT (parts.limits.claim)
 WITH queue AS MATERIALIZED (
-    SELECT name, rank, run_after, id, number
+    SELECT name, rank, run_after, id, queue_number
     FROM
         unnest(%(queue_names)s::text[], %(ranks)s::smallint[], %(run_afters)s::float8[], %(ids)s::bigint[])
-            WITH ORDINALITY AS queue (name, rank, run_after, id, number)
+            WITH ORDINALITY AS queue (name, rank, run_after, id, queue_number)
     WHERE
         (
             SELECT paused.name
@@ -4116,7 +4121,7 @@ WITH queue AS MATERIALIZED (
 ),
 admitted AS MATERIALIZED (
     SELECT
-        queue.number,
+        queue.queue_number,
         -job.priority AS rank,
         CASE
             WHEN job.limit_kind = 'fair' THEN GREATEST(job.run_after, statement_timestamp())
@@ -4129,7 +4134,7 @@ admitted AS MATERIALIZED (
     WHERE job.ctid = ANY ((SELECT NULLIF(current_setting('skipqueue.chosen_jobs', true), '')::tid[])::tid[])
 ),
 ahead AS MATERIALIZED (
-    SELECT queue.number, job.rank, job.run_after, job.id
+    SELECT queue.queue_number, job.rank, job.run_after, job.id
     FROM
         queue,
         LATERAL (
@@ -4142,23 +4147,23 @@ ahead AS MATERIALIZED (
             ORDER BY (-priority), run_after, id
             LIMIT %(limit)s
         ) AS job
-    LIMIT (SELECT CASE WHEN count(number) > 0 THEN %(limit)s ELSE 0 END FROM admitted)
+    LIMIT (SELECT CASE WHEN count(queue_number) > 0 THEN %(limit)s ELSE 0 END FROM admitted)
 ),
 share AS MATERIALIZED (
     SELECT count(*) FILTER (WHERE is_admitted) AS number
     FROM (
         SELECT is_admitted
         FROM (
-            SELECT number, rank, run_after, id, false AS is_admitted FROM ahead
+            SELECT queue_number, rank, run_after, id, false AS is_admitted FROM ahead
             UNION ALL
-            SELECT number, rank, run_after, id, true FROM admitted WHERE number IS NOT NULL
+            SELECT queue_number, rank, run_after, id, true FROM admitted WHERE queue_number IS NOT NULL
         ) AS job
-        ORDER BY number, rank, run_after, id
+        ORDER BY queue_number, rank, run_after, id
         LIMIT %(limit)s
     ) AS first
 ),
-found AS MATERIALIZED (
-    SELECT queue.number, job.rank, job.run_after, job.id, job.place, job.size
+locked_queued AS MATERIALIZED (
+    SELECT queue.queue_number, job.rank, job.run_after, job.id, job.place, job.size
     FROM
         queue,
         LATERAL (
@@ -4177,22 +4182,22 @@ found AS MATERIALIZED (
     LIMIT %(limit)s - (SELECT number FROM share)
 ),
 first_admitted AS (
-    SELECT number, rank, run_after, id, place, size
+    SELECT queue_number, rank, run_after, id, place, size
     FROM admitted
-    WHERE number IS NOT NULL
-    ORDER BY number, rank, run_after, id
+    WHERE queue_number IS NOT NULL
+    ORDER BY queue_number, rank, run_after, id
     LIMIT (SELECT number FROM share)
 ),
 chosen AS MATERIALIZED (
     SELECT place
     FROM (
         SELECT place, sum(size) OVER line - size AS size_before
-        FROM (SELECT * FROM found UNION ALL SELECT * FROM first_admitted) AS job
-        WINDOW line AS (ORDER BY number, rank, run_after, id ROWS UNBOUNDED PRECEDING)
+        FROM (SELECT * FROM locked_queued UNION ALL SELECT * FROM first_admitted) AS job
+        WINDOW line AS (ORDER BY queue_number, rank, run_after, id ROWS UNBOUNDED PRECEDING)
     ) AS job
     WHERE size_before < 4000000
 ),
-rest AS MATERIALIZED (SELECT place FROM admitted EXCEPT SELECT place FROM chosen),
+not_claimed AS MATERIALIZED (SELECT place FROM admitted EXCEPT SELECT place FROM chosen),
 queued AS (
     UPDATE skipqueue_job AS job
     SET status = 'queued',
@@ -4201,7 +4206,7 @@ queued AS (
             WHEN job.limit_kind = 'fair' THEN GREATEST(job.run_after, statement_timestamp())
             ELSE job.run_after
         END
-    WHERE job.ctid = ANY (ARRAY (SELECT place FROM rest))
+    WHERE job.ctid = ANY (ARRAY (SELECT place FROM not_claimed))
 )
 UPDATE skipqueue_job AS job
 SET status = 'running',
@@ -4254,7 +4259,7 @@ WHERE EXISTS (
 ORDER BY failed.finished_at, failed.id
 
 -- WAITING_KEYS (parts.limits.states)
-WITH RECURSIVE waiting AS (
+WITH RECURSIVE walk AS (
     (
         SELECT limit_key AS key
         FROM skipqueue_job
@@ -4266,15 +4271,15 @@ WITH RECURSIVE waiting AS (
     SELECT (
         SELECT limit_key
         FROM skipqueue_job
-        WHERE gate = 'limit' AND limit_key > waiting.key
+        WHERE gate = 'limit' AND limit_key > walk.key
         ORDER BY limit_key
         LIMIT 1
     )
-    FROM waiting
-    WHERE waiting.key IS NOT NULL
+    FROM walk
+    WHERE walk.key IS NOT NULL
 ),
-found AS MATERIALIZED (SELECT key FROM waiting WHERE key IS NOT NULL LIMIT %(limit)s)
-SELECT key FROM found
+waiting_key AS MATERIALIZED (SELECT key FROM walk WHERE key IS NOT NULL LIMIT %(limit)s)
+SELECT key FROM waiting_key
 
 -- FIRST_BLOCKED_KEYS (parts.limits.states)
 SELECT limit_key
@@ -4378,7 +4383,7 @@ WITH surplus AS MATERIALIZED (
                         OR (limit_kind = 'halting' AND status = 'failed')
                     )
                 LIMIT queue.concurrency + %(limit)s
-            ) AS found
+            ) AS holder
         ) AS held
         JOIN skipqueue_job AS job USING (id)
     WHERE
@@ -4466,7 +4471,7 @@ WITH RECURSIVE served AS MATERIALIZED (
             )
         )
 ),
-waiting AS (
+walk AS (
     (
         SELECT limit_key AS key
         FROM skipqueue_job
@@ -4478,18 +4483,18 @@ waiting AS (
     SELECT (
         SELECT limit_key
         FROM skipqueue_job
-        WHERE gate = 'limit' AND limit_key > waiting.key
+        WHERE gate = 'limit' AND limit_key > walk.key
         ORDER BY limit_key
         LIMIT 1
     )
-    FROM waiting
-    WHERE waiting.key IS NOT NULL
+    FROM walk
+    WHERE walk.key IS NOT NULL
 ),
-found AS MATERIALIZED (SELECT key FROM waiting WHERE key IS NOT NULL LIMIT %(limit)s)
-SELECT found.key, unclaimed.is_inverted, unclaimed.unserved, unclaimed.held_up
+waiting_key AS MATERIALIZED (SELECT key FROM walk WHERE key IS NOT NULL LIMIT %(limit)s)
+SELECT waiting_key.key, unclaimed.is_inverted, unclaimed.unserved, unclaimed.held_up
 FROM
     served
-    CROSS JOIN found
+    CROSS JOIN waiting_key
     LEFT JOIN LATERAL (
         SELECT (CASE
                     WHEN limit_kind IN ('concurrency', 'fair') THEN -priority
@@ -4497,7 +4502,7 @@ FROM
                     ELSE 0
                 END) AS rank, id
         FROM skipqueue_job
-        WHERE gate = 'limit' AND limit_key = found.key AND (limit_kind IN ('sequence', 'halting') OR (
+        WHERE gate = 'limit' AND limit_key = waiting_key.key AND (limit_kind IN ('sequence', 'halting') OR (
                     ((served.are_all AND queue_name <> ALL (%(external)s::text[])) OR queue_name = ANY (served.names))
                     AND queue_name <> ALL (served.paused)
                 ))
@@ -4523,11 +4528,11 @@ FROM
                     AND queue_name <> ALL (served.paused)
                 ) AS is_served
             FROM skipqueue_job
-            WHERE limit_key = found.key AND (status = 'queued' OR gate = 'rate')
+            WHERE limit_key = waiting_key.key AND (status = 'queued' OR gate = 'rate')
                 AND NOT (limit_kind IN ('sequence', 'halting') AND (started_at IS NOT NULL OR attempts > 0)) AND head.id IS NOT NULL
         ) AS holder
     ) AS unclaimed
-ORDER BY found.key
+ORDER BY waiting_key.key
 
 -- PASS_PERMITS_ON (parts.limits.services)
 WITH served AS MATERIALIZED (
@@ -4605,7 +4610,7 @@ pair AS MATERIALIZED (
         OR waiting.rank < holder.rank
         OR (holder.is_in_order AND waiting.id < holder.id)
 ),
-worse AS MATERIALIZED (
+to_put_back AS MATERIALIZED (
     SELECT id
     FROM skipqueue_job
     WHERE
@@ -4617,7 +4622,7 @@ worse AS MATERIALIZED (
 put_back AS (
     UPDATE skipqueue_job AS job
     SET status = 'blocked', gate = 'limit'
-    WHERE job.id = ANY (ARRAY (SELECT id FROM worse))
+    WHERE job.id = ANY (ARRAY (SELECT id FROM to_put_back))
     RETURNING job.id, job.limit_key AS name
 ),
 chosen AS MATERIALIZED (
@@ -4681,9 +4686,9 @@ bucket AS MATERIALIZED (
         rated.seconds,
         rated.burst,
         queued.number AS queued,
-        level.taken,
+        tokens.taken,
         COALESCE(
-            LEAST(floor(rated.burst - level.taken + 0.000001)::integer, rated.burst - queued.number::integer), 1000
+            LEAST(floor(rated.burst - tokens.taken + 0.000001)::integer, rated.burst - queued.number::integer), 1000
         ) AS free
     FROM
         paused
@@ -4701,10 +4706,10 @@ bucket AS MATERIALIZED (
         ) AS head
         CROSS JOIN LATERAL (
             SELECT
-                CASE WHEN pair IS NULL THEN head.rate_interval ELSE NULLIF(pair[1], 0) END AS seconds,
+                CASE WHEN queue_rate IS NULL THEN head.rate_interval ELSE NULLIF(queue_rate[1], 0) END AS seconds,
                 CASE
-                    WHEN pair IS NULL AND head.rate_interval IS NOT NULL THEN head.rate_burst
-                    WHEN pair[1] > 0 THEN pair[2]::integer
+                    WHEN queue_rate IS NULL AND head.rate_interval IS NOT NULL THEN head.rate_burst
+                    WHEN queue_rate[1] > 0 THEN queue_rate[2]::integer
                 END AS burst
             FROM (
                 SELECT CASE
@@ -4714,7 +4719,7 @@ bucket AS MATERIALIZED (
                         FROM skipqueue_queue AS queue
                         WHERE name = substr(key.name, 7) AND queue.rate_interval IS NOT NULL
                     )
-                END AS pair
+                END AS queue_rate
             ) AS changed
         ) AS rated
         CROSS JOIN LATERAL (
@@ -4724,7 +4729,7 @@ bucket AS MATERIALIZED (
                 FROM skipqueue_job
                 WHERE status = 'queued' AND rate_key = key.name
                 LIMIT COALESCE(rated.burst, 0)
-            ) AS one
+            ) AS queued_job
         ) AS queued
         CROSS JOIN LATERAL (
             SELECT LEAST(
@@ -4734,7 +4739,7 @@ bucket AS MATERIALIZED (
                 ),
                 rated.burst
             ) AS taken
-        ) AS level
+        ) AS tokens
 ),
 chosen AS MATERIALIZED (
     SELECT job.place
@@ -4762,8 +4767,8 @@ admitted AS (
 changed AS MATERIALIZED (
     SELECT
         bucket.*,
-        number.taken_now,
-        bucket.taken + number.taken_now AS missing,
+        admission.taken_now,
+        bucket.taken + admission.taken_now AS missing,
         (
             SELECT count(*)
             FROM (
@@ -4773,17 +4778,17 @@ changed AS MATERIALIZED (
                     gate = 'rate'
                     AND rate_key = bucket.name
                     AND queue_name <> ALL (paused.names)
-                LIMIT number.taken_now + 1
-            ) AS one
-        ) > number.taken_now AS has_more
+                LIMIT admission.taken_now + 1
+            ) AS waiting
+        ) > admission.taken_now AS has_more
     FROM
         paused
         CROSS JOIN bucket
         LEFT JOIN (SELECT rate_key, count(*) AS number FROM admitted GROUP BY rate_key) AS counted
         ON counted.rate_key = bucket.name
-        CROSS JOIN LATERAL (SELECT COALESCE(counted.number, 0) AS taken_now) AS number
+        CROSS JOIN LATERAL (SELECT COALESCE(counted.number, 0) AS taken_now) AS admission
 ),
-kept AS (
+stored AS (
     INSERT INTO skipqueue_rate AS rate (key, full_at, due_at)
     SELECT
         name,
@@ -4830,7 +4835,7 @@ ORDER BY due_at, full_at
 LIMIT %(limit)s
 
 -- BLOCKED_RATES (parts.rates.admit)
-WITH RECURSIVE waiting AS (
+WITH RECURSIVE walk AS (
     (
         SELECT rate_key AS key
         FROM skipqueue_job
@@ -4846,26 +4851,26 @@ WITH RECURSIVE waiting AS (
         FROM skipqueue_job
         WHERE
             gate = 'rate'
-            AND rate_key > waiting.key
+            AND rate_key > walk.key
         ORDER BY rate_key
         LIMIT 1
     )
-    FROM waiting
-    WHERE waiting.key IS NOT NULL
+    FROM walk
+    WHERE walk.key IS NOT NULL
 ),
-found AS MATERIALIZED (SELECT key FROM waiting WHERE key IS NOT NULL LIMIT %(limit)s)
+waiting_key AS MATERIALIZED (SELECT key FROM walk WHERE key IS NOT NULL LIMIT %(limit)s)
 SELECT
-    found.key,
+    waiting_key.key,
     (
         SELECT rate.due_at <= statement_timestamp() + make_interval(
             secs => GREATEST(
                 COALESCE(
                     CASE
-                        WHEN starts_with(found.key, 'queue:')
+                        WHEN starts_with(waiting_key.key, 'queue:')
                         THEN (
                             SELECT queue.rate_interval
                             FROM skipqueue_queue AS queue
-                            WHERE name = substr(found.key, 7)
+                            WHERE name = substr(waiting_key.key, 7)
                         )
                     END,
                     (
@@ -4873,7 +4878,7 @@ SELECT
                         FROM skipqueue_job
                         WHERE
                             gate = 'rate'
-                            AND rate_key = found.key
+                            AND rate_key = waiting_key.key
                         ORDER BY (-priority), run_after, id
                         LIMIT 1
                     )
@@ -4882,9 +4887,9 @@ SELECT
             )
         )
         FROM skipqueue_rate AS rate
-        WHERE rate.key = found.key
+        WHERE rate.key = waiting_key.key
     ) IS NOT TRUE AS needs_check
-FROM found
+FROM waiting_key
 
 -- PRUNE_RATES (parts.rates.admit)
 WITH full_again AS MATERIALIZED (
@@ -4932,10 +4937,10 @@ FROM
     ) AS head
     CROSS JOIN LATERAL (
         SELECT
-            CASE WHEN pair IS NULL THEN head.rate_interval ELSE NULLIF(pair[1], 0) END AS seconds,
+            CASE WHEN queue_rate IS NULL THEN head.rate_interval ELSE NULLIF(queue_rate[1], 0) END AS seconds,
             CASE
-                WHEN pair IS NULL AND head.rate_interval IS NOT NULL THEN head.rate_burst
-                WHEN pair[1] > 0 THEN pair[2]::integer
+                WHEN queue_rate IS NULL AND head.rate_interval IS NOT NULL THEN head.rate_burst
+                WHEN queue_rate[1] > 0 THEN queue_rate[2]::integer
             END AS burst
         FROM (
             SELECT CASE
@@ -4945,7 +4950,7 @@ FROM
                     FROM skipqueue_queue AS queue
                     WHERE name = substr(key.name, 7) AND queue.rate_interval IS NOT NULL
                 )
-            END AS pair
+            END AS queue_rate
         ) AS changed
     ) AS rated
     CROSS JOIN LATERAL (
@@ -4955,7 +4960,7 @@ FROM
             FROM skipqueue_job
             WHERE status = 'queued' AND rate_key = key.name
             LIMIT COALESCE(rated.burst, 0)
-        ) AS one
+        ) AS queued_job
     ) AS queued
     CROSS JOIN LATERAL (
         SELECT count(*) AS number, min(run_after) AS since
@@ -5039,7 +5044,7 @@ WITH RECURSIVE served AS MATERIALIZED (
             )
         )
 ),
-waiting AS (
+walk AS (
     (
         SELECT rate_key AS key
         FROM skipqueue_job
@@ -5051,22 +5056,22 @@ waiting AS (
     SELECT (
         SELECT rate_key
         FROM skipqueue_job
-        WHERE gate = 'rate' AND rate_key > waiting.key
+        WHERE gate = 'rate' AND rate_key > walk.key
         ORDER BY rate_key
         LIMIT 1
     )
-    FROM waiting
-    WHERE waiting.key IS NOT NULL
+    FROM walk
+    WHERE walk.key IS NOT NULL
 ),
-found AS MATERIALIZED (SELECT key FROM waiting WHERE key IS NOT NULL LIMIT %(limit)s)
-SELECT found.key, unclaimed.is_inverted, unclaimed.unserved, unclaimed.held_up
+waiting_key AS MATERIALIZED (SELECT key FROM walk WHERE key IS NOT NULL LIMIT %(limit)s)
+SELECT waiting_key.key, unclaimed.is_inverted, unclaimed.unserved, unclaimed.held_up
 FROM
     served
-    CROSS JOIN found
+    CROSS JOIN waiting_key
     LEFT JOIN LATERAL (
         SELECT (-priority) AS rank, run_after, id
         FROM skipqueue_job
-        WHERE gate = 'rate' AND rate_key = found.key AND (false OR (
+        WHERE gate = 'rate' AND rate_key = waiting_key.key AND (false OR (
                     ((served.are_all AND queue_name <> ALL (%(external)s::text[])) OR queue_name = ANY (served.names))
                     AND queue_name <> ALL (served.paused)
                 ))
@@ -5088,10 +5093,10 @@ FROM
                     AND queue_name <> ALL (served.paused)
                 ) AS is_served
             FROM skipqueue_job
-            WHERE rate_key = found.key AND status = 'queued' AND head.id IS NOT NULL
+            WHERE rate_key = waiting_key.key AND status = 'queued' AND head.id IS NOT NULL
         ) AS holder
     ) AS unclaimed
-ORDER BY found.key
+ORDER BY waiting_key.key
 
 -- PASS_TOKENS_ON (parts.rates.services)
 WITH served AS MATERIALIZED (
@@ -5160,7 +5165,7 @@ pair AS MATERIALIZED (
         OR waiting.rank < holder.rank
         OR (holder.is_in_order AND waiting.id < holder.id)
 ),
-worse AS MATERIALIZED (
+to_put_back AS MATERIALIZED (
     SELECT id
     FROM skipqueue_job
     WHERE
@@ -5172,7 +5177,7 @@ worse AS MATERIALIZED (
 put_back AS (
     UPDATE skipqueue_job AS job
     SET status = 'blocked', gate = 'rate'
-    WHERE job.id = ANY (ARRAY (SELECT id FROM worse))
+    WHERE job.id = ANY (ARRAY (SELECT id FROM to_put_back))
     RETURNING job.id, job.rate_key AS name
 ),
 chosen AS MATERIALIZED (
@@ -5742,7 +5747,7 @@ WITH RECURSIVE head AS (
             LIMIT 1
         ) AS next
 ),
-first AS (
+due_longest AS (
     (
         SELECT id, task, unique_key, unique_seconds, lease, status, enqueued_at, run_after
         FROM skipqueue_job
@@ -5783,7 +5788,7 @@ first AS (
     )
 )
 SELECT id, task, unique_key, status, date_part('epoch', statement_timestamp() - GREATEST(enqueued_at, run_after)) AS age
-FROM first
+FROM due_longest
 WHERE
     unique_key IS NOT NULL
     AND (unique_seconds IS NULL OR unique_seconds > 0 OR lease = 0)
@@ -5973,7 +5978,7 @@ WHERE
 DELETE FROM skipqueue_schedule
 WHERE source <> 'admin' AND retired_at <= statement_timestamp() - make_interval(secs => %(kept)s)
 
--- NAMES_OF_ADMIN (parts.schedules.entry)
+-- ADMIN_SCHEDULES (parts.schedules.entry)
 SELECT name FROM skipqueue_schedule WHERE name = ANY (%(names)s::text[]) AND source = 'admin'
 
 -- WAITING_SCHEDULES (parts.schedules.entry)

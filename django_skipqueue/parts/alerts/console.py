@@ -36,8 +36,8 @@ class Alerts(Watchable):
 
 
 def _row(incident: Incident) -> tuple[str, ...]:
-    since, raised = (shown_time(time) if time else "" for time in (incident.since, incident.raised_at))
-    return (incident.severity, incident.rule, incident.subject, since, raised, incident.title)
+    since, raised_at = (shown_time(time) if time else "" for time in (incident.since, incident.raised_at))
+    return (incident.severity, incident.rule, incident.subject, since, raised_at, incident.title)
 
 
 CONSOLE = PartConsole(subcommands=(Alerts(),), known_since=known_since)

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 ADDRESS = re.compile(r"https?://[^\s/?#@]+(?=[/?#]|\Z)\S*")
 
 
-def problems(name: str, given: object) -> Iterator[str]:
-    """Yield a sentence if this is not a URL. The sentence does not quote the URL, which may contain a secret."""
-    if given is not None and not (isinstance(given, str) and ADDRESS.fullmatch(given)):
+def problems(name: str, value: object) -> Iterator[str]:
+    """Yield a sentence if the value is not a URL. The sentence does not quote the value, which may contain a secret."""
+    if value is not None and not (isinstance(value, str) and ADDRESS.fullmatch(value)):
         yield f"{name} must be None, or a URL that begins with http:// or https:// and a host."
 
 

@@ -136,10 +136,14 @@ def note_incidents(store: Store, verdict: "Verdict") -> list[Alert]:
     store.execute(NOTE_CALM, values)
     store.execute(FORGET_CALM)
     store.execute(RAISE, {"lasts": LASTS_SECONDS})
-    return [
-        AlertOver(store.alias, *row[:-1]) if row[-1] else AlertRaised(store.alias, *row[:-2])
-        for row in store.rows(CLAIM_ALERTS, {"patience": CONFIRM_PATIENCE_SECONDS})
-    ]
+    alerts: list[Alert] = []
+    rows = store.rows(CLAIM_ALERTS, {"patience": CONFIRM_PATIENCE_SECONDS})
+    for rule, subject, severity, title, since, over_at, is_announced in rows:
+        if is_announced:
+            alerts.append(AlertOver(store.alias, rule, subject, severity, title, since, over_at))
+        else:
+            alerts.append(AlertRaised(store.alias, rule, subject, severity, title, since))
+    return alerts
 
 
 # Sent by confirm. Stores that the beginning was announced. Index: the primary key.

@@ -65,7 +65,7 @@ def post(sender: str, signal: Signal, **values: Any) -> None:
     name, kind = ("alert_raised", AlertRaised) if signal is signals.alert_raised else ("alert_over", AlertOver)
     body = json.dumps(payload(name, kind(rule=sender, **values))).encode()
     for pause in (*WEBHOOK_PAUSES, None):
-        problem = _problem(address, body)
+        problem = _post_once(address, body)
         if not problem:
             return
         if pause is not None:
@@ -73,8 +73,8 @@ def post(sender: str, signal: Signal, **values: Any) -> None:
     webhook_failed(urlsplit(address).hostname or "", problem)
 
 
-def _problem(address: str, body: bytes) -> str:
-    """Send the request once. Return why the server did not accept it; empty if it did."""
+def _post_once(address: str, body: bytes) -> str:
+    """Send the request once. Return why the server did not accept the alert; empty if the server did."""
     headers = {"Content-Type": "application/json", "User-Agent": "django-skipqueue"}
     request = Request(address, data=body, headers=headers, method="POST")  # noqa: S310 (`conf` allows http and https)
     try:

@@ -76,8 +76,8 @@ class StatusFilter(StateFilter):
 
     def value(self) -> str | None:
         """Return the chosen status; `None` if the URL has no valid status."""
-        chosen = super().value()
-        return chosen if chosen in FINISHED else None
+        status = super().value()
+        return status if status in FINISHED else None
 
 
 class FinishedFilter(PeriodFilter):
@@ -108,8 +108,8 @@ class ArchiveChangeList(JobChangeList):
 
     @cached_property
     def tabs(self) -> list[Tab]:
-        everything = Tab("", gettext("all"), self._address(None), self.state is None, None)
-        return [everything] + [
+        all_jobs = Tab("", gettext("all"), self._address(None), self.state is None, None)
+        return [all_jobs] + [
             Tab(status, status.label, self._address(status), status == self.state, self._count(status))
             for status in FINISHED
         ]
@@ -188,7 +188,7 @@ class ArchivedJobAdmin(ReadOnlyViews):
         return jobs
 
     def lookup_allowed(self, lookup: str, value: str, request: HttpRequest | None = None) -> bool:
-        """Accept no lookups in the URL except those of the filters."""
+        """Accept only the lookups of the filters in the URL."""
         filters = (StatusFilter, FoundFilter, QueueFilter, TaskFilter)
         return lookup in {FIRST, BEFORE, *(filter.parameter_name for filter in filters)}
 
@@ -251,8 +251,10 @@ class ArchivedJobAdmin(ReadOnlyViews):
         copy = Job.objects.insert(spec_of(original), call_of(original, original.args_text, original.kwargs_text))
         values = {"id": job.pk, "copy": copy.pk}
         if not copy.created:
-            held = gettext("Nothing was done, because the unfinished job %(copy)s holds the unique key of job %(id)s.")
-            self.message_user(request, held % values, messages.WARNING)
+            message = gettext(
+                "Nothing was done, because the unfinished job %(copy)s holds the unique key of job %(id)s."
+            )
+            self.message_user(request, message % values, messages.WARNING)
             return HttpResponseRedirect(self.address("change", job.pk))
         log.record(request, log_entries(RUN_AGAIN, job, copy.pk), verb=RUN_AGAIN)
         self.message_user(request, str(RUN_AGAIN_BUTTON.done) % values, messages.SUCCESS)

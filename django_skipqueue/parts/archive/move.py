@@ -59,22 +59,22 @@ LOCK_ARCHIVE = "LOCK TABLE skipqueue_archivedjob IN SHARE UPDATE EXCLUSIVE MODE"
 MISSING_PARTITIONS = joined(
     """
 WITH RECURSIVE finished AS (
-    SELECT kind.status, oldest.finished_at
+    SELECT each_status.status, oldest.finished_at
     FROM
-        (VALUES {kinds}) AS kind (status),
+        (VALUES {kinds}) AS each_status (status),
         LATERAL (
             SELECT finished_at
             FROM skipqueue_job
             WHERE
                 status IN ({finished})
-                AND status = kind.status
+                AND status = each_status.status
                 AND finished_at > coalesce(statement_timestamp() - %(kept)s::interval, '-infinity')
                 AND finished_at <= statement_timestamp()
             ORDER BY finished_at
             LIMIT 1
         ) AS oldest
     UNION ALL
-    SELECT finished.status, of_a_later_month.finished_at
+    SELECT finished.status, first_of_later_month.finished_at
     FROM
         finished,
         LATERAL (
@@ -88,7 +88,7 @@ WITH RECURSIVE finished AS (
                 AND finished_at <= statement_timestamp()
             ORDER BY finished_at
             LIMIT 1
-        ) AS of_a_later_month
+        ) AS first_of_later_month
 ), needed (month) AS (
     SELECT date_trunc('month', finished_at AT TIME ZONE 'UTC') FROM finished
     UNION
@@ -154,7 +154,7 @@ PARTITIONS_SECONDS = 3600.0
 """Seconds between two checks of the partitions."""
 
 PARTITIONS_RETRY_SECONDS = 60.0
-"""If partitions could not be created, seconds until the next try."""
+"""Seconds until the next try if partitions could not be created."""
 
 
 def archive(store: Store, ids: list[int]) -> dict[str, int] | None:
@@ -194,8 +194,8 @@ def drop_partition(store: Store) -> bool:
 
 def partitions_not_made(error: BaseException, retry_in: float) -> None:
     """Log that a partition of the archive could not be created. Jobs of other months are still moved."""
-    shown = {"error": in_a_line(error), "retry_in": in_words(retry_in)}
-    write(logging.ERROR, "partitions_not_made", shown)
+    facts = {"error": in_a_line(error), "retry_in": in_words(retry_in)}
+    write(logging.ERROR, "partitions_not_made", facts)
 
 
 def missing_partitions(store: Store) -> Callable[[], None]:

@@ -64,17 +64,17 @@ def state_badge(batch: BatchState) -> SafeString:
     return badge(BATCH_BADGES[batch.state], BATCH_STATES[batch.state])
 
 
-def name_of(row: JobBatch) -> str:
-    return shortened(row.name) or gettext("batch")
+def name_of(batch: JobBatch) -> str:
+    return shortened(batch.name) or gettext("batch")
 
 
-def link_to(row: JobBatch) -> SafeString:
-    address = address_of("jobbatch_change", row.pk)
+def link_to(batch: JobBatch) -> SafeString:
+    address = address_of("jobbatch_change", batch.pk)
     return format_html(
         '<a class="skipqueue-name" href="{}">{}</a> <span class="skipqueue-detail">#{}</span>',
         address,
-        name_of(row),
-        row.pk,
+        name_of(batch),
+        batch.pk,
     )
 
 
@@ -86,9 +86,9 @@ def progress(batch: BatchState) -> Cell:
 
 
 def numbers(batch: BatchState) -> Cell:
-    cells = ((status, Status(status).label, grouped(number)) for status, number in batch.counts.items())
+    labelled_counts = ((status, Status(status).label, grouped(number)) for status, number in batch.counts.items())
     return format_html_join(
-        " ", '<span class="skipqueue-of-status" data-status="{}">{}: <strong>{}</strong></span>', cells
+        " ", '<span class="skipqueue-of-status" data-status="{}">{}: <strong>{}</strong></span>', labelled_counts
     )
 
 
@@ -118,11 +118,11 @@ MOST_BATCHES_ON_DASHBOARD = 5
 
 def on_dashboard(_: object = None) -> dict[str, Any]:
     """Return the dashboard's table: the newest running batches, then the newest batches with failures."""
-    querysets = (
+    newest_by_state = (
         with_time(JobBatch.objects.filter(STATE_CONDITIONS[state])).order_by("-pk")[:MOST_BATCHES_ON_DASHBOARD]
         for state in ("running", "failures")  # by the indexes open and failures
     )
-    batches = [batch for queryset in querysets for batch in batch_states(queryset)]
+    batches = [batch for newest in newest_by_state for batch in batch_states(newest)]
     return {"columns": ON_DASHBOARD, "rows": rows(ON_DASHBOARD, batches)}
 
 
@@ -157,16 +157,16 @@ class InsideFilter(admin.SimpleListFilter):
     parameter_name = "inside"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
-        chosen = self.value()
-        return [(chosen, f"#{chosen}")] if chosen else []
+        batch_id = self.value()
+        return [(batch_id, f"#{batch_id}")] if batch_id else []
 
     def value(self) -> str | None:
-        chosen = super().value()
-        return chosen if chosen and is_id(chosen) else None
+        batch_id = super().value()
+        return batch_id if batch_id and is_id(batch_id) else None
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[JobBatch]) -> QuerySet[JobBatch]:
-        chosen = self.value()
-        return queryset.filter(parent_id=int(chosen)) if chosen else queryset
+        batch_id = self.value()
+        return queryset.filter(parent_id=int(batch_id)) if batch_id else queryset
 
 
 MOST_JOBS_OF_STATUS = 1_000
@@ -203,20 +203,22 @@ class Picture:
         partial = set()
         for status in Status:
             newest = Job.objects.filter(batch_id=row.pk, status=status).order_by("-pk").values_list("pk", "task")
-            rows = list(newest[: MOST_JOBS_OF_STATUS + 1])
-            if len(rows) > MOST_JOBS_OF_STATUS:
+            ids_and_tasks = list(newest[: MOST_JOBS_OF_STATUS + 1])
+            if len(ids_and_tasks) > MOST_JOBS_OF_STATUS:
                 partial.add(status.value)
             jobs += [
-                GraphJob(pk, task, status.value) for pk, task in rows[:MOST_JOBS_OF_STATUS] if pk not in callback_ids
+                GraphJob(pk, task, status.value)
+                for pk, task in ids_and_tasks[:MOST_JOBS_OF_STATUS]
+                if pk not in callback_ids
             ]
         ids = [job.id for job in jobs]
         edges = Dependency.objects.using(row._state.db).filter(job_id__in=ids).values_list("job_id", "needs_job_id")
         graph = graph_of(jobs, list(edges[:MOST_EDGES]))
-        batches = [
+        inner_nodes = [
             Node(f"batch {batch.row.pk}", "batch", 0, name_of(batch.row), BATCH_BADGES[batch.state], batch.row.pk)
             for batch in inner
         ]
-        graph = Graph([*graph.nodes, *batches], graph.edges, graph.hidden)
+        graph = Graph([*graph.nodes, *inner_nodes], graph.edges, graph.hidden)
         layer = last_layer(graph)
         callback_nodes = [
             Node(
@@ -279,7 +281,7 @@ class Picture:
                 "numbers": inner.numbers,
             }
         if node.kind == "callback":
-            callback = next(one for one in self.callbacks if one.name == node.name)
+            callback = next(callback for callback in self.callbacks if callback.name == node.name)
             job = f" #{callback.job_id}" if callback.job_id else ""
             words = {"waits": gettext("waits"), "skipped": gettext("skipped"), "gone": gettext("deleted")}
             state = words.get(callback.state) or Status(callback.state).label
@@ -287,8 +289,8 @@ class Picture:
         label = str(Status(node.status).label)
         if node.kind == "job":
             return f"#{node.id}, {label}"
-        more = "+" if node.status in self.partial else ""
-        return f"{grouped(node.number)}{more} \N{MULTIPLICATION SIGN} {label}"
+        plus = "+" if node.status in self.partial else ""  # there may be more jobs than were read
+        return f"{grouped(node.number)}{plus} \N{MULTIPLICATION SIGN} {label}"
 
     def _address(self, node: Node) -> str:
         if node.kind == "batch":
@@ -361,8 +363,8 @@ class BatchPage:
     @cached_property
     def inner(self) -> list[BatchState]:
         """The newest inner batches. Index: inner."""
-        rows = with_time(JobBatch.objects.filter(parent_id=self.row.pk)).order_by("-pk")
-        return batch_states(rows[:MOST_INNER_SHOWN])
+        newest = with_time(JobBatch.objects.filter(parent_id=self.row.pk)).order_by("-pk")
+        return batch_states(newest[:MOST_INNER_SHOWN])
 
     @property
     def inner_query(self) -> str:
@@ -431,7 +433,7 @@ class BatchAdmin(ReadOnlyViews):
         return queryset.filter(pk__in=newest, name__icontains=text), False
 
     def lookup_allowed(self, lookup: str, value: str, request: HttpRequest | None = None) -> bool:
-        """Accept no lookups in the URL except those of the filters."""
+        """Accept only the lookups of the filters in the URL."""
         return lookup in {filter.parameter_name for filter in self.list_filter}
 
     @refreshing
@@ -466,11 +468,11 @@ class BatchAdmin(ReadOnlyViews):
         return self.show(request, "jobbatch/batch.html", page.row, content | (extra_context or {}), title=title)
 
     def _verbs_for(self, request: HttpRequest, status: Status) -> list[tuple[Verb, Any]]:
-        may = request.user.has_perm
-        if not may("django_skipqueue.view_job"):
+        has_perm = request.user.has_perm
+        if not has_perm("django_skipqueue.view_job"):
             return []
         offered = [(verb, label) for verb, label in VERB_LABELS if verb.is_offered_for(status)]
-        return [(verb, label) for verb, label in offered if may(f"django_skipqueue.{verb.permission}_job")]
+        return [(verb, label) for verb, label in offered if has_perm(f"django_skipqueue.{verb.permission}_job")]
 
 
 MOST_NEEDS_SHOWN = 5

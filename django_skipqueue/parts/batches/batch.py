@@ -52,7 +52,7 @@ current_batch: ContextVar[CurrentBatch | None] = ContextVar("current_batch", def
 
 
 def joined_database() -> str | None:
-    """The database alias of the current batch; `None` outside of any `with` block."""
+    """Return the database alias of the current batch; `None` outside of any `with` block."""
     current = current_batch.get()
     return None if current is None else current.connection.alias
 
@@ -85,13 +85,14 @@ def defer_all(calls: Iterable[TaskCall]) -> "list[Job]":
     One statement inserts neighbouring calls that have the same columns and no unique key.
     """
 
-    def group_key(numbered: tuple[int, TaskCall]) -> Any:
-        number, call = numbered
+    def group_key(numbered_call: tuple[int, TaskCall]) -> Any:
+        """Return the call's number, which no other call has, if the call must be inserted alone."""
+        number, call = numbered_call
         return number if call.call.unique_key is not None else (call.database, call.shard, call.spec)
 
     deferred: list[Job] = []
-    for _, group in groupby(enumerate(calls), key=group_key):
-        deferred += _defer_together([call for _, call in group])
+    for _key, group in groupby(enumerate(calls), key=group_key):
+        deferred += _defer_together([call for _number, call in group])
     return deferred
 
 
@@ -111,25 +112,25 @@ def _defer_together(calls: list[TaskCall]) -> "list[Job]":
     return deferred
 
 
-def as_call(name: str, given: Any) -> TaskCall:
+def as_call(name: str, task_or_call: Any) -> TaskCall:
     """Turn a task, or a task with arguments, into a call. Raises `InvalidOption` for anything else."""
-    if isinstance(given, TaskCall):
-        return given
-    if callable(getattr(given, "s", None)):
-        call: TaskCall = given.s()
+    if isinstance(task_or_call, TaskCall):
+        return task_or_call
+    if callable(getattr(task_or_call, "s", None)):
+        call: TaskCall = task_or_call.s()
         return call
-    raise InvalidOption(f"{name} must be a task, or a task with arguments such as send.s(1), not {given!r}.")
+    raise InvalidOption(f"{name} must be a task, or a task with arguments such as send.s(1), not {task_or_call!r}.")
 
 
 def in_batch(name: str, call: TaskCall, alias: str) -> TaskCall:
     """Bind the call to its batch's database. Raises `InvalidOption` if the call is bound to another database."""
-    placed = call.in_database(alias)
-    if placed.database != alias:
+    bound_call = call.in_database(alias)
+    if bound_call.database != alias:
         raise InvalidOption(
-            f"{name} is a call in the database {placed.database!r}, but the batch is in {alias!r}. Give the batch the "
-            "same database, or under the placement 'spread' the same shard_key."
+            f"{name} is a call in the database {bound_call.database!r}, but the batch is in {alias!r}. Give the batch "
+            "the same database, or under the placement 'spread' the same shard_key."
         )
-    return placed
+    return bound_call
 
 
 class Batch:
@@ -138,8 +139,8 @@ class Batch:
     `with Batch(on_success=notify.s(1)) as batch:` opens a transaction on the queue's database. Every job that this
     thread inserts in the block, by `.defer()` for example, joins the batch. Once the last job is finished, `on_success`
     is enqueued if all jobs completed, otherwise `on_failure`, and then `on_finish` in any case. Each callback is a
-    task, or a task with arguments. A batch that is made in the `with` block of another batch becomes an inner batch of
-    it.
+    task, or a task with arguments. A batch that is made in the `with` block of another batch becomes an
+    inner batch of that batch.
     """
 
     def __init__(
@@ -164,8 +165,8 @@ class Batch:
         encode("name", name)
         self.name = name
         self._id: int | None = None
-        given = {"on_success": on_success, "on_failure": on_failure, "on_finish": on_finish}
-        calls = {key: as_call(key, call) for key, call in given.items() if call is not None}
+        callbacks = {"on_success": on_success, "on_failure": on_failure, "on_finish": on_finish}
+        calls = {key: as_call(key, callback) for key, callback in callbacks.items() if callback is not None}
         self.database = placement().for_batch(database, shard_key, (call.bound_to for call in calls.values()))
         calls = {key: in_batch(key, call, self.database) for key, call in calls.items()}
         for key, call in calls.items():
@@ -245,7 +246,7 @@ class Batch:
         return await sync_to_async(self.progress)()
 
     def add(self, *calls: TaskCall) -> "list[Job]":
-        """Defer these calls as jobs of the batch. A running job of the batch can so add more jobs to it.
+        """Defer these calls as jobs of the batch. So a running job of the batch can add more jobs to the batch.
 
         Raises `BatchFinished`, and inserts nothing, if the batch is finished.
         """
@@ -274,7 +275,7 @@ class Batch:
 
     @contextmanager
     def _block(self) -> Iterator[None]:
-        is_first = self._id is None
+        is_new = self._id is None
         try:
             with transaction.atomic(using=self.database):
                 self._open()
@@ -283,10 +284,10 @@ class Batch:
                     yield
                 finally:
                     current_batch.reset(token)
-                if is_first:
+                if is_new:
                     finish_empty_batch(self._store, self.id)
         except BaseException:
-            if is_first:
+            if is_new:
                 self._id = None
             raise
 
@@ -343,7 +344,8 @@ class BatchContext:
         results = []
         for need in starmap(NeededJob, Store(self.database).rows(NEEDS, {"id": self.job_id})):
             if need.status is None or (need.status == "completed" and need.is_gone):
-                needed_name, own_name = (job_name(self.database, id) for id in (need.needs_job_id, self.job_id))
+                needed_name = job_name(self.database, need.needs_job_id)
+                own_name = job_name(self.database, self.job_id)
                 raise ResultLost(
                     f"The result of job {needed_name}, which job {own_name} has waited for, no longer exists."
                 )

@@ -32,10 +32,10 @@ class Chain:
             raise InvalidOption("A chain needs at least one call.")
         checked_steps = []
         for number, step in enumerate(steps, start=1):
-            listed = step if isinstance(step, list | tuple) else [step]
-            if not listed:
+            parallel_calls = step if isinstance(step, list | tuple) else [step]
+            if not parallel_calls:
                 raise InvalidOption(f"Step {number} of the chain is an empty list.")
-            checked_steps.append([as_call(f"step {number} of the chain", call) for call in listed])
+            checked_steps.append([as_call(f"step {number} of the chain", call) for call in parallel_calls])
         bound_to = (call.bound_to for calls in checked_steps for call in calls)
         self.database = placement().for_batch(database, None, bound_to)
         self.after_failure: AfterFailure = after_failure
@@ -51,7 +51,8 @@ class Chain:
         """
         if current_batch.get() is not None:
             return self._insert()
-        first, last = (self.steps[number][0].spec.task.rpartition(".")[2] for number in (0, -1))
+        task_names = [self.steps[index][0].spec.task for index in (0, -1)]
+        first, last = (task_name.rpartition(".")[2] for task_name in task_names)  # without the modules
         name = first if len(self.steps) == 1 else f"{first} → {last}"
         with Batch(database=self.database, name=name):
             return self._insert()

@@ -12,9 +12,9 @@ COLUMNS = PartColumns(
         # so that the batch and its outer batches can report all of their jobs when they end. If another job still waits
         # for a pruned job, its dependency records the pruned job's status. Indexes: the primary keys.
         "after_prune": """,
-noted AS (
+counted_jobs AS (
     INSERT INTO skipqueue_batch_pruned (batch_id, status, jobs)
-    SELECT part.batch_id, part.status, part.jobs
+    SELECT per_status.batch_id, per_status.status, per_status.jobs
     FROM (
         SELECT batch_id, status, count(*) FILTER (WHERE NOT is_callback) AS jobs
         FROM (
@@ -33,15 +33,15 @@ noted AS (
             WHERE pruned.batch_id IS NOT NULL
         ) AS job
         GROUP BY batch_id, status
-    ) AS part
+    ) AS per_status
     WHERE (
-        WITH RECURSIVE around AS (
-            SELECT parent_id, finished_at FROM skipqueue_batch WHERE id = part.batch_id
+        WITH RECURSIVE enclosing AS (
+            SELECT parent_id, finished_at FROM skipqueue_batch WHERE id = per_status.batch_id
             UNION ALL
             SELECT outside.parent_id, outside.finished_at
-            FROM around JOIN skipqueue_batch AS outside ON outside.id = around.parent_id
+            FROM enclosing JOIN skipqueue_batch AS outside ON outside.id = enclosing.parent_id
         )
-        SELECT bool_or(finished_at IS NULL) FROM around
+        SELECT bool_or(finished_at IS NULL) FROM enclosing
     )
 ),
 unmet AS MATERIALIZED (
@@ -53,13 +53,13 @@ unmet AS MATERIALIZED (
     ORDER BY needs.job_id, needs.position
     FOR UPDATE OF needs
 ),
-needed AS (
+marked AS (
     UPDATE skipqueue_dependency AS needs
     SET pruned_as = unmet.status
     FROM unmet
     WHERE needs.job_id = unmet.job_id AND needs.position = unmet.position
 ),
-forgotten AS (
+deleted_needs AS (
     DELETE FROM skipqueue_dependency AS needs
     USING pruned
     WHERE needs.job_id = pruned.id AND needs.is_met

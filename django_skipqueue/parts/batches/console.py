@@ -130,35 +130,35 @@ class Callback(NamedTuple):
     """The status of the callback's job, or `gone` if it was deleted; without a job `waits`, `skipped`, `not called`."""
 
 
-def with_time(rows: "QuerySet[JobBatch]") -> "QuerySet[JobBatch]":
+def with_time(batches: "QuerySet[JobBatch]") -> "QuerySet[JobBatch]":
     """Add the database's time to each batch, for `batch_states`."""
-    return rows.annotate(now=Now())
+    return batches.annotate(now=Now())
 
 
-def batch_states(rows: Iterable[Any]) -> list[BatchState]:
-    """Return the states of one page of batches. Counts a limited number of jobs. `rows`: a result of `with_time`."""
-    listed = list(rows)
-    counts = batch_progress(Store.default(), [row.pk for row in listed], most=MOST_JOBS_COUNTED) if listed else {}
-    until = time.monotonic() + COUNT_SECONDS
+def batch_states(batches_with_time: Iterable[Any]) -> list[BatchState]:
+    """Return the states of one page of batches, a result of `with_time`. Counts a limited number of jobs."""
+    batches = list(batches_with_time)
+    counts = batch_progress(Store.default(), [batch.pk for batch in batches], most=MOST_JOBS_COUNTED) if batches else {}
+    deadline = time.monotonic() + COUNT_SECONDS
     states = []
-    for row in listed:
-        most, numbers = MOST_JOBS_COUNTED, counts[row.pk]
-        if _is_capped(row, numbers, most) and time.monotonic() < until:
+    for batch in batches:
+        most, by_status = MOST_JOBS_COUNTED, counts[batch.pk]
+        if _is_capped(batch, by_status, most) and time.monotonic() < deadline:  # count this batch again, further
             most = MOST_JOBS_OF_BATCH
-            numbers = batch_progress(Store.default(), [row.pk], most=most)[row.pk]
-        ordered = {status.value: numbers[status] for status in Status if numbers.get(status)}
-        states.append(BatchState(row, row.now, ordered, is_lower_bound=_is_capped(row, numbers, most)))
+            by_status = batch_progress(Store.default(), [batch.pk], most=most)[batch.pk]
+        ordered = {status.value: by_status[status] for status in Status if by_status.get(status)}
+        states.append(BatchState(batch, batch.now, ordered, is_lower_bound=_is_capped(batch, by_status, most)))
     return states
 
 
 def batch_state(batch_id: int) -> BatchState | None:
-    row = with_time(JobBatch.objects.all()).filter(pk=batch_id).first()
-    return None if row is None else batch_states([row])[0]
+    batch = with_time(JobBatch.objects.all()).filter(pk=batch_id).first()
+    return None if batch is None else batch_states([batch])[0]
 
 
-def callbacks_of(row: JobBatch) -> list[Callback]:
+def callbacks_of(batch: JobBatch) -> list[Callback]:
     """Return the callbacks of a batch, each with its state. Sends one query."""
-    stored = row.callbacks if isinstance(row.callbacks, dict) else {}
+    stored = batch.callbacks if isinstance(batch.callbacks, dict) else {}
     calls = {name: stored[name] for name in CALLBACKS if isinstance(stored.get(name), dict)}
     ids = [call[CALLBACK_JOB] for call in calls.values() if isinstance(call.get(CALLBACK_JOB), int)]
     statuses = dict(Job.objects.filter(pk__in=ids).values_list("pk", "status")) if ids else {}
@@ -168,15 +168,15 @@ def callbacks_of(row: JobBatch) -> list[Callback]:
         task = str(spec.get("task", "")) if isinstance(spec, dict) else ""
         if isinstance(job_id, int):
             callbacks.append(Callback(name, task, job_id, statuses.get(job_id, "gone")))
-        elif row.finished_at is None:
+        elif batch.finished_at is None:
             callbacks.append(Callback(name, task, None, "waits"))
         else:
             callbacks.append(Callback(name, task, None, "skipped" if call.get(CALLBACK_SKIPPED) else "not called"))
     return callbacks
 
 
-def _is_capped(row: JobBatch, counts: Mapping[str, int], most: int) -> bool:
-    return row.finished_at is None and any(number >= most for number in counts.values())
+def _is_capped(batch: JobBatch, counts: Mapping[str, int], most: int) -> bool:
+    return batch.finished_at is None and any(number >= most for number in counts.values())
 
 
 def unmet_needs(job: Job, *, limit: int) -> list[UnmetNeed]:
@@ -238,10 +238,10 @@ LIMIT 100
 
 def stuck_dependants(store: Store) -> Iterator[Finding]:
     """Find jobs that wait for a job that was deleted before it completed."""
-    rows = store.rows(STUCK_DEPENDANTS)
-    if rows:
-        job_id, task, needs_job_id = rows[0]
-        job, needed = (job_name(store.alias, id) for id in (job_id, needs_job_id))
+    stuck = store.rows(STUCK_DEPENDANTS)
+    if stuck:
+        job_id, task, needs_job_id = stuck[0]
+        job, needed = job_name(store.alias, job_id), job_name(store.alias, needs_job_id)
         yield Finding.of(
             Severity.WARNING,
             gettext("Jobs wait for a deleted job"),
@@ -251,7 +251,7 @@ def stuck_dependants(store: Store) -> Iterator[Finding]:
             ),
             gettext("These jobs wait for ever, and so do all jobs that wait for them. Discard them."),
             f"python manage.py skipqueue discard {job} --reason 'it waits for a deleted job'",
-            facts={"id": job, "task": printable(task), "needed": needed, "number": number_of(rows)},
+            facts={"id": job, "task": printable(task), "needed": needed, "number": number_of(stuck)},
         )
 
 
@@ -271,7 +271,8 @@ def why_it_waits_for_jobs(job: Job, _now: datetime) -> str:
     unmet = unmet_needs(job, limit=MOST_NEEDS_NAMED)
     if not unmet:
         return gettext("The jobs that it waited for are finished. It will be queued within a second or two.")
-    first, number = unmet[0], unmet[0].number
+    first = unmet[0]
+    number = first.number
     if first.is_stuck and first.is_gone:
         return gettext(
             "It needs job %(job)s, which was deleted or pruned before it completed, so it waits for ever. Discard it."
@@ -280,10 +281,10 @@ def why_it_waits_for_jobs(job: Job, _now: datetime) -> str:
         return gettext("It needs job %(job)s, which has not completed: retry that job, or discard this one.") % {
             "job": first.needs_job_id
         }
-    shown = ", ".join(str(need.needs_job_id) for need in unmet)
+    job_ids = ", ".join(str(need.needs_job_id) for need in unmet)
     return ngettext("It waits for job %(jobs)s.", "It waits for %(number)s jobs: %(jobs)s.", number) % {
         "number": number,
-        "jobs": shown if number <= MOST_NEEDS_NAMED else f"{shown}, …",
+        "jobs": job_ids if number <= MOST_NEEDS_NAMED else f"{job_ids}, …",
     }
 
 
@@ -313,10 +314,10 @@ class Batches(Watchable):
             return _show(console, options["id"], in_json=options["json"])
         if not 1 <= options["limit"] <= MOST_LISTED:
             raise CommandError(f"--limit must be from 1 to {MOST_LISTED}.", returncode=Exit.USAGE)
-        rows = (
+        found = (
             JobBatch.objects.filter(STATE_CONDITIONS[options["state"]]) if options["state"] else JobBatch.objects.all()
         )
-        batches = batch_states(with_time(rows).order_by("-pk")[: options["limit"]])
+        batches = batch_states(with_time(found).order_by("-pk")[: options["limit"]])
         print_facts(console, BATCH_FACTS, batches, BATCH_RENDERERS, in_json=options["json"])
         if not batches:
             console.say("There is no such batch." if options["state"] else "There is no batch.")

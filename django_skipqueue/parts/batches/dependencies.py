@@ -3,9 +3,9 @@
 A dependant is a job that waits; a predecessor is a job that a dependant needs.
 
 A dependant is admitted or discarded exactly once, because the statement that does this begins after the dependant's row
-is locked. A predecessor that an operator retries admits no dependant until it has completed. There
-is one exception: a dependant that runs even after a failure (`after_failure="run"`) no longer needs a predecessor that
-has failed once, and waits only for its other predecessors.
+is locked. A predecessor that an operator retries admits no dependant until it has completed. There is one exception: a
+dependant that runs even after a failure (`after_failure="run"`) no longer needs a predecessor that has failed once, and
+waits only for its other predecessors.
 
 Enqueues, the dependency gate, and workers after a settle use this module.
 """
@@ -88,8 +88,8 @@ SELECT
         'discarded'
     )
         WHEN 'completed' THEN true
-        WHEN 'failed' THEN going_on.is_any
-        WHEN 'discarded' THEN going_on.is_any
+        WHEN 'failed' THEN dependant.goes_on_after_failure
+        WHEN 'discarded' THEN dependant.goes_on_after_failure
         ELSE false
     END
 FROM
@@ -104,7 +104,7 @@ FROM
                 AND waiting.after_failure IN ('discard', 'run')
             LIMIT 1
         ) IS NOT NULL
-    ) AS going_on (is_any)
+    ) AS dependant (goes_on_after_failure)
 WHERE needed.id IS NOT NULL
 LIMIT %(limit)s
 """
@@ -164,45 +164,45 @@ judged AS MATERIALIZED (
             state NOT IN ('completed', 'failed', 'discarded') OR (state <> 'completed' AND after_failure = 'wait')
         ) OVER needs AS waits,
         min(needs_job_id) FILTER (WHERE state IN ('failed', 'discarded') AND after_failure = 'discard')
-            OVER needs AS without
+            OVER needs AS failed_need
     FROM needed
     WINDOW needs AS (PARTITION BY job_id)
 ),
-settled AS MATERIALIZED (
+to_mark AS MATERIALIZED (
     SELECT needs.ctid AS place
     FROM skipqueue_dependency AS needs
-    WHERE needs.ctid = ANY (ARRAY (SELECT place FROM judged WHERE is_met OR without IS NOT NULL))
+    WHERE needs.ctid = ANY (ARRAY (SELECT place FROM judged WHERE is_met OR failed_need IS NOT NULL))
     ORDER BY needs.job_id, needs.position
     FOR UPDATE OF needs SKIP LOCKED
 ),
-met AS (
+marked AS (
     UPDATE skipqueue_dependency AS needs
     SET is_met = true
-    WHERE needs.ctid = ANY (ARRAY (SELECT place FROM settled))
+    WHERE needs.ctid = ANY (ARRAY (SELECT place FROM to_mark))
 )
 UPDATE skipqueue_job AS job
 SET held = NULL,
     status = CASE
         WHEN job.finished_at IS NOT NULL THEN job.status
-        WHEN verdict.without IS NOT NULL THEN 'discarded'
+        WHEN verdict.failed_need IS NOT NULL THEN 'discarded'
         WHEN job.status = 'blocked' THEN {status}
         ELSE job.status
     END,
-    gate = CASE WHEN job.status = 'blocked' AND verdict.without IS NULL THEN {gate} END,
-    lease = CASE WHEN verdict.without IS NULL OR job.finished_at IS NOT NULL THEN job.lease ELSE job.lease + 1 END,
+    gate = CASE WHEN job.status = 'blocked' AND verdict.failed_need IS NULL THEN {gate} END,
+    lease = CASE WHEN verdict.failed_need IS NULL OR job.finished_at IS NOT NULL THEN job.lease ELSE job.lease + 1 END,
     finished_at = CASE
-        WHEN verdict.without IS NULL THEN job.finished_at
+        WHEN verdict.failed_need IS NULL THEN job.finished_at
         ELSE coalesce(job.finished_at, statement_timestamp())
     END,
     last_error = CASE
-        WHEN verdict.without IS NULL OR job.finished_at IS NOT NULL THEN job.last_error
-        ELSE 'Discarded: it needs job ' || verdict.without || ', which has not completed.'
+        WHEN verdict.failed_need IS NULL OR job.finished_at IS NOT NULL THEN job.last_error
+        ELSE 'Discarded: it needs job ' || verdict.failed_need || ', which has not completed.'
     END
-FROM (SELECT DISTINCT job_id, waits, without FROM judged) AS verdict
+FROM (SELECT DISTINCT job_id, waits, failed_need FROM judged) AS verdict
 WHERE
     job.id = verdict.job_id
     AND job.held
-    AND (verdict.without IS NOT NULL OR NOT verdict.waits)
+    AND (verdict.failed_need IS NOT NULL OR NOT verdict.waits)
 RETURNING
     job.id,
     job.task,
@@ -211,7 +211,7 @@ RETURNING
     job.gate,
     job.batch_id,
     job.metadata::text AS metadata,
-    CASE WHEN job.finished_at = statement_timestamp() THEN verdict.without END AS needs_job_id
+    CASE WHEN job.finished_at = statement_timestamp() THEN verdict.failed_need END AS needs_job_id
 """,
     **entering(column="job.{}", past="held"),
 )
@@ -415,9 +415,9 @@ def forget_dependants(store: Store, ids: Collection[int], *, limit: int = BATCH_
     """Clear the dependencies of jobs that no longer wait for these predecessors. Returns whether there were any."""
     values = {"ids": as_array(ids), "limit": limit}
     for earlier_rounds in range(MOST_ROUNDS):
-        [(number,)] = store.rows(FORGET_DEPENDANTS, values)
-        if number < limit:
-            return bool(earlier_rounds or number)
+        [(number_cleared,)] = store.rows(FORGET_DEPENDANTS, values)
+        if number_cleared < limit:
+            return bool(earlier_rounds or number_cleared)
     return True
 
 
@@ -434,18 +434,19 @@ class DependencyGate:
         self._after: dict[str, int] = {}  # the id after which the next check begins, by database
 
     def admit(self, store: Store, *, limit: int) -> GateResult:
-        ready, end = self._ready(store, limit=limit)
+        ready, page_end = self._ready(store, limit=limit)
         dependants = admit_silently(store, ready, limit=limit)
         has_discarded = dependants.discarded_any
         if ready and not dependants.found_any:
             has_discarded = forget_dependants(store, ready, limit=limit)
             if not has_discarded:
-                self._after[store.alias] = end  # rows that another session has locked must not delay later rows
+                self._after[store.alias] = page_end  # rows that another session has locked must not delay later rows
         return GateResult(dependants.admitted, has_discarded)
 
     def next_due(self, store: Store) -> float | None:
-        """0 if a job may be admitted now; the seconds until the next check if a job waits; `None` if no job waits."""
-        if self._ready(store, limit=BATCH_ROWS)[0]:
+        """Return 0 if a job may be admitted now, otherwise the seconds until the next check; `None` if no job waits."""
+        ready, _page_end = self._ready(store, limit=BATCH_ROWS)
+        if ready:
             return 0.0
         return DEPENDENCY_CHECK if predecessors(store, limit=1) else None
 
@@ -458,12 +459,12 @@ class DependencyGate:
         start = self._after.get(alias, 0)
         for _ in range(MOST_PAGES):
             page = predecessors(store, after=self._after.get(alias, 0), limit=limit)
-            end = max(page) if len(page) == limit else 0
+            page_end = max(page) if len(page) == limit else 0  # 0 after the last page: the next check begins again
             if ready := [id for id, may_admit in page.items() if may_admit]:
-                return ready, end
-            self._after[alias] = end
-            if not (end or start):
-                break
-            if not end:
+                return ready, page_end
+            self._after[alias] = page_end
+            if not (page_end or start):
+                break  # this check began at the first predecessor, and has read the last page
+            if not page_end:
                 start = 0
         return [], 0

@@ -23,6 +23,7 @@ from ...queue.enqueue import new_job
 from ...queue.fragments import FINISHED_ROWS, UNFINISHED_LIST, UNFINISHED_ROWS, joined
 from ...queue.parameters import BATCH_ROWS, as_array, is_refused
 from ...queue.store import Store
+from ...values.records import EncodedCall, JobSpec
 from .dependencies import admit_dependants
 from .events import BatchesFinished, BatchNotFinished, CallbackSkipped
 from .values import CALLBACK_JOB, CALLBACK_SKIPPED, FinishedBatch, loaded
@@ -78,7 +79,7 @@ _IS_DONE = joined(
 {job_of_batch} IS NULL
 AND (
     WITH RECURSIVE inside AS (
-        SELECT id, finished_at, callback_ids IS NOT NULL OR failed > 0 OR discarded > 0 AS may_run
+        SELECT id, finished_at, callback_ids IS NOT NULL OR failed > 0 OR discarded > 0 AS may_have_unfinished
         FROM skipqueue_batch
         WHERE parent_id = batch.id
         UNION ALL
@@ -90,7 +91,7 @@ AND (
     )
     SELECT inside.id
     FROM inside
-    WHERE inside.finished_at IS NULL OR (inside.may_run AND {job_inside} IS NOT NULL)
+    WHERE inside.finished_at IS NULL OR (inside.may_have_unfinished AND {job_inside} IS NOT NULL)
     LIMIT 1
 ) IS NULL
 """,
@@ -134,18 +135,19 @@ FOR UPDATE SKIP LOCKED
 
 # Sent by finish_batches, after LOCK_BATCHES. Finishes the locked batches whose jobs are all finished, and returns them
 # with their callbacks. This is not one statement with LOCK_BATCHES, because a statement does not see changes that are
-# committed after it begins. `is_failure`: whether a job of the batch, or a job or callback of an inner batch, did not
-# complete; pruned jobs count too. If an inner batch has no failures, its row contains the numbers of its jobs,
-# including the jobs of its own inner batches. If it has failures, its jobs are counted again, without callbacks,
-# because they may have been retried. Indexes: batch, inner, pruned_of, the primary key.
+# committed after it begins. `member`: the batch itself, and its inner batches on all levels. `is_failure`: whether a
+# job of the batch, or a job or callback of an inner batch, did not complete; pruned jobs count too. If an inner batch
+# has no failures, its row contains the numbers of its jobs, including the jobs of its own inner batches. If it has
+# failures, its jobs are counted again, without callbacks, because they may have been retried. A `pruned` row with 0
+# jobs says that a callback was pruned. Indexes: batch, inner, pruned_of, the primary key.
 FINISH_BATCHES = joined(
     """
 WITH counted AS MATERIALIZED (
-    SELECT batch.id, tree.completed, tree.failed, tree.discarded, tree.has_failed_callbacks
+    SELECT batch.id, totals.completed, totals.failed, totals.discarded, totals.has_failed_callbacks
     FROM
         skipqueue_batch AS batch,
         LATERAL (
-            WITH RECURSIVE part AS (
+            WITH RECURSIVE member AS (
                 SELECT
                     batch.id AS id,
                     NULL::bigint[] AS callback_ids,
@@ -156,10 +158,10 @@ WITH counted AS MATERIALIZED (
                 SELECT
                     inside.id,
                     inside.callback_ids,
-                    part.is_counted AND (inside.failed > 0 OR inside.discarded > 0),
-                    part.is_counted AND inside.failed = 0 AND inside.discarded = 0,
+                    member.is_counted AND (inside.failed > 0 OR inside.discarded > 0),
+                    member.is_counted AND inside.failed = 0 AND inside.discarded = 0,
                     inside.completed
-                FROM part JOIN skipqueue_batch AS inside ON inside.parent_id = part.id
+                FROM member JOIN skipqueue_batch AS inside ON inside.parent_id = member.id
             )
             SELECT
                 coalesce(sum(jobs.number) FILTER (WHERE jobs.status = 'completed'), 0)::bigint AS completed,
@@ -167,25 +169,28 @@ WITH counted AS MATERIALIZED (
                 coalesce(sum(jobs.number) FILTER (WHERE jobs.status = 'discarded'), 0)::bigint AS discarded,
                 coalesce(bool_or(jobs.is_callback AND jobs.status <> 'completed'), false) AS has_failed_callbacks
             FROM
-                part,
+                member,
                 LATERAL (
                     SELECT job.status, count(*) AS number, false AS is_callback
                     FROM skipqueue_job AS job
-                    WHERE part.is_counted AND job.batch_id = part.id AND (job.id = ANY (part.callback_ids)) IS NOT TRUE
+                    WHERE
+                        member.is_counted
+                        AND job.batch_id = member.id
+                        AND (job.id = ANY (member.callback_ids)) IS NOT TRUE
                     GROUP BY job.status
                     UNION ALL
                     SELECT pruned.status, pruned.jobs, pruned.jobs = 0
                     FROM skipqueue_batch_pruned AS pruned
-                    WHERE pruned.batch_id = part.id AND (part.is_counted OR pruned.jobs = 0)
+                    WHERE pruned.batch_id = member.id AND (member.is_counted OR pruned.jobs = 0)
                     UNION ALL
-                    SELECT 'completed', part.completed, false
-                    WHERE part.has_sums
+                    SELECT 'completed', member.completed, false
+                    WHERE member.has_sums
                     UNION ALL
                     SELECT callback.status, 0, true
                     FROM skipqueue_job AS callback
-                    WHERE callback.id = ANY (part.callback_ids)
+                    WHERE callback.id = ANY (member.callback_ids)
                 ) AS jobs
-        ) AS tree
+        ) AS totals
     WHERE batch.id = ANY (%(ids)s::bigint[]) AND batch.finished_at IS NULL AND {done}
 )
 UPDATE skipqueue_batch AS batch
@@ -219,58 +224,59 @@ WHERE id = %(id)s
 
 # Sent by Batch, the admin. Returns the number of each batch's jobs by status, including the jobs of inner batches. A
 # finished batch has these numbers in its row. If the batch is open, the jobs of finished inner batches with failures
-# are counted again, because they may have been retried. `most`: the maximum number of jobs to count in one batch and
-# one status. Indexes: batch, inner, pruned_of, the primary key.
+# are counted again, because they may have been retried. `member`: the batch itself (`root`), and its inner batches on
+# all levels. `most`: the maximum number of jobs to count in one batch and one status. Indexes: batch, inner, pruned_of,
+# the primary key.
 PROGRESS = joined(
     """
-WITH RECURSIVE tree AS (
+WITH RECURSIVE member AS (
     SELECT id AS root, id, callback_ids, finished_at IS NULL AS is_counted, completed, failed, discarded
     FROM skipqueue_batch
     WHERE id = ANY (%(ids)s::bigint[])
     UNION ALL
     SELECT
-        tree.root,
+        member.root,
         inside.id,
         inside.callback_ids,
         inside.finished_at IS NULL OR inside.failed > 0 OR inside.discarded > 0,
         inside.completed,
         inside.failed,
         inside.discarded
-    FROM tree JOIN skipqueue_batch AS inside ON inside.parent_id = tree.id
-    WHERE tree.is_counted
+    FROM member JOIN skipqueue_batch AS inside ON inside.parent_id = member.id
+    WHERE member.is_counted
 )
-SELECT tree.root, part.status, sum(part.jobs)::bigint
+SELECT member.root, counted.status, sum(counted.jobs)::bigint
 FROM
-    tree,
+    member,
     LATERAL (
-        SELECT sums.status, sums.jobs
+        SELECT stored.status, stored.jobs
         FROM
             (
-                VALUES ('completed', tree.completed), ('failed', tree.failed), ('discarded', tree.discarded)
-            ) AS sums (status, jobs)
-        WHERE NOT tree.is_counted
+                VALUES ('completed', member.completed), ('failed', member.failed), ('discarded', member.discarded)
+            ) AS stored (status, jobs)
+        WHERE NOT member.is_counted
         UNION ALL
-        SELECT kind.status, found.jobs
+        SELECT each_status.status, limited.jobs
         FROM
-            (VALUES {unfinished}, {finished}) AS kind (status),
+            (VALUES {unfinished}, {finished}) AS each_status (status),
             LATERAL (
                 SELECT count(*) AS jobs
                 FROM (
                     SELECT
                     FROM skipqueue_job
                     WHERE
-                        batch_id = tree.id
-                        AND status = kind.status
-                        AND tree.is_counted
-                        AND (id = ANY (tree.callback_ids)) IS NOT TRUE
+                        batch_id = member.id
+                        AND status = each_status.status
+                        AND member.is_counted
+                        AND (id = ANY (member.callback_ids)) IS NOT TRUE
                     LIMIT %(most)s
                 ) AS job
-            ) AS found
+            ) AS limited
         UNION ALL
-        SELECT status, jobs FROM skipqueue_batch_pruned WHERE batch_id = tree.id AND tree.is_counted
-    ) AS part
-WHERE part.jobs > 0
-GROUP BY tree.root, part.status
+        SELECT status, jobs FROM skipqueue_batch_pruned WHERE batch_id = member.id AND member.is_counted
+    ) AS counted
+WHERE counted.jobs > 0
+GROUP BY member.root, counted.status
 """,
     unfinished=UNFINISHED_ROWS,
     finished=FINISHED_ROWS,
@@ -374,9 +380,9 @@ def finish_batches(store: Store, ids: Iterable[int | None]) -> FinishResult:
     while ids_to_check:
         done_ids = sorted(id for (id,) in store.rows(DONE_BATCHES, {"ids": as_array(ids_to_check)}))
         outer_ids: set[int] = set()
-        for number, id in enumerate(done_ids):
+        for position, id in enumerate(done_ids):
             if tries and (tries >= MOST_BATCHES_FINISHED or time.monotonic() > deadline):
-                result.not_tried = {*done_ids[number:], *outer_ids}
+                result.not_tried = {*done_ids[position:], *outer_ids}
                 return result
             tries += 1
             finished = _finish_or_log(store, id, result)
@@ -395,7 +401,7 @@ def finish_empty_batch(store: Store, id: int) -> None:
 def finish_open_batches(
     store: Store, *, after: int = 0, limit: int = BATCH_ROWS, skipped: Collection[int] = ()
 ) -> tuple[int | None, FinishResult]:
-    """Finish the next open batches after an id whose jobs are all finished, except the batches `skipped`.
+    """Of the next open batches after the id `after`, finish those whose jobs are all finished, except `skipped`.
 
     Returns the id after which the next call continues, or `None` if there are no more open batches.
     """
@@ -424,7 +430,7 @@ def finish_all_batches(store: Store) -> int:
 def batch_progress(store: Store, ids: Collection[int], *, most: int | None = None) -> dict[int, dict[str, int]]:
     """Return the number of each batch's jobs by status, including the jobs of inner batches.
 
-    most: the maximum number of jobs that are counted per batch and status.
+    most: the maximum number of jobs to count per batch and status.
     """
     counts: dict[int, dict[str, int]] = {id: {} for id in ids}
     for id, status, jobs in store.rows(PROGRESS, {"ids": as_array(ids), "most": most}):
@@ -444,7 +450,7 @@ def after_settle(store: Store, rows: Sequence[tuple[int, int, int | None]]) -> N
 
     rows: the id, lease and batch of each settled job. After a database error, a supervisor does the rest.
     """
-    batch_of_job = {id: batch_id for id, _, batch_id in rows if batch_id is not None}
+    batch_of_job = {job_id: batch_id for job_id, _lease, batch_id in rows if batch_id is not None}
 
     def admit_and_finish() -> None:
         with suppress(DatabaseError):
@@ -472,14 +478,14 @@ def _finish_or_log(store: Store, id: int, result: FinishResult) -> FinishedBatch
 
 def _finish(store: Store, id: int) -> FinishedBatch | None:
     """Finish a batch, unless another transaction has locked it, or it is no longer done."""
-    limits_locks = store.connection.get_autocommit()  # a transaction of the caller would keep the timeout
+    may_limit_locks = store.connection.get_autocommit()  # a transaction of the caller would keep the timeout
     skipped: list[CallbackSkipped] = []
     finished = None
     with transaction.atomic(using=store.alias):
         if store.rows(LOCK_BATCHES, {"ids": as_array([id])}):
             for row in store.rows(FINISH_BATCHES, {"ids": as_array([id])}):
                 finished = FinishedBatch._make(row)
-                skipped = _call_back(store, finished, limits_locks=limits_locks)
+                skipped = _call_back(store, finished, may_limit_locks=may_limit_locks)
     if finished is not None:
         store.send(BatchesFinished(store.alias, [finished]))
     for event in skipped:
@@ -487,7 +493,7 @@ def _finish(store: Store, id: int) -> FinishedBatch | None:
     return finished
 
 
-def _call_back(store: Store, batch: FinishedBatch, *, limits_locks: bool) -> list[CallbackSkipped]:
+def _call_back(store: Store, batch: FinishedBatch, *, may_limit_locks: bool) -> list[CallbackSkipped]:
     """Enqueue the callbacks of a batch that was just finished. The callbacks belong to the batch.
 
     Callbacks with a unique key come last, in the order of their keys, so that two batches with the same keys never
@@ -496,8 +502,13 @@ def _call_back(store: Store, batch: FinishedBatch, *, limits_locks: bool) -> lis
     callbacks = json.loads(batch.callbacks)
     names = ("on_failure" if batch.is_failure else "on_success", "on_finish")
     calls = [(name, *loaded(callbacks[name])) for name in names if name in callbacks]
-    calls.sort(key=lambda named: (named[2].unique_key is not None, named[2].unique_key or ""))
-    if limits_locks and calls and calls[-1][2].unique_key is not None:
+
+    def key_order(named_call: tuple[str, JobSpec, EncodedCall]) -> tuple[bool, str]:
+        _name, _spec, call = named_call
+        return call.unique_key is not None, call.unique_key or ""
+
+    calls.sort(key=key_order)
+    if may_limit_locks and any(call.unique_key is not None for _name, _spec, call in calls):
         store.rows(LIMIT_LOCKS, {"timeout": LOCK_TIMEOUT_OF_BATCHES})
     callback_ids, skipped = [], []
     for name, spec, call in calls:
@@ -515,6 +526,6 @@ def _call_back(store: Store, batch: FinishedBatch, *, limits_locks: bool) -> lis
 
 
 def _is_of_one_batch(error: Error) -> bool:
-    """Whether this error concerns only the batch, and leaves the connection usable."""
+    """Return whether this error concerns only the batch, and leaves the connection usable."""
     is_refusal = isinstance(error, DatabaseError) and is_refused(error)
     return is_refusal or getattr(error.__cause__, "sqlstate", None) in ERRORS_OF_ONE_BATCH

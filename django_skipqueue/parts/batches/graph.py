@@ -60,29 +60,29 @@ class Graph:
     def before(self, node: Node) -> list[Node]:
         return [self.by_name[edge.before] for edge in self.edges if edge.after == node.name]
 
-    def followed_by(self, last: Sequence[Node]) -> "Graph":
+    def followed_by(self, last_nodes: Sequence[Node]) -> "Graph":
         """Append these nodes to the graph. Each of them waits for all nodes that no other node waits for."""
         needed_names = {edge.before for edge in self.edges}
-        ends = [node.name for node in self.nodes if node.name not in needed_names]
-        edges = [Edge(end, node.name) for node in last for end in ends]
-        return Graph([*self.nodes, *last], [*self.edges, *edges], self.hidden)
+        end_names = [node.name for node in self.nodes if node.name not in needed_names]
+        edges = [Edge(end, node.name) for node in last_nodes for end in end_names]
+        return Graph([*self.nodes, *last_nodes], [*self.edges, *edges], self.hidden)
 
 
 def graph_of(jobs: Iterable[GraphJob], needs: Iterable[tuple[int, int]]) -> Graph:
     """Make the graph of these jobs. `needs`: pairs of ids; the first job waits for the second."""
     sorted_jobs = sorted(jobs)
     known_ids = {job.id for job in sorted_jobs}
-    edges = [(job, needed) for job, needed in needs if job in known_ids and needed in known_ids and needed < job]
+    edges = [(id, needed) for id, needed in needs if id in known_ids and needed in known_ids and needed < id]
     depths = _depths(sorted_jobs, edges)
-    groupings: tuple[Callable[[GraphJob], Hashable], ...] = (
+    groupings: tuple[Callable[[GraphJob], Hashable], ...] = (  # from the finest to the coarsest
         lambda job: job.id,
         lambda job: (depths[job.id], job.task, job.status),
         lambda job: (job.task, job.status),
     )
-    for group_of in groupings:
+    for group_key in groupings:
         groups: defaultdict[Hashable, list[GraphJob]] = defaultdict(list)
         for job in sorted_jobs:
-            groups[group_of(job)].append(job)
+            groups[group_key(job)].append(job)
         if len(groups) <= MOST_NODES:
             break
     return _folded(list(groups.values()), depths, edges)
@@ -93,13 +93,13 @@ def last_layer(graph: Graph) -> int:
 
 
 def _depths(jobs: Sequence[GraphJob], edges: Iterable[tuple[int, int]]) -> dict[int, int]:
-    """Return each job's layer: the length of the longest path to it. A job has a higher id than the jobs it needs."""
+    """Return each job's layer, by id: the length of the longest path to the job. Needed jobs have lower ids."""
     needed: defaultdict[int, list[int]] = defaultdict(list)
     for job_id, needed_id in edges:
         needed[job_id].append(needed_id)
     depths: dict[int, int] = {}
     for job in jobs:
-        depths[job.id] = 1 + max((depths[before] for before in needed[job.id]), default=-1)
+        depths[job.id] = 1 + max((depths[needed_id] for needed_id in needed[job.id]), default=-1)
     return depths
 
 
@@ -109,19 +109,20 @@ def _folded(groups: list[list[GraphJob]], depths: Mapping[int, int], edges: Iter
     nodes: list[Node] = []
     node_of: dict[int, Node] = {}
     for group in groups[:MOST_NODES]:
-        first, is_one = group[0], len(group) == 1
+        first, is_single = group[0], len(group) == 1
         layer = min(depths[job.id] for job in group)
-        kind, name = ("job", f"job {first.id}") if is_one else ("jobs", f"jobs {first.id}")
-        node = Node(name, kind, layer, first.task, first.status, first.id if is_one else None, len(group))
+        kind, name = ("job", f"job {first.id}") if is_single else ("jobs", f"jobs {first.id}")
+        node = Node(name, kind, layer, first.task, first.status, first.id if is_single else None, len(group))
         nodes.append(node)
         node_of |= dict.fromkeys((job.id for job in group), node)
     folded_edges = Counter(
-        Edge(node_of[before].name, node_of[job].name)
-        for job, before in edges
-        if before in node_of and job in node_of and node_of[before].layer < node_of[job].layer
+        Edge(node_of[needed_id].name, node_of[job_id].name)
+        for job_id, needed_id in edges
+        if needed_id in node_of and job_id in node_of and node_of[needed_id].layer < node_of[job_id].layer
     )
     nodes.sort(key=lambda node: (node.layer, node.label, node.status, node.name))
-    return Graph(nodes, sorted(folded_edges), sum(map(len, groups[MOST_NODES:])))
+    hidden = sum(map(len, groups[MOST_NODES:]))
+    return Graph(nodes, sorted(folded_edges), hidden)
 
 
 NODE_WIDTH, NODE_HEIGHT = 190, 44
@@ -167,12 +168,12 @@ class Drawing:
         layers: defaultdict[int, list[Node]] = defaultdict(list)
         for node in self.graph.nodes:
             layers[node.layer].append(node)
-        before: defaultdict[str, list[str]] = defaultdict(list)
+        needed_names: defaultdict[str, list[str]] = defaultdict(list)
         for edge in self.graph.edges:
-            before[edge.after].append(edge.before)
+            needed_names[edge.after].append(edge.before)
         rows: dict[str, float] = {}
         for layer in sorted(layers):
-            layers[layer].sort(key=lambda node: fmean([rows[name] for name in before[node.name]] or [0.0]))
+            layers[layer].sort(key=lambda node: fmean([rows[name] for name in needed_names[node.name]] or [0.0]))
             rows |= {node.name: row for row, node in enumerate(layers[layer])}
         return [layers[layer] for layer in sorted(layers)]
 
@@ -188,22 +189,25 @@ class Drawing:
     def places(self) -> dict[str, tuple[float, float]]:
         """The upper left corner of each node. A short column is centered."""
         corners: dict[str, tuple[float, float]] = {}
-        for number, column in enumerate(self.columns):
+        for index, column in enumerate(self.columns):
             top = (self.height - len(column) * (NODE_HEIGHT + GAP_Y) + GAP_Y) / 2
             for row, node in enumerate(column):
-                corners[node.name] = (MARGIN + number * (NODE_WIDTH + GAP_X), top + row * (NODE_HEIGHT + GAP_Y))
+                corners[node.name] = (MARGIN + index * (NODE_WIDTH + GAP_X), top + row * (NODE_HEIGHT + GAP_Y))
         return corners
 
     @property
     def paths(self) -> list[str]:
+        """The SVG path of each edge, with its arrowhead."""
         return [self._path(edge) for edge in self.graph.edges]
 
     def _path(self, edge: Edge) -> str:
-        (left, top), (right, bottom) = self.places[edge.before], self.places[edge.after]
-        x1, y1, x2, y2 = left + NODE_WIDTH, top + NODE_HEIGHT / 2, right, bottom + NODE_HEIGHT / 2
-        middle = GAP_X / 2
-        curve = f"M{x1:g},{y1:g}C{x1 + middle:g},{y1:g},{x2 - middle:g},{y2:g},{x2:g},{y2:g}"
-        return f"{curve}M{x2 - 6:g},{y2 - 4:g}L{x2:g},{y2:g}L{x2 - 6:g},{y2 + 4:g}"
+        (before_x, before_y), (after_x, after_y) = self.places[edge.before], self.places[edge.after]
+        x1, y1 = before_x + NODE_WIDTH, before_y + NODE_HEIGHT / 2
+        x2, y2 = after_x, after_y + NODE_HEIGHT / 2
+        bend = GAP_X / 2
+        curve = f"M{x1:g},{y1:g}C{x1 + bend:g},{y1:g},{x2 - bend:g},{y2:g},{x2:g},{y2:g}"
+        arrowhead = f"M{x2 - 6:g},{y2 - 4:g}L{x2:g},{y2:g}L{x2 - 6:g},{y2 + 4:g}"
+        return curve + arrowhead
 
 
 def cut(label: str) -> str:

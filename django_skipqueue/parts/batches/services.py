@@ -29,7 +29,7 @@ CHECKING_SECONDS = 0.1
 """After this many seconds, a run stops checking open batches: it may take a tenth of the supervisor's time."""
 
 FIRST_BATCH_DELAY, LONGEST_BATCH_DELAY = 2.0, 60.0
-"""If the callbacks of a batch could not be enqueued, seconds until the next try. The delay doubles each time."""
+"""Seconds until the next try if the callbacks of a batch could not be enqueued. The delay doubles each time."""
 
 PRUNE_BATCHES_SECONDS = 60.0
 """Seconds between two checks of finished batches."""
@@ -48,26 +48,27 @@ class FinishBatches(Periodic):
 
     def run(self, now: float) -> None:
         """Check the next open batches. The next run continues with the batches that are left."""
-        until = time.monotonic() + CHECKING_SECONDS
+        deadline = time.monotonic() + CHECKING_SECONDS
         result = self._check(now)
-        while self._after and not (result.not_tried or result.failed) and time.monotonic() < until:
+        while self._after and not (result.not_tried or result.failed) and time.monotonic() < deadline:
             result = self._check(now)
         self.run_again_in(0.0 if result.not_tried and not result.failed else FINISH_SECONDS)
 
     def _check(self, now: float) -> FinishResult:
         after, self._after = self._after, 0  # if the statement fails, the next check starts at the first batch
-        waiting = [id for id, (_, retry_at) in self.failed.items() if retry_at > now]
-        last, result = finish_open_batches(self._store, after=after, skipped=waiting)
-        self._after = last or 0
+        waiting = [id for id, (_delay, retry_at) in self.failed.items() if retry_at > now]
+        last_id, result = finish_open_batches(self._store, after=after, skipped=waiting)
+        self._after = last_id or 0
         self._put_off(result.failed)
         return result
 
     def _put_off(self, failed: Collection[int]) -> None:
         """Delay the next try of these batches, and forget batches whose last try was long ago."""
         now = time.monotonic()
-        self.failed = {id: entry for id, entry in self.failed.items() if entry[1] > now - LONGEST_BATCH_DELAY}
+        recent = now - LONGEST_BATCH_DELAY
+        self.failed = {id: (delay, retry_at) for id, (delay, retry_at) in self.failed.items() if retry_at > recent}
         for id in failed:
-            last_delay, _ = self.failed.get(id, (0.0, 0.0))
+            last_delay, _retry_at = self.failed.get(id, (0.0, 0.0))
             delay = min(max(FIRST_BATCH_DELAY, last_delay * 2), LONGEST_BATCH_DELAY)
             self.failed[id] = delay, now + delay
 
@@ -114,7 +115,7 @@ class BatchCheck(SettleService):
     def settled(self, settled: Mapping[LeaseRef, int | None]) -> None:
         self._batch_ids.update(settled.values())
         self._batch_ids.discard(None)
-        self._job_ids |= {id for (id, _), batch_id in settled.items() if batch_id is not None}
+        self._job_ids |= {job_id for (job_id, _lease), batch_id in settled.items() if batch_id is not None}
 
     def run(self, now: float) -> None:
         batch_ids, self._batch_ids = self._batch_ids, set()

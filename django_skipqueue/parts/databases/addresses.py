@@ -59,7 +59,7 @@ def in_its_database(model_admin: Any, view: AdminView) -> AdminView:
         if address_by_handle := _address_by_handle(request):
             return HttpResponseRedirect(address_by_handle)
         if alias not in settings.served_databases:
-            links = _links(request, shown="")
+            links = _links(request, shown_alias="")
             return _page(model_admin, "admin/django_skipqueue/databases/not_served.html", 404, about=links)(request)
         if address_of_job := _address_of_searched_job(model_admin, request):
             return HttpResponseRedirect(address_of_job)
@@ -104,13 +104,13 @@ def _address_of_searched_job(model_admin: Any, request: HttpRequest) -> str:
     if not is_list or request.method != "GET":
         return ""
     try:
-        named = parse_handle(request.GET.get(SEARCH_VAR, "").strip())
+        handle = parse_handle(request.GET.get(SEARCH_VAR, "").strip())
     except InvalidOption:
         return ""
-    if named.database not in settings.served_databases or not is_id(str(named.id)):
+    if handle.database not in settings.served_databases or not is_id(str(handle.id)):
         return ""
-    with using_database(named.database):
-        return str(model_admin.address("change", named.id))
+    with using_database(handle.database):
+        return str(model_admin.address("change", handle.id))
 
 
 def _if_reachable(model_admin: Any, view: AdminView) -> AdminView:
@@ -146,23 +146,23 @@ def _page(model_admin: Any, template: str, status: int, **context: Any) -> Admin
 
 
 def switch(request: HttpRequest) -> PartNotice | None:
-    links = _links(request, shown=settings.database) if settings.serves_several else []
+    links = _links(request, shown_alias=settings.database) if settings.serves_several else []
     return PartNotice(template="admin/django_skipqueue/databases/switch.html", about=links) if links else None
 
 
-def _links(request: HttpRequest, *, shown: str) -> list[tuple[str, str, bool, bool]]:
+def _links(request: HttpRequest, *, shown_alias: str) -> list[tuple[str, str, bool, bool]]:
     """Return for each database its alias, its URL, whether the page shows it, and whether it is retiring.
 
     On pages of other packages, return nothing.
     """
-    match, links = request.resolver_match, []
-    name = (match and match.url_name) or ""
-    if match is None or not name.startswith(PAGE_NAME_PREFIX):
+    resolved, links = request.resolver_match, []
+    name = (resolved and resolved.url_name) or ""
+    if resolved is None or not name.startswith(PAGE_NAME_PREFIX):
         return []
     model, _, page = name.removeprefix(PAGE_NAME_PREFIX).partition("_")
     for alias in settings.served_databases:
         with using_database(alias):
-            listed = address_of(f"{model}_changelist", site=match.namespace)
-            address = carrying(request.path) if page in PAGES_OF_EACH_DATABASE else listed
-        links.append((alias, address, alias == shown, alias in settings.retiring))
+            list_address = address_of(f"{model}_changelist", site=resolved.namespace)
+            address = carrying(request.path) if page in PAGES_OF_EACH_DATABASE else list_address
+        links.append((alias, address, alias == shown_alias, alias in settings.retiring))
     return links

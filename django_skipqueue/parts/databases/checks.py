@@ -42,7 +42,7 @@ def check_placement(**_: Any) -> list[CheckMessage]:
 
 
 def _needs_shard(options: Options) -> bool:
-    """Whether a task's jobs have several keys and no option chooses their database. A key counts in one database."""
+    """Return whether a task's jobs have several keys, which count in one database, and no option chooses it."""
     is_placed = options.database is not None or any(part.has_shard for part in options.of_parts)
     return sum(part.has_key for part in options.of_parts) > 1 and not is_placed
 
@@ -55,10 +55,10 @@ def count_unfinished(alias: str) -> int:
     """Count the unfinished jobs of this database. Raises `DatabaseError`."""
     from ...models import Job  # not at the top: Django registers checks while apps are loading
 
-    querysets = (
+    jobs_by_status = (
         Job.objects.using(alias).filter(status=status) for status in UNFINISHED_STATUSES
     )  # each status has an index
-    return sum(jobs.order_by()[:MOST_UNFINISHED_COUNTED].count() for jobs in querysets)
+    return sum(jobs.order_by()[:MOST_UNFINISHED_COUNTED].count() for jobs in jobs_by_status)
 
 
 def capped_number(unfinished: int) -> str:

@@ -60,16 +60,18 @@ class SeveralDatabases(Placement):
     ) -> list[str]:
         """Return the alias for each call. Under `spread`, the databases get equal shares of calls without a key."""
         if settings.placement == SPREAD and not named:
-            chosen = _spread(spec, calls, shards)
+            aliases = _spread(spec, calls, shards)
         elif settings.placement is None or named:
-            chosen = [_choose(spec, calls[0], named, None)] * len(calls) if calls else []
+            aliases = [_choose(spec, calls[0], named, None)] * len(calls) if calls else []
         else:
-            chosen = [_choose(spec, call, None, None) for call in calls]
+            aliases = [_choose(spec, call, None, None) for call in calls]
         keys = [call.unique_key for call in calls if call.unique_key is not None]
-        for alias in settings.retiring if keys else ():
-            held = unique_keys().held(alias, keys)
-            chosen = [alias if call.unique_key in held else choice for call, choice in zip(calls, chosen, strict=True)]
-        return chosen
+        for retiring in settings.retiring if keys else ():
+            held_keys = unique_keys().held(retiring, keys)
+            aliases = [
+                retiring if call.unique_key in held_keys else alias for call, alias in zip(calls, aliases, strict=True)
+            ]
+        return aliases
 
     def choose_fixed(self, spec: JobSpec, call: EncodedCall, *, named: str | None, shard: str | None) -> str | None:
         """Return the alias for the jobs of a schedule; `None`, only under `spread`, if they have no key."""
@@ -98,16 +100,18 @@ class SeveralDatabases(Placement):
 
 
 def _spread(spec: JobSpec, calls: Sequence[EncodedCall], shards: Sequence[str | None]) -> list[str]:
-    bound = [_bound_to(spec, call, shard) for call, shard in zip(calls, shards, strict=True)]
-    number_without_key = bound.count(None)
-    related_database = _database_of_related_jobs(spec) if number_without_key else None
-    aliases = (
-        [related_database]
-        if related_database
-        else (reachable_in_turn(settings.queue_databases) if number_without_key else [])
-    )
-    in_turn_order = iter(sorted(itertools.islice(itertools.cycle(aliases), number_without_key), key=aliases.index))
-    return [alias or next(in_turn_order) for alias in bound]
+    aliases = [_bound_to(spec, call, shard) for call, shard in zip(calls, shards, strict=True)]
+    number_without_key = aliases.count(None)
+    candidates: list[str]
+    if not number_without_key:
+        candidates = []
+    elif related_database := _database_of_related_jobs(spec):
+        candidates = [related_database]
+    else:
+        candidates = reachable_in_turn(settings.queue_databases)
+    equal_shares = itertools.islice(itertools.cycle(candidates), number_without_key)
+    without_key = iter(sorted(equal_shares, key=candidates.index))  # neighbouring calls go to the same database
+    return [alias or next(without_key) for alias in aliases]
 
 
 def _bound_to(spec: JobSpec, call: EncodedCall, shard: str | None) -> str | None:
@@ -198,7 +202,7 @@ _turns = itertools.count(random.randrange(1_000_000))  # noqa: S311 (processes s
 
 
 def in_turn(aliases: Sequence[str]) -> str:
-    """Return the next of these databases that can be reached. If none can, return any: using it raises an error.
+    """Return the next of these databases that can be reached. If none can, return any: its use raises an error.
 
     If the caller has an open transaction in exactly one database, return this database, so that the job commits with
     the transaction.
@@ -223,6 +227,7 @@ def _database_with_transaction(aliases: Sequence[str]) -> str | None:
 
 
 def _rotated(aliases: Sequence[str]) -> list[str]:
-    """Return the next alias, then the others in random order, so that they share the jobs of a dead database."""
-    first = next(_turns) % len(aliases)
-    return [aliases[first], *random.sample([*aliases[:first], *aliases[first + 1 :]], len(aliases) - 1)]
+    """Return the next alias, then all other aliases in random order, so that they share the jobs of a dead database."""
+    turn = next(_turns) % len(aliases)
+    others = [*aliases[:turn], *aliases[turn + 1 :]]
+    return [aliases[turn], *random.sample(others, len(others))]

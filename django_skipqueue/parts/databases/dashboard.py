@@ -75,8 +75,14 @@ class Numbers:
     @property
     def cells(self) -> list[str]:
         oldest = roughly(self.waits) if self.waits > 0 else NOTHING
-        first, last = (self.queued, self.running), (self.workers, self.problems)
-        return [*map(grouped, first), str(self.failed), oldest, *map(grouped, last)]
+        return [
+            grouped(self.queued),
+            grouped(self.running),
+            str(self.failed),
+            oldest,
+            grouped(self.workers),
+            grouped(self.problems),
+        ]
 
 
 def databases(_: Situation) -> dict[str, Any] | None:

@@ -74,9 +74,9 @@ class DatabaseSettings(OneDatabase):
         database = given.get("DATABASE")
         if databases and isinstance(database, str) and database not in databases:
             yield f"SKIPQUEUE['DATABASE'] is {database!r}, which SKIPQUEUE['DATABASES'] does not list."
-        home = database if isinstance(database, str) else "default"
+        only_database = database if isinstance(database, str) else "default"
         for alias in retiring:
-            if alias in (databases or (home,)):
+            if alias in (databases or (only_database,)):
                 yield (
                     f"SKIPQUEUE['RETIRING'] lists {alias!r}, which still gets new jobs. Remove it from one of the "
                     "two settings."

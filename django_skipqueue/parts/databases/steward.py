@@ -92,7 +92,9 @@ class Steward:
         self._lifeline = lifeline
         self._wakeup = Wakeup()
         self._log = LogQueue()
-        self._processes = [SupervisorProcess(of_supervisor.name, of_supervisor) for of_supervisor in options]
+        self._processes = [
+            SupervisorProcess(supervisor_options.name, supervisor_options) for supervisor_options in options
+        ]
         self._systemd = NotifySystemd(self._states, os.environ)
         health = HealthPages(self._states, names_databases=True)
         self._health_port = health_listener and HealthPort(health_listener, health.page)
@@ -198,8 +200,8 @@ class Steward:
         """Sleep until a supervisor must start, systemd needs a message, a signal arrives, or the lifeline is closed."""
         due_at = min(self._systemd.due_at, *(process.start_at for process in self._processes))
         files = [] if self._lifeline is None else [self._lifeline]
-        longest = min(due_at - time.monotonic(), LONGEST_STEWARD_SLEEP)
-        if self._wakeup.wait(longest, unless=lambda: self._signals, files=files):
+        seconds = min(due_at - time.monotonic(), LONGEST_STEWARD_SLEEP)
+        if self._wakeup.wait(seconds, unless=lambda: self._signals, files=files):
             self._lifeline = None  # nobody writes into the pipe, so it was closed
             if not (self._stopping or self._signals):  # otherwise Ctrl-C has reached this process too
                 self._signals.append(signal.SIGTERM)

@@ -20,7 +20,7 @@ DATABASE_FAULTS = tuple(
 """If several tasks fail with the same one of these exceptions, the database is to blame."""
 
 MOST_SUSPECTS = 4
-"""The maximum number of tasks that are searched for jobs that kill workers."""
+"""The maximum number of tasks in which to search for jobs that kill workers."""
 
 
 def bystanders(store: Store, causes: Sequence[FailureCounts]) -> dict[Cause, str]:
@@ -36,9 +36,9 @@ def bystanders(store: Store, causes: Sequence[FailureCounts]) -> dict[Cause, str
     worker_deaths = [counts.cause for counts in failing if counts.cause.exception == WORKER_DIED]
     if toll := death_toll(store) if worker_deaths else None:
         suspects = toll.suspects[:MOST_SUSPECTS]
-        killing = [name for name in suspects if jobs_that_kill(store, name, toll)] or suspects
+        killers = [name for name in suspects if jobs_that_kill(store, name, toll)] or suspects
         text = gettext("A bystander: in all these deaths of workers %(task)s was running as well.")
         for cause in worker_deaths:
-            if cause.task not in killing:
-                sentences[cause] = text % {"task": printable(", ".join(killing))}
+            if cause.task not in killers:
+                sentences[cause] = text % {"task": printable(", ".join(killers))}
     return sentences

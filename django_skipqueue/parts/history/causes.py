@@ -31,7 +31,7 @@ WITH cause AS MATERIALIZED (
     FROM skipqueue_failure_rollup
     WHERE span = 0 AND {which}
 ),
-served AS MATERIALIZED (
+queues_of_task AS MATERIALIZED (
     SELECT task, array_agg(queue_name) AS queue_names
     FROM skipqueue_rollup
     WHERE span = 0 AND task = ANY (ARRAY (SELECT task FROM cause))
@@ -39,48 +39,48 @@ served AS MATERIALIZED (
 ),
 ranked AS MATERIALIZED (
     SELECT
-        cause.*, in_minutes.of_ten, in_minutes.of_hour, in_hours.of_day,
+        cause.*, counted_minutes.last_ten_minutes, counted_minutes.last_hour, counted_hours.last_day,
         CASE
             WHEN
                 cause.acknowledged_at > COALESCE(cause.came_back_at, '-infinity')
-                AND in_minutes.of_ten < GREATEST(20, 3 * cause.acknowledged_number)
+                AND counted_minutes.last_ten_minutes < GREATEST(20, 3 * cause.acknowledged_number)
             THEN 3
-            WHEN in_minutes.of_ten > 0 THEN 0
+            WHEN counted_minutes.last_ten_minutes > 0 THEN 0
             WHEN {has_ended} THEN 2
             ELSE 1
         END AS standing
     FROM
         cause
-        LEFT JOIN served ON served.task = cause.task,
+        LEFT JOIN queues_of_task ON queues_of_task.task = cause.task,
         LATERAL (
             SELECT
-                COALESCE(sum(number), 0)::bigint AS of_hour,
+                COALESCE(sum(number), 0)::bigint AS last_hour,
                 COALESCE(
                     sum(number) FILTER (WHERE starts_at > statement_timestamp() - interval '10 minutes'), 0
-                )::bigint AS of_ten
+                )::bigint AS last_ten_minutes
             FROM skipqueue_failure_rollup AS rollup
             WHERE
                 rollup.span = 60
                 AND (rollup.task, rollup.exception, rollup.place) = (cause.task, cause.exception, cause.place)
                 AND rollup.starts_at > statement_timestamp() - interval '1 hour'
                 AND cause.last_at > statement_timestamp() - interval '1 hour'
-        ) AS in_minutes,
+        ) AS counted_minutes,
         LATERAL (
-            SELECT COALESCE(sum(number), 0)::bigint AS of_day
+            SELECT COALESCE(sum(number), 0)::bigint AS last_day
             FROM skipqueue_failure_rollup AS rollup
             WHERE
                 rollup.span = 3600
                 AND (rollup.task, rollup.exception, rollup.place) = (cause.task, cause.exception, cause.place)
                 AND rollup.starts_at > statement_timestamp() - interval '24 hours'
                 AND cause.last_at > statement_timestamp() - interval '24 hours'
-        ) AS in_hours
-    ORDER BY standing, in_minutes.of_ten DESC, cause.last_at DESC
+        ) AS counted_hours
+    ORDER BY standing, counted_minutes.last_ten_minutes DESC, cause.last_at DESC
     LIMIT %(limit)s
 )
 SELECT
     ranked.task, ranked.exception, ranked.place, ranked.standing, ranked.first_at, ranked.last_at, ranked.last_line,
     ranked.last_job_id, ranked.first_deployment, ranked.last_deployment, ranked.acknowledged_at,
-    ranked.acknowledged_by, ranked.note, ranked.of_ten, ranked.of_hour, ranked.of_day,
+    ranked.acknowledged_by, ranked.note, ranked.last_ten_minutes, ranked.last_hour, ranked.last_day,
     COALESCE(hourly.number, 0)::bigint, hourly.hours, hourly.numbers, statement_timestamp()
 FROM
     ranked,
@@ -94,7 +94,7 @@ FROM
             AND (rollup.task, rollup.exception, rollup.place) = (ranked.task, ranked.exception, ranked.place)
             AND rollup.starts_at > statement_timestamp() - interval '7 days'
     ) AS hourly
-ORDER BY ranked.standing, ranked.of_ten DESC, ranked.last_at DESC
+ORDER BY ranked.standing, ranked.last_ten_minutes DESC, ranked.last_at DESC
 """
 
 _HAS_ENDED_SINCE = joined(
@@ -102,7 +102,7 @@ _HAS_ENDED_SINCE = joined(
     task="cause.task",
     after="cause.last_at",
     before="statement_timestamp()",
-    queue_names="served.queue_names",
+    queue_names="queues_of_task.queue_names",
 )
 
 # Sent by pages, skipqueue failures. Returns the causes that failed in the last 7 days. Reads only the `among` causes
@@ -175,7 +175,7 @@ RETURNING true
 
 
 MOST_CAUSES_RANKED = 1_000
-"""This many of the latest causes are read, to find the most frequent ones."""
+"""A statement reads this many of the latest causes, to find the most frequent causes."""
 
 LONGEST_NOTE = 500
 """The maximum length of a note, in characters."""
@@ -190,9 +190,9 @@ class Standing(IntEnum):
     FAILING = 0
     """An attempt failed with this cause in the last ten minutes."""
     OPEN = 1
-    """No attempt failed with it in the last ten minutes, and its task has not run since the last failure."""
+    """No attempt failed with the cause in the last ten minutes, and its task has not run since the last failure."""
     STOPPED = 2
-    """No attempt failed with it in the last ten minutes, although its task has run since the last failure."""
+    """No attempt failed with the cause in the last ten minutes, although its task has run since the last failure."""
     ACKNOWLEDGED = 3
 
 

@@ -75,16 +75,17 @@ def measure_claim(store: "Store", queue_name: str) -> ClaimCost | None:
     """Search the queue as a claim does, and measure what this reads. Return `None` if the search takes too long."""
     try:
         with short_transaction(store, MEASURE_SECONDS):
-            ((before,),) = store.rows(ENTRIES_READ)
+            ((entries_before,),) = store.rows(ENTRIES_READ)
             ((plan,),) = store.rows(EXPLAIN_CLAIM, {"queue_name": queue_name, "limit": CLAIM_LIMIT})
-            ((after,),) = store.rows(ENTRIES_READ)
+            ((entries_after,),) = store.rows(ENTRIES_READ)
     except OperationalError as error:
         if isinstance(error.__cause__, QueryCanceled):
             return None
         raise
     document = json.loads(plan) if isinstance(plan, str) else plan
     root = document[0]["Plan"]
-    return ClaimCost(queue_name, root["Shared Hit Blocks"] + root["Shared Read Blocks"], after - before)
+    pages = root["Shared Hit Blocks"] + root["Shared Read Blocks"]
+    return ClaimCost(queue_name, pages, entries_after - entries_before)
 
 
 def claim_costs(store: "Store", *, limit: int = 200) -> list[ClaimCost]:

@@ -81,11 +81,13 @@ def jobs(store: Store) -> Iterator[Values]:
     """Read the counts of each pair of queue and task. All pairs after the busiest `MOST_SERIES` are added up."""
     enqueued, attempts, recovered, lost, waited, ran = metrics = [dict[tuple[str, ...], Value]() for _ in range(6)]
     rows = store.rows(ROLLED_UP, {"limit": MOST_CALLS_READ})
-    for labels, row in bounded(((queue_name, task), row) for queue_name, task, *row in rows):
-        counts, (waits, waited_seconds, runs, ran_seconds) = row[:-4], row[-4:]
-        for values, number in zip((enqueued, recovered, lost), counts, strict=False):
-            _add(values, labels, number)
-        for outcome, number in zip(OUTCOMES, counts[3:], strict=True):
+    for labels, numbers in bounded(((queue_name, task), numbers) for queue_name, task, *numbers in rows):
+        number_enqueued, number_recovered, number_lost, *by_outcome = numbers[:-4]
+        waits, waited_seconds, runs, ran_seconds = numbers[-4:]
+        _add(enqueued, labels, number_enqueued)
+        _add(recovered, labels, number_recovered)
+        _add(lost, labels, number_lost)
+        for outcome, number in zip(OUTCOMES, by_outcome, strict=True):
             _add(attempts, (*labels, outcome), number)
         _add(waited, labels, _histogram(waits, waited_seconds))
         _add(ran, labels, _histogram(runs, ran_seconds))
@@ -152,10 +154,10 @@ RATE_MINUTES = 5
 def queue_rates(store: Store) -> dict[str, QueueRate]:
     rates: dict[str, QueueRate] = {}
     for name, ended, minutes, waited, longest in store.rows(RATES_NOW, {"minutes": RATE_MINUTES}):
-        known = rates.get(name, QueueRate(0.0, []))
-        times = counting.added(known.waited, waited or [])
-        most = max(filter(None, (known.longest, longest)), default=None)
-        rates[name] = QueueRate(known.per_minute + ended / minutes, times, most)
+        before = rates.get(name, QueueRate(0.0, []))  # the sum of this queue's minutes so far
+        histogram = counting.added(before.waited, waited or [])
+        longest_wait = max(filter(None, (before.longest, longest)), default=None)
+        rates[name] = QueueRate(before.per_minute + ended / minutes, histogram, longest_wait)
     return rates
 
 

@@ -48,8 +48,8 @@ DRAWN_QUANTILES = ((0.5, "p50"), (0.95, "p95"))
 """The quantiles in the charts of waiting and run times, with their labels."""
 
 
-def _row_span(shown: Range) -> Span:
-    return Span.HOUR if shown.bucket >= HOUR_SECONDS else Span.MINUTE
+def _row_span(chart_range: Range) -> Span:
+    return Span.HOUR if chart_range.bucket >= HOUR_SECONDS else Span.MINUTE
 
 
 @dataclass(frozen=True)
@@ -68,22 +68,22 @@ class Timeline:
         numbers = {name: [0] * axis.buckets for name in ("failed", "retried", "completed")}
         waited: list[list[int]] = [[] for _ in range(axis.buckets)]
         ran: list[list[int]] = [[] for _ in range(axis.buckets)]
-        longest: tuple[list[float], list[float]] = [0.0] * axis.buckets, [0.0] * axis.buckets
+        longest: tuple[list[float], list[float]] = [0.0] * axis.buckets, [0.0] * axis.buckets  # waited, ran
         oldest: list[float | None] = [None] * axis.buckets
         values = {"span": int(span), "queue_names": list(queue_names), "task": task, "since": axis.start}
         for row in store.rows(TIMELINE, values):
-            starts_at, completed, retried, failed, _discarded, *times, waited_most, ran_most, waits = row
+            starts_at, completed, retried, failed, _discarded, *histograms, waited_most, ran_most, oldest_seconds = row
             bucket = axis.place(starts_at)
             if bucket is None:
                 continue
             for name, number in (("completed", completed), ("retried", retried), ("failed", failed)):
                 numbers[name][bucket] += number
-            for counts, more in zip((waited, ran), times, strict=True):
-                counts[bucket] = counting.added(counts[bucket], more or [])
-            for most, seconds in zip(longest, (waited_most, ran_most), strict=True):
-                most[bucket] = max(most[bucket], seconds or 0.0)
-            if waits is not None:
-                oldest[bucket] = max(oldest[bucket] or 0.0, waits)
+            for totals, histogram in zip((waited, ran), histograms, strict=True):
+                totals[bucket] = counting.added(totals[bucket], histogram or [])
+            for maxima, seconds in zip(longest, (waited_most, ran_most), strict=True):
+                maxima[bucket] = max(maxima[bucket], seconds or 0.0)
+            if oldest_seconds is not None:
+                oldest[bucket] = max(oldest[bucket] or 0.0, oldest_seconds)
         labels = {"failed": _("failed"), "retried": _("retried"), "completed": _("completed")}
         attempts = [Series(labels[name], name, counts, grouped(sum(counts))) for name, counts in numbers.items()]
         return cls(attempts, _quantiles(waited, longest[0]), _quantiles(ran, longest[1]), oldest)
@@ -115,17 +115,18 @@ def charts(situation: Situation) -> list[Chart]:
 def deployment_marks(store: Store, times: LocalTimes) -> list[Mark]:
     """Return a mark for the start of each deployment in the chart's time, the newest first."""
     marks = []
-    for name, at in deployments(store, times.axis.start):
-        since = date_format(datetime.fromtimestamp(at, times.zone), "D j H:i")
+    for name, started_at in deployments(store, times.axis.start):
+        since = date_format(datetime.fromtimestamp(started_at, times.zone), "D j H:i")
         label = gettext("deployment %(name)s since %(time)s") % {"name": name, "time": since}
-        marks.append(times.mark(at, label))
+        marks.append(times.mark(started_at, label))
     return marks
 
 
-def _quantiles(times: Sequence[Sequence[int]], longest: Sequence[float]) -> list[Series]:
+def _quantiles(histograms: Sequence[Sequence[int]], longest: Sequence[float]) -> list[Series]:
+    """Return a line for each of `DRAWN_QUANTILES`. The arguments have one element for each bucket of the time axis."""
     series = []
     for share, label in DRAWN_QUANTILES:
-        values = [counting.quantile(counts, share, most) for counts, most in zip(times, longest, strict=True)]
+        values = [counting.quantile(counts, share, most) for counts, most in zip(histograms, longest, strict=True)]
         series.append(Series(label, label, values, _last_value(values, span)))
     return series
 
@@ -215,10 +216,10 @@ def _depths(situation: Situation) -> list[Series]:
         None if total is None else max(0.0, total - sum(depths_of[name][bucket] or 0.0 for name in names))
         for bucket, total in enumerate(depths_of.pop(""))
     ]
-    lines = [(name, f"queue-{number}", depths_of[name]) for number, name in enumerate(names, start=1)]
+    lines = [(name, f"queue-{place}", depths_of[name]) for place, name in enumerate(names, start=1)]
     if any(others):
         lines.append((gettext("other queues"), "other", others))
-    return [Series(label, css, depths, _last_value(depths, rounded)) for label, css, depths in lines]
+    return [Series(label, css_name, depths, _last_value(depths, rounded)) for label, css_name, depths in lines]
 
 
 # Sent by cards. Returns how many jobs of a queue, or of all queues, supervisors have recovered from dead workers: in
@@ -317,17 +318,18 @@ def slowest_tasks(situation: Situation) -> list[dict[str, Any]]:
     tasks_by_p95 = []
     for task, queue_name, number, failed, mean, longest, run_times in situation.store.rows(SLOWEST_TASKS, values):
         counts = counting.all_buckets(())
-        for place, times in run_times:
-            counts[int(place) - 1] = int(times)
-        p95, share = counting.quantile(counts, 0.95, longest) or 0.0, 100 * int(failed) / int(number)
+        for bucket_number, count in run_times:
+            counts[int(bucket_number) - 1] = int(count)
+        p95 = counting.quantile(counts, 0.95, longest) or 0.0
+        failed_percent = 100 * int(failed) / int(number)
         cells = {
             "task": task,
             "queue_name": queue_name,
             "attempts": grouped(int(number)),
             "mean_in_words": span(mean),
             "p95_in_words": span(p95),
-            "failed_share": f"{number_format(share, 1 if 0 < share < 10 else 0)} %",
+            "failed_share": f"{number_format(failed_percent, 1 if 0 < failed_percent < 10 else 0)} %",
         }
         tasks_by_p95.append((p95, cells))
     tasks_by_p95.sort(key=itemgetter(0), reverse=True)
-    return [cells for _, cells in tasks_by_p95[:MOST_SLOW_TASKS_SHOWN]]
+    return [cells for _p95, cells in tasks_by_p95[:MOST_SLOW_TASKS_SHOWN]]

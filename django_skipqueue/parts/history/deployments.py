@@ -47,7 +47,10 @@ class NoteDeployment(Periodic):
 
 def deployments(store: Store, since: float) -> list[tuple[str, float]]:
     """Return the name and start of each deployment that started at `since` or later, the newest first."""
-    return [(name, at) for name, at in store.rows(DEPLOYMENTS, {"since": since, "limit": MOST_DEPLOYMENTS_MARKED})]
+    return [
+        (name, started_at)
+        for name, started_at in store.rows(DEPLOYMENTS, {"since": since, "limit": MOST_DEPLOYMENTS_MARKED})
+    ]
 
 
 def prune_deployments(store: Store, age: float) -> None:

@@ -147,12 +147,14 @@ class ShownCause:
         last = distance(counts.last_at, counts.now)
         if counts.standing == Standing.STOPPED:
             last = gettext("stopped %(when)s") % {"when": last}
+        first = distance(counts.first_at, counts.now)
+        first_and_last = (
+            (first, counts.first_at, counts.first_deployment),
+            (last, counts.last_at, counts.last_deployment),
+        )
         return [
-            (text, moment.isoformat(), date_format(localtime(moment), "DATETIME_FORMAT"), deployment)
-            for text, moment, deployment in (
-                (distance(counts.first_at, counts.now), counts.first_at, counts.first_deployment),
-                (last, counts.last_at, counts.last_deployment),
-            )
+            (ago, moment.isoformat(), date_format(localtime(moment), "DATETIME_FORMAT"), deployment)
+            for ago, moment, deployment in first_and_last
         ]
 
     @property
@@ -163,8 +165,12 @@ class ShownCause:
             return ""
         values = {"user": counts.acknowledged_by, "when": distance(counts.acknowledged_at, counts.now)}
         text = gettext("Acknowledged by %(user)s %(when)s") % values
-        came_back = "" if counts.is_acknowledged else gettext("since then it has come back, or fails far more often")
-        return "; ".join(filter(None, [": ".join(filter(None, [text, counts.note])), came_back]))
+        if counts.note:
+            text = f"{text}: {counts.note}"
+        if counts.is_acknowledged:
+            return text
+        came_back = gettext("since then it has come back, or fails far more often")
+        return f"{text}; {came_back}"
 
     @property
     def trend(self) -> Trend:
@@ -226,8 +232,8 @@ def _last_job(counts: FailureCounts, groups: list[JobsOfCause]) -> Job | None:
     job = Job.objects.filter(pk=counts.last_job_id).first()
     if job is not None and cause_of(job) == counts.cause:
         return job
-    newest = [job.pk for group in groups for job, _ in group.first[:1]]
-    return Job.objects.filter(pk=max(newest)).first() if newest else None
+    newest_ids = [job.pk for group in groups for job, _when in group.first[:1]]
+    return Job.objects.filter(pk=max(newest_ids)).first() if newest_ids else None
 
 
 MOST_CAUSES_SHOWN = 100
@@ -247,8 +253,10 @@ def shown_causes(*, limit: int, task: str = "") -> list[ShownCause]:
     store = Store.default()
     causes = failing_causes(store, limit=limit, task=task)
     messages_of = last_messages(store, causes)
-    innocent = bystanders(store, causes)
-    shown = [ShownCause(counts, messages_of.get(counts.cause, ""), innocent.get(counts.cause, "")) for counts in causes]
+    innocence_of = bystanders(store, causes)
+    shown = [
+        ShownCause(counts, messages_of.get(counts.cause, ""), innocence_of.get(counts.cause, "")) for counts in causes
+    ]
     return sorted(shown, key=lambda cause: (cause.counts.standing, bool(cause.innocence)))
 
 

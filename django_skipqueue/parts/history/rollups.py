@@ -71,11 +71,12 @@ class AttemptCounts:
 
     def add(self, other: "AttemptCounts") -> None:
         for name in self.__slots__:
-            mine, theirs = getattr(self, name), getattr(other, name)
-            if isinstance(mine, list):
-                setattr(self, name, added(mine, theirs))
+            own_value, other_value = getattr(self, name), getattr(other, name)
+            if isinstance(own_value, list):  # a histogram
+                setattr(self, name, added(own_value, other_value))
             else:
-                setattr(self, name, max(mine, theirs) if name.endswith("_longest") else mine + theirs)
+                is_longest = name.endswith("_longest")
+                setattr(self, name, max(own_value, other_value) if is_longest else own_value + other_value)
 
 
 CountedCall = tuple[int, str, str]
@@ -96,9 +97,10 @@ def rows_of_counts(counted: Mapping[CountedCall, AttemptCounts]) -> Iterator[dic
     for (minute, queue_name, task), counts in counted.items():
         for span in SPANS:
             for level in {(queue_name, task), (queue_name, ""), ("", "")}:
-                # the same death may count for several tasks, so the rows of queues take no deaths from tasks
-                of_level = counts if level == (queue_name, task) or not counts.deaths else replace(counts, deaths=0)
-                total.setdefault((span, *level, _start_of(span, minute)), AttemptCounts()).add(of_level)
+                # One death may count for several tasks, so a queue's row does not add up the deaths of its tasks.
+                takes_deaths = level == (queue_name, task)
+                added_counts = counts if takes_deaths or not counts.deaths else replace(counts, deaths=0)
+                total.setdefault((span, *level, _start_of(span, minute)), AttemptCounts()).add(added_counts)
     for (span, queue_name, task, starts_at), counts in total.items():
         yield {"span": span, "queue_name": queue_name, "task": task, "starts_at": starts_at, **asdict(counts)}
 
@@ -175,8 +177,10 @@ class RollUpTally:
         self._count_attempts(COLUMN_OF_EVENT[kind], not_snoozed)
         for attempt in attempts if kind is not AttemptsCompleted else ():
             if error := attempt.outcome.error:
-                at, cause = _ended_at(attempt), Cause(attempt.job.task, error["exception"], error.get("place", ""))
-                self._count_failure(cause, FailedAttempts(1, at, at, error.get("line"), attempt.job.id))
+                ended_at = _ended_at(attempt)
+                cause = Cause(attempt.job.task, error["exception"], error.get("place", ""))
+                failure = FailedAttempts(1, ended_at, ended_at, error.get("line"), attempt.job.id)
+                self._count_failure(cause, failure)
 
     def claimed(self, jobs: Sequence[ClaimedJob]) -> None:
         """Count a claim that returned these jobs. The claim's duration counts once, for the last job."""
@@ -195,16 +199,18 @@ class RollUpTally:
         """
         deaths: dict[tuple[str, str], CountedCall] = {}  # by worker and task
         for job in jobs:
-            at = job.recovered_at.timestamp()
-            minute = int(at // 60)
-            counted = self._counts_of(minute, job.queue_name, job.task)
+            recovered_at = job.recovered_at.timestamp()
+            minute = int(recovered_at // 60)
+            counts = self._counts_of(minute, job.queue_name, job.task)
             deaths.setdefault((job.locked_by, ""), (minute, "", ""))
             deaths.setdefault((job.locked_by, job.task), (minute, job.queue_name, job.task))
-            counted.recovered += 1
-            counted.failed += job.status == "failed"
-            self._count_failure(Cause(job.task, WORKER_DIED, ""), FailedAttempts(1, at, at, None, job.id))
-        for call in deaths.values():
-            self._counts_of(*call).deaths += 1
+            counts.recovered += 1
+            counts.failed += job.status == "failed"
+            self._count_failure(
+                Cause(job.task, WORKER_DIED, ""), FailedAttempts(1, recovered_at, recovered_at, None, job.id)
+            )
+        for minute, queue_name, task in deaths.values():
+            self._counts_of(minute, queue_name, task).deaths += 1
 
     def sent(self, event: Event) -> None:
         """Count the jobs of an event about recovered jobs. Ignores other events."""
@@ -213,21 +219,21 @@ class RollUpTally:
 
     def take(self) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
         """Return the counts since the last call, as rows for `roll_up`."""
-        counted, self._counts = self._counts, {}
-        causes, self._failures = self._failures, {}
-        return list(rows_of_counts(counted)), list(rows_of_failures(causes))
+        counts, self._counts = self._counts, {}
+        failures, self._failures = self._failures, {}
+        return list(rows_of_counts(counts)), list(rows_of_failures(failures))
 
     def _count_attempts(self, column: str, attempts: Sequence[Attempt]) -> None:
         durations: defaultdict[tuple[str, str], tuple[list[float], list[float]]] = defaultdict(lambda: ([], []))
         queue_name = task = ""
-        for job, _, started, ended, _, _, _ in attempts:
-            if job.task != task or job.queue_name != queue_name:  # usually, it is the task of the attempt before
+        for job, _, started, ended, _, _, _ in attempts:  # unpacking is faster than access by name
+            if job.task != task or job.queue_name != queue_name:  # most attempts have the task of the attempt before
                 queue_name, task = job.queue_name, job.task
                 waited, ran = durations[queue_name, task]
             waited.append(max(job.locked_at - job.run_after, 0.0) + started - (job.claimed_at or started))
             ran.append(ended - started)
-        for key, (waited, ran) in durations.items():
-            counts = self._counts_of(int(_ended_at(attempts[-1]) // 60), *key)
+        for (queue_name, task), (waited, ran) in durations.items():
+            counts = self._counts_of(int(_ended_at(attempts[-1]) // 60), queue_name, task)
             setattr(counts, column, getattr(counts, column) + len(ran))
             counts.waited = added(counts.waited, histogram(waited))
             counts.ran = added(counts.ran, histogram(ran))
@@ -259,8 +265,8 @@ def _ended_at(attempt: Attempt) -> float:
 
 # Adds the new histogram to the row's histogram, bucket by bucket.
 _ADDED_BUCKETS = """ARRAY (
-        SELECT COALESCE(here, 0) + COALESCE(there, 0)
-        FROM unnest(rollup.{column}, EXCLUDED.{column}) WITH ORDINALITY AS bucket (here, there, place)
+        SELECT COALESCE(old_count, 0) + COALESCE(added_count, 0)
+        FROM unnest(rollup.{column}, EXCLUDED.{column}) WITH ORDINALITY AS bucket (old_count, added_count, place)
         ORDER BY place
     )"""
 
@@ -307,19 +313,19 @@ SET changed_at = statement_timestamp(),
     claim_times=joined(_ADDED_BUCKETS, column="claim_times"),
 )
 
-# The condition that attempts of a task have ended between two times. Reads the rows of minutes in the first hour, and
-# the rows of hours after it. Index: the primary key of the roll-ups; for each queue at most 60 minutes, and the hours
-# after them.
+# The condition that an attempt of the task has ended between the times `after` and `before`. For the first hour after
+# `after`, reads the rows that count a minute; for the time after this hour, the rows that count an hour. Index: the
+# primary key of the roll-ups, for each queue at most 60 minutes, and the hours after them.
 HAS_ENDED = """EXISTS (
     SELECT
     FROM
-        (VALUES (60, {after} + interval '1 hour'), (3600, {before})) AS kind (seconds, newest)
-        JOIN skipqueue_rollup AS ended ON ended.span = kind.seconds
+        (VALUES (60, {after} + interval '1 hour'), (3600, {before})) AS width (seconds, newest_start)
+        JOIN skipqueue_rollup AS ended ON ended.span = width.seconds
     WHERE
         ended.queue_name = ANY ({queue_names})
         AND ended.task = {task}
         AND ended.starts_at > {after}
-        AND ended.starts_at <= LEAST(kind.newest, {before} - make_interval(secs => kind.seconds))
+        AND ended.starts_at <= LEAST(width.newest_start, {before} - make_interval(secs => width.seconds))
         AND ended.completed + ended.retried + ended.failed + ended.discarded > 0
 )"""
 
@@ -551,7 +557,8 @@ def count_enqueued(store: Store, *, interval: float) -> bool:
 
 
 def depths_are_due(store: Store) -> bool:
-    (((is_due,),),) = _run(store, (DEPTHS_ARE_DUE, {}))
+    (rows,) = _run(store, (DEPTHS_ARE_DUE, {}))
+    ((is_due,),) = rows
     return bool(is_due)
 
 
@@ -573,18 +580,19 @@ def prune_rollups(store: Store, ages: Mapping[int, float], *, limit: int = BATCH
     has_more = False
     for span, age in ages.items():
         for statement in (PRUNE_ROLLUPS, PRUNE_FAILURES):
-            (((number,),),) = _run(store, (statement, {"span": span, "age": age, "limit": limit}))
-            has_more = has_more or number >= limit
+            (rows,) = _run(store, (statement, {"span": span, "age": age, "limit": limit}))
+            ((number_deleted,),) = rows
+            has_more = has_more or number_deleted >= limit
     return has_more
 
 
 def _run(store: Store, *statements: Statement) -> list[Rows | Cursor]:
-    """Run the statements in one transaction and one round trip, with a short lock timeout. Return their rows."""
+    """Run the statements in one transaction and one round trip, with a short lock timeout. Return the rows of each."""
     connection = store.connection
     connection.ensure_connection()
     with connection.wrap_database_errors:
-        limit = SET_LOCK_TIMEOUT, {"timeout": ROLL_UP_LOCK_TIMEOUT}
-        return pipelined(connection.connection, [limit, *statements], None)[1:]
+        set_lock_timeout = SET_LOCK_TIMEOUT, {"timeout": ROLL_UP_LOCK_TIMEOUT}
+        return pipelined(connection.connection, [set_lock_timeout, *statements], None)[1:]
 
 
 WRITE_INTERVAL = 10.0
@@ -618,7 +626,7 @@ class WriteRollUps(Periodic):
 
 
 ENQUEUED_COUNT_INTERVAL = 10.0
-"""Seconds between two counts, by any supervisor. A job is counted two to three intervals after its commit."""
+"""Seconds between two counts, by any supervisor. A count includes a job two to three intervals after its commit."""
 
 PRUNE_GRACE_SECONDS = 6 * ENQUEUED_COUNT_INTERVAL
 """A supervisor keeps a job for this many seconds after its retention, so that it is counted first. Otherwise, a job
@@ -645,7 +653,7 @@ SAMPLE_INTERVAL = 20.0
 """Seconds between two checks whether the depths of this minute have been written."""
 
 MOST_CLAIMS_MEASURED = 3
-"""For how many of the deepest queues the cost of a claim is measured."""
+"""A supervisor measures the cost of a claim for at most this many queues: the deepest."""
 
 
 class SampleDepths(Periodic):
@@ -666,7 +674,7 @@ class SampleDepths(Periodic):
 
 
 KEPT_SECONDS = {60: 3.0 * DAY_SECONDS, 3600: 90.0 * DAY_SECONDS, 0: 90.0 * DAY_SECONDS}
-"""How many seconds rows are kept, by their span. For the span 0, this time counts from the row's last change."""
+"""How many seconds supervisors keep rows, by their span. For span 0, this time counts from the row's last change."""
 
 ROLL_UP_PRUNE_INTERVAL = 300.0
 """Seconds between two prunes, if the last prune has deleted all old rows."""

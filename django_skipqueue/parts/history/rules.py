@@ -102,22 +102,22 @@ USUAL_SHARES = """
 SELECT task, percentile_cont(0.5) WITHIN GROUP (ORDER BY failed::float8 / attempts)
 FROM (
     SELECT
-        asked.task, ago.days, sum(hour.failed) AS failed, sum(hour.attempts) AS attempts
+        wanted.task, ago.days, sum(hour.failed) AS failed, sum(hour.attempts) AS attempts
     FROM
-        unnest(%(tasks)s::text[], %(queue_names)s::text[]) AS asked (task, queue_name)
+        unnest(%(tasks)s::text[], %(queue_names)s::text[]) AS wanted (task, queue_name)
         CROSS JOIN generate_series(1, 7) AS ago (days)
         CROSS JOIN LATERAL (
             SELECT retried + failed AS failed, completed + retried + failed + discarded AS attempts
             FROM skipqueue_rollup
             WHERE
                 span = 3600
-                AND queue_name = asked.queue_name
-                AND task = asked.task
+                AND queue_name = wanted.queue_name
+                AND task = wanted.task
                 AND starts_at
                     = to_timestamp(floor(date_part('epoch', statement_timestamp()) / 3600) * 3600 - 86400 * ago.days)
             LIMIT 1
         ) AS hour
-    GROUP BY asked.task, ago.days
+    GROUP BY wanted.task, ago.days
 ) AS day
 WHERE attempts > 0
 GROUP BY task
@@ -127,20 +127,20 @@ LIMIT 1000
 # Sent by failing-task. For each task, returns the numbers of attempts and of failed attempts in the minutes that began
 # after `since`, when a new cause first failed. Index: the primary key of the roll-ups.
 SINCE_NEW = """
-SELECT asked.task, sum(minute.attempts)::bigint, sum(minute.failed)::bigint
+SELECT wanted.task, sum(minute.attempts)::bigint, sum(minute.failed)::bigint
 FROM
-    unnest(%(tasks)s::text[], %(queue_names)s::text[], %(since)s::timestamptz[]) AS asked (task, queue_name, since)
+    unnest(%(tasks)s::text[], %(queue_names)s::text[], %(since)s::timestamptz[]) AS wanted (task, queue_name, since)
     CROSS JOIN LATERAL (
         SELECT retried + failed AS failed, completed + retried + failed + discarded AS attempts
         FROM skipqueue_rollup
         WHERE
             span = 60
-            AND queue_name = asked.queue_name
-            AND task = asked.task
-            AND starts_at > GREATEST(asked.since, statement_timestamp() - interval '10 minutes')
+            AND queue_name = wanted.queue_name
+            AND task = wanted.task
+            AND starts_at > GREATEST(wanted.since, statement_timestamp() - interval '10 minutes')
         LIMIT 10
     ) AS minute
-GROUP BY asked.task
+GROUP BY wanted.task
 LIMIT 1000
 """
 
@@ -150,28 +150,30 @@ LIMIT 1000
 FAILING_SINCE = """
 WITH minute AS MATERIALIZED (
     SELECT
-        asked.task, counted.starts_at, sum(counted.failed) >= %(share)s * sum(counted.attempts) AS fails
+        wanted.task, counted.starts_at, sum(counted.failed) >= %(share)s * sum(counted.attempts) AS fails
     FROM
-        unnest(%(tasks)s::text[], %(queue_names)s::text[]) AS asked (task, queue_name)
+        unnest(%(tasks)s::text[], %(queue_names)s::text[]) AS wanted (task, queue_name)
         CROSS JOIN LATERAL (
             SELECT starts_at, retried + failed AS failed, completed + retried + failed + discarded AS attempts
             FROM skipqueue_rollup
             WHERE
                 span = 60
-                AND queue_name = asked.queue_name
-                AND task = asked.task
+                AND queue_name = wanted.queue_name
+                AND task = wanted.task
                 AND starts_at > statement_timestamp() - interval '1 day'
             ORDER BY starts_at
             LIMIT 1500
         ) AS counted
     WHERE counted.attempts > 0
-    GROUP BY asked.task, counted.starts_at
+    GROUP BY wanted.task, counted.starts_at
 )
 SELECT task, min(starts_at)
 FROM
     minute
-    LEFT JOIN (SELECT task, max(starts_at) AS ended_at FROM minute WHERE NOT fails GROUP BY task) AS well USING (task)
-WHERE fails AND starts_at > COALESCE(ended_at, '-infinity')
+    LEFT JOIN (
+        SELECT task, max(starts_at) AS last_good_at FROM minute WHERE NOT fails GROUP BY task
+    ) AS good USING (task)
+WHERE fails AND starts_at > COALESCE(last_good_at, '-infinity')
 GROUP BY task
 LIMIT 1000
 """
@@ -182,7 +184,7 @@ LIMIT 1000
 # minutes. Index: the primary key of the roll-ups, and prune of the failures.
 DEATHS_SINCE = """
 WITH minute AS MATERIALIZED (
-    SELECT starts_at, deaths, recovered, starts_at - lag(starts_at) OVER (ORDER BY starts_at) AS calm
+    SELECT starts_at, deaths, recovered, starts_at - lag(starts_at) OVER (ORDER BY starts_at) AS since_last_death
     FROM (
         SELECT starts_at, deaths, recovered
         FROM skipqueue_rollup
@@ -196,25 +198,25 @@ WITH minute AS MATERIALIZED (
     ) AS counted
     WHERE recovered > 0
 ),
-begun AS MATERIALIZED (
-    SELECT max(starts_at) AS at
+series AS MATERIALIZED (
+    SELECT max(starts_at) AS began_at
     FROM minute
-    WHERE calm IS NULL OR calm > interval '10 minutes'
+    WHERE since_last_death IS NULL OR since_last_death > interval '10 minutes'
 )
 SELECT
-    begun.at,
+    series.began_at,
     (
         SELECT min(first_at)
         FROM skipqueue_failure_rollup AS failure
         WHERE
             failure.span = 60
-            AND failure.starts_at = begun.at
+            AND failure.starts_at = series.began_at
             AND failure.exception = 'django_skipqueue.exceptions.WorkerDied'
     ),
     sum(minute.deaths)::bigint,
     sum(minute.recovered)::bigint
-FROM begun JOIN minute ON minute.starts_at >= begun.at
-GROUP BY begun.at
+FROM series JOIN minute ON minute.starts_at >= series.began_at
+GROUP BY series.began_at
 HAVING max(minute.starts_at) > statement_timestamp() - interval '10 minutes'
 LIMIT 1
 """
@@ -223,20 +225,20 @@ LIMIT 1
 # workers that died while they ran the task's jobs, the task's lost jobs, and its completed attempts. Index: the primary
 # key of the roll-ups.
 DEATHS_OF_TASKS = """
-SELECT asked.task, sum(minute.deaths)::bigint, sum(minute.recovered)::bigint, sum(minute.completed)::bigint
+SELECT wanted.task, sum(minute.deaths)::bigint, sum(minute.recovered)::bigint, sum(minute.completed)::bigint
 FROM
-    unnest(%(tasks)s::text[], %(queue_names)s::text[]) AS asked (task, queue_name)
+    unnest(%(tasks)s::text[], %(queue_names)s::text[]) AS wanted (task, queue_name)
     CROSS JOIN LATERAL (
         SELECT deaths, recovered, completed
         FROM skipqueue_rollup
         WHERE
             span = 60
-            AND queue_name = asked.queue_name
-            AND task = asked.task
+            AND queue_name = wanted.queue_name
+            AND task = wanted.task
             AND starts_at >= %(since)s
         LIMIT 1500
     ) AS minute
-GROUP BY asked.task
+GROUP BY wanted.task
 LIMIT 1000
 """
 
@@ -277,9 +279,9 @@ USUAL_QUEUES = """
 SELECT
     queue_name, percentile_disc(0.5) WITHIN GROUP (ORDER BY depth), percentile_disc(0.5) WITHIN GROUP (ORDER BY oldest)
 FROM (
-    SELECT asked.queue_name, ago.days, max(hour.depth) AS depth, max(hour.oldest_seconds) AS oldest
+    SELECT wanted.queue_name, ago.days, max(hour.depth) AS depth, max(hour.oldest_seconds) AS oldest
     FROM
-        unnest(%(queue_names)s::text[]) AS asked (queue_name)
+        unnest(%(queue_names)s::text[]) AS wanted (queue_name)
         CROSS JOIN generate_series(1, 7) AS ago (days)
         CROSS JOIN generate_series(-1, 1) AS beside (hours)
         CROSS JOIN LATERAL (
@@ -287,7 +289,7 @@ FROM (
             FROM skipqueue_rollup
             WHERE
                 span = 3600
-                AND queue_name = asked.queue_name
+                AND queue_name = wanted.queue_name
                 AND task = ''
                 AND starts_at = to_timestamp(
                     floor(date_part('epoch', statement_timestamp()) / 3600) * 3600 - 86400 * ago.days
@@ -296,7 +298,7 @@ FROM (
             LIMIT 1
         ) AS hour
     WHERE hour.depth IS NOT NULL
-    GROUP BY asked.queue_name, ago.days
+    GROUP BY wanted.queue_name, ago.days
 ) AS day
 GROUP BY queue_name
 LIMIT 1000
@@ -350,14 +352,14 @@ CRITICAL_SHARE = 0.5
 MOST_FAILING_TASKS = 10
 
 MOST_COMPARED, MOST_DATED = 100, 20
-"""The maximum number of pairs of task and queue whose usual share is read, and whose last day is read by minutes."""
+"""For how many pairs of task and queue the rule reads the usual share, and for how many the minutes of the last day."""
 
 MOST_CAUSES_ASKED, MOST_JOBS_ASKED = 3, 50
-"""Parts are asked about the commonest causes of a task, and for each cause about its newest retrying and its newest
-failed jobs: the maximum of each."""
+"""The rule asks other parts about the commonest causes of a task, and for each cause about its newest retrying and its
+newest failed jobs: the maximum number of causes, and of jobs in each of the two states."""
 
 MOST_RETRYING = 1_000
-"""The retrying jobs of a cause are counted up to this number."""
+"""The rule counts the retrying jobs of a cause up to this number."""
 
 TITLE_ERROR_LIMIT, ARGUMENTS_LIMIT = 120, 60
 """The maximum length of an error, and of a job's arguments, in a title."""
@@ -400,47 +402,53 @@ def failing_tasks(store: Store) -> Iterator[Finding]:
     threshold = FAILED_SHARE.of()
     if threshold is None:
         return
-    causes = _recent_causes(store, tasks := _recent_tasks(store))
+    tasks = _recent_tasks(store)
+    causes = _recent_causes(store, tasks)
     new_causes = {
-        name: found_new
+        name: new
         for name in tasks
-        if (found_new := [each for each in causes[name] if tasks[name].now - each.first_at < NEW_CAUSE_AGE])
+        if (new := [cause for cause in causes[name] if tasks[name].now - cause.first_at < NEW_CAUSE_AGE])
     }
     _count_since(store, tasks, new_causes)
     failing: dict[str, RecentCause | None] = {}  # the tasks that may fail, each with its new cause
     for name, task in tasks.items():
-        is_new = _is_most(sum(each.number for each in new_causes.get(name, ())), task.attempts)
+        is_new = _is_nearly_all(sum(cause.number for cause in new_causes.get(name, ())), task.attempts)
         if is_new or (task.attempts >= FEWEST_ATTEMPTS and task.share >= threshold):
             failing[name] = new_causes[name][0] if is_new else None
-    found = sorted((tasks[name] for name in failing), key=lambda task: -task.failed)[:MOST_FAILING_TASKS]
-    usual = dict(store.rows(USUAL_SHARES, _task_queue_pairs(found, MOST_COMPARED))) if found else {}
-    found = [task for task in found if task.share - usual.get(task.name, 0.0) >= threshold and causes[task.name]]
-    found = [task for task in found if not _is_reported(store, causes[task.name], task.now)]
-    old = _task_queue_pairs([task for task in found if failing[task.name] is None], MOST_DATED)
-    began = dict(store.rows(FAILING_SINCE, old | {"share": threshold / 2})) if old["tasks"] else {}
-    for task in found:
+    worst = sorted((tasks[name] for name in failing), key=lambda task: -task.failed)[:MOST_FAILING_TASKS]
+    usual_shares = dict(store.rows(USUAL_SHARES, _task_queue_pairs(worst, MOST_COMPARED))) if worst else {}
+    worst = [task for task in worst if task.share - usual_shares.get(task.name, 0.0) >= threshold and causes[task.name]]
+    worst = [task for task in worst if not _is_reported(store, causes[task.name], task.now)]
+    without_new_cause = _task_queue_pairs([task for task in worst if failing[task.name] is None], MOST_DATED)
+    failing_since = (
+        dict(store.rows(FAILING_SINCE, without_new_cause | {"share": threshold / 2}))
+        if without_new_cause["tasks"]
+        else {}
+    )
+    for task in worst:
         new_cause = failing[task.name]
-        since = new_cause.first_at if new_cause else began.get(task.name, task.now - timedelta(minutes=10))
+        since = new_cause.first_at if new_cause else failing_since.get(task.name, task.now - timedelta(minutes=10))
         cause = new_cause or causes[task.name][0]
-        yield _failing_task(store, task, cause, since, usual.get(task.name, 0.0), is_new=new_cause is not None)
+        usual_share = usual_shares.get(task.name, 0.0)
+        yield _failing_task(store, task, cause, since, usual_share, is_new=new_cause is not None)
 
 
 def _is_reported(store: Store, causes: Sequence[RecentCause], now: datetime) -> bool:
     """Return whether rules of parts already report nearly all of the jobs that failed with these causes."""
-    reported = sum(each.number * _reported_share(store, each.cause, now) for each in causes[:MOST_CAUSES_ASKED])
-    return reported >= NEARLY_ALL * sum(each.number for each in causes)
+    reported = sum(recent.number * _reported_share(store, recent.cause, now) for recent in causes[:MOST_CAUSES_ASKED])
+    return reported >= NEARLY_ALL * sum(recent.number for recent in causes)
 
 
 def _reported_share(store: Store, cause: Cause, now: datetime) -> float:
-    """Of the jobs that fail with this cause now, return the share that rules of parts report."""
+    """Return the share of the jobs that now fail with this cause and that rules of parts already report."""
     jobs = Job.objects.using(store.alias).filter(has_cause(cause)).order_by("-pk").only("metadata", "finished_at")
     newest = [job for state in (RETRYING, Status.FAILED) for job in jobs.filter(is_in(state))[:MOST_JOBS_ASKED]]
     failing = [job for job in newest if job.finished_at is None or now - job.finished_at < timedelta(minutes=10)]
-    reported = sum(each.reported_failures(store, failing) for each in consoles() if each.reported_failures)
+    reported = sum(part.reported_failures(store, failing) for part in consoles() if part.reported_failures)
     return reported / len(failing) if failing else 0.0
 
 
-def _is_most(failed: int, attempts: int) -> bool:
+def _is_nearly_all(failed: int, attempts: int) -> bool:
     """Return whether enough of a task's attempts have failed by new causes to make a finding."""
     return failed >= max(FEWEST_FAILURES, NEARLY_ALL * attempts)
 
@@ -450,24 +458,24 @@ def _count_since(store: Store, tasks: dict[str, RecentTask], new_causes: Mapping
 
     Otherwise, the successful attempts before a deployment would hide for minutes that the deployment broke the task.
     """
-    asked = _task_queue_pairs(
-        sorted((tasks[name] for name in new_causes), key=lambda each: -each.failed), MOST_COMPARED
+    pairs = _task_queue_pairs(
+        sorted((tasks[name] for name in new_causes), key=lambda task: -task.failed), MOST_COMPARED
     )
-    asked["since"] = [new_causes[name][0].first_at for name in asked["tasks"]]
-    for name, attempts, failed in store.rows(SINCE_NEW, asked) if new_causes else ():
-        number = sum(each.number for each in new_causes[name])  # not all failures: an old cause may explain the rest
-        if _is_most(min(failed, number), attempts):
+    pairs["since"] = [new_causes[name][0].first_at for name in pairs["tasks"]]
+    for name, attempts, failed in store.rows(SINCE_NEW, pairs) if new_causes else ():
+        failed_by_new = sum(cause.number for cause in new_causes[name])  # old causes may explain other failures
+        if _is_nearly_all(min(failed, failed_by_new), attempts):
             tasks[name].attempts, tasks[name].failed = attempts, failed
 
 
 def _task_queue_pairs(tasks: Sequence[RecentTask], most: int) -> dict[str, Any]:
     """Return the pairs of a task and one of its queues, at most `most`, as parameters of a statement."""
     pairs = [(task.name, queue_name) for task in tasks for queue_name in task.queue_names][:most]
-    return {"tasks": [name for name, _ in pairs], "queue_names": [queue_name for _, queue_name in pairs]}
+    return {"tasks": [name for name, _queue_name in pairs], "queue_names": [queue_name for _name, queue_name in pairs]}
 
 
 def _failing_task(
-    store: Store, task: RecentTask, cause: RecentCause, since: datetime, usual: float, *, is_new: bool
+    store: Store, task: RecentTask, cause: RecentCause, since: datetime, usual_share: float, *, is_new: bool
 ) -> Finding:
     jobs = Job.objects.using(store.alias)
     number_retrying, number_failed = (
@@ -524,7 +532,7 @@ def _failing_task(
             "succeeded": grouped(succeeded),
             "attempts": grouped(task.attempts),
             "percent": round(100 * task.share),
-            "usual": round(100 * usual),
+            "usual": round(100 * usual_share),
         },
         subject=task.name,
         since=since,
@@ -569,7 +577,7 @@ NAMES_IN_TITLE = 4
 """The maximum number of workers, jobs or tasks that a title names."""
 
 MOST_KILLERS_READ = 100
-"""The maximum number of jobs that are read for each task, to find jobs of which workers have died."""
+"""The maximum number of jobs that the rule reads for each task, to find jobs that kill workers."""
 
 PROVEN_DEATHS = 3
 """A recovery fails a job after this many deaths of workers in a row, if the last worker ran only this job."""
@@ -623,18 +631,19 @@ def worker_deaths(store: Store) -> Iterator[Finding]:
         return
     suspects, now = toll.suspects, database_time(store)
     causes = _recent_causes(store, suspects, of_deaths=True)
-    last_ids = {name: causes[name][0].last_job_id for name in suspects if causes[name]}
+    last_ids = {name: causes[name][0].last_job_id for name in suspects if causes[name]}  # the last lost job of each
     last_jobs = Job.objects.using(store.alias).in_bulk(list(last_ids.values())[:NAMES_IN_TITLE])
     for name in suspects[:NAMES_IN_TITLE]:
         killers = jobs_that_kill(store, name, toll)
-        last = last_jobs.get(last_ids.get(name, 0))
-        if not killers and last is not None and _kills_probably(last, toll):
-            killers = [last]
+        last_lost_job = last_jobs.get(last_ids.get(name, 0))
+        if not killers and last_lost_job is not None and _kills_probably(last_lost_job, toll):
+            killers = [last_lost_job]
         if killers:
             yield _killing_jobs(store, name, killers, toll, now)
             return
-    last = last_jobs.get(last_ids.get(suspects[0], 0))
-    yield _machine_gone(gone, toll, now) if (gone := _gone_with(store, last)) else _task_that_kills(last, toll, now)
+    last_lost_job = last_jobs.get(last_ids.get(suspects[0], 0))
+    gone = _gone_with(store, last_lost_job)
+    yield _machine_gone(gone, toll, now) if gone else _task_that_kills(last_lost_job, toll, now)
 
 
 def jobs_that_kill(store: Store, task: str, toll: DeathToll) -> list[Job]:
@@ -647,7 +656,7 @@ def jobs_that_kill(store: Store, task: str, toll: DeathToll) -> list[Job]:
 
 
 def _kills_probably(job: Job, toll: DeathToll) -> bool:
-    """Whether the job was running in at least two deaths, and in half of all deaths."""
+    """Return whether the job was running in at least two deaths of workers, and in at least half of all deaths."""
     deaths = _deaths_of(job)
     return job.finished_at is None and deaths > 1 and 2 * deaths >= toll.deaths
 
@@ -674,7 +683,7 @@ def _killing_jobs(store: Store, task: str, killers: Sequence[Job], toll: DeathTo
         ),
         shlex.join(["python", "manage.py", "skipqueue", verb, job_name(store.alias, killers[0].pk)]),
         facts={
-            "jobs": ", ".join([*names, *["…"] * (len(killers) > NAMES_IN_TITLE)]),
+            "jobs": ", ".join([*names, "…"] if len(killers) > NAMES_IN_TITLE else names),
             "number": len(killers),
             "task": printable(task),
             "time": clock_time(toll.since, now),
@@ -716,7 +725,7 @@ def _machine_gone(gone: Sequence[WorkerHealth], toll: DeathToll, now: datetime) 
     )
 
 
-def _task_that_kills(last: Job | None, toll: DeathToll, now: datetime) -> Finding:
+def _task_that_kills(last_lost_job: Job | None, toll: DeathToll, now: datetime) -> Finding:
     suspects = toll.suspects
     of_task = toll.of_task[suspects[0]]
     title = gettext(
@@ -730,8 +739,10 @@ def _task_that_kills(last: Job | None, toll: DeathToll, now: datetime) -> Findin
             "Workers have been dying since %(time)s: in every one of %(deaths)s deaths %(task)s was running, and "
             "%(lost)s running jobs were lost"
         )
-    died = [str(each.get("message")) for each in last.errors if _is_death(each)] if last else []
-    cause = died[-1].partition(";")[0] if died else ""
+    messages = (
+        [str(error.get("message")) for error in last_lost_job.errors if _is_death(error)] if last_lost_job else []
+    )
+    cause = messages[-1].partition(";")[0] if messages else ""
     return Finding.of(
         Severity.CRITICAL if toll.deaths > 1 else Severity.WARNING,
         title,
@@ -763,18 +774,17 @@ def _task_that_kills(last: Job | None, toll: DeathToll, now: datetime) -> Findin
 def _gone_with(store: Store, job: Job | None) -> list[WorkerHealth]:
     """Return the dead workers whose last heartbeat came at the same time as that of this job's dead worker.
 
-    Returns none if only this job's worker died, because its supervisor has then deleted the worker's row.
+    If only this job's worker died, its supervisor has deleted the worker's row, and the list is empty.
     """
-    died = [each.get("worker_id") for each in job.errors if _is_death(each)] if job is not None else []
-    dead = [worker for worker in Workforce.now(using=store.alias).workers if not worker.is_live] if died else []
-    ages = [worker.age for worker in dead if worker.id == died[-1]]
+    killed_ids = [error.get("worker_id") for error in job.errors if _is_death(error)] if job is not None else []
+    dead = [worker for worker in Workforce.now(using=store.alias).workers if not worker.is_live] if killed_ids else []
+    ages = [worker.age for worker in dead if worker.id == killed_ids[-1]]
     return [worker for worker in dead if abs(worker.age - ages[0]) < SAME_MOMENT] if ages else []
 
 
 def _names(workers: Sequence[WorkerHealth]) -> str:
-    return ", ".join(
-        [printable(each.name) for each in workers[:NAMES_IN_TITLE]] + ["…"] * (len(workers) > NAMES_IN_TITLE)
-    )
+    names = [printable(worker.name) for worker in workers[:NAMES_IN_TITLE]]
+    return ", ".join([*names, "…"] if len(workers) > NAMES_IN_TITLE else names)
 
 
 def _deaths_of(job: Job) -> int:
@@ -783,7 +793,7 @@ def _deaths_of(job: Job) -> int:
 
 
 def _is_death(error: Any) -> bool:
-    """Whether an error of a job's row says that its worker died. Another program may have written the row."""
+    """Return whether an error in a job's row says that its worker died. Another program may have written the row."""
     return isinstance(error, dict) and error.get("exception") == WORKER_DIED
 
 
@@ -813,7 +823,7 @@ class RecentQueue(NamedTuple):
 
     @property
     def seconds(self) -> float:
-        """Seconds until the queue is empty, if no other job comes."""
+        """How many seconds the workers need to empty the queue, if no other job comes."""
         return self.depth * RECENT_SECONDS / self.attempts
 
 
@@ -826,13 +836,14 @@ def growing_queues(store: Store) -> Iterator[Finding]:
         if queue.attempts
         and queue.depth > GROWTH_FACTOR * queue.depth_before
         and queue.oldest >= queue.oldest_before
-        and queue.seconds >= (DRAIN.of(queue.name) or math.inf)
+        and queue.seconds >= (DRAIN.of(queue.name) or math.inf)  # without a threshold, the rule is off
         and queue.name not in settings.external_queues
     }
-    kept = sorted(growing.keys() - set(paused_queues(store))) if growing else []
-    usual = _usual_queues(store, kept) if kept else {}
-    for name in kept:
-        queue, (usual_depth, _wait) = growing[name], usual.get(name, (0, 0.0))
+    not_paused = sorted(growing.keys() - set(paused_queues(store))) if growing else []
+    usual = _usual_queues(store, not_paused) if not_paused else {}
+    for name in not_paused:
+        queue = growing[name]
+        usual_depth, _usual_wait = usual.get(name, (0, 0.0))
         since = queue.now - timedelta(seconds=queue.oldest)
         if queue.depth <= UNUSUAL_FACTOR * usual_depth:
             continue
@@ -866,12 +877,12 @@ def growing_queues(store: Store) -> Iterator[Finding]:
 
 def _usual_queues(store: Store, names: Sequence[str]) -> dict[str, tuple[int, float]]:
     """Return the usual depth of each queue at this hour, and the seconds that its oldest job usually waits."""
-    rows = store.rows(USUAL_QUEUES, {"queue_names": names})
-    return {name: (depth, oldest or 0.0) for name, depth, oldest in rows}
+    medians = store.rows(USUAL_QUEUES, {"queue_names": names})
+    return {name: (depth, oldest or 0.0) for name, depth, oldest in medians}
 
 
 def usual_waits(store: Store, queue_names: Sequence[str]) -> dict[str, float]:
-    return {name: oldest for name, (_, oldest) in _usual_queues(store, queue_names).items()}
+    return {name: oldest for name, (_depth, oldest) in _usual_queues(store, queue_names).items()}
 
 
 USUAL_RUN_SHARE, FEWEST_RUNS = 0.95, 5
@@ -880,15 +891,19 @@ USUAL_RUN_SHARE, FEWEST_RUNS = 0.95, 5
 
 def usual_runs(store: Store, tasks: Sequence[str]) -> dict[str, float]:
     histograms: defaultdict[str, list[int]] = defaultdict(list)
-    for name, ran in store.rows(USUAL_RUNS, {"tasks": tasks}):
-        histograms[name] = added(histograms[name], json.loads(ran))
-    return {name: quantile(ran, USUAL_RUN_SHARE) or 0.0 for name, ran in histograms.items() if sum(ran) >= FEWEST_RUNS}
+    for name, buckets in store.rows(USUAL_RUNS, {"tasks": tasks}):
+        histograms[name] = added(histograms[name], json.loads(buckets))
+    return {
+        name: quantile(buckets, USUAL_RUN_SHARE) or 0.0
+        for name, buckets in histograms.items()
+        if sum(buckets) >= FEWEST_RUNS
+    }
 
 
 STORM = Threshold("retry-storm", 1.0, "share", has_queues=True)
 
 RETRIES_AHEAD_SECONDS = 300.0
-"""The rule counts the retrying jobs that are due within this time."""
+"""The rule counts the retrying jobs that are due within this number of seconds."""
 
 MOST_DUE_RETRIES = 10_000
 """The maximum of scheduled jobs that a statement reads. If more jobs are due, the rule estimates their number."""
@@ -896,19 +911,20 @@ MOST_DUE_RETRIES = 10_000
 
 def retry_storms(store: Store) -> Iterator[Finding]:
     """Find queues whose retrying jobs will take all slots, if they run as long as attempts in the last ten minutes."""
-    due: dict[str, list[tuple[str, float]]] = defaultdict(list)
-    rows = (
+    due: dict[str, list[tuple[str, float]]] = defaultdict(list)  # by queue: the tasks, and how many retries are due
+    retry_counts = (
         store.rows(DUE_RETRIES, {"seconds": RETRIES_AHEAD_SECONDS, "limit": MOST_DUE_RETRIES})
         if STORM.least is not None
         else []
     )
-    for queue_name, task, number, seconds in rows:
+    for queue_name, task, number, seconds in retry_counts:
         due[queue_name].append((task, number * RETRIES_AHEAD_SECONDS / seconds))
     queues = {queue.name: queue for queue in (RecentQueue(*row) for row in store.rows(RECENT_QUEUES))} if due else {}
     workforce = Workforce.now(using=store.alias)
     for name in due.keys() & queues.keys():
         slots = sum(worker.slots for worker in workforce.serving(name))
-        number, threshold = sum(number for _, number in due[name]), STORM.of(name)
+        commonest_task, _number = due[name][0]
+        number, threshold = sum(number for _task, number in due[name]), STORM.of(name)
         if threshold is None or not slots or number * queues[name].mean_run < threshold * slots * RETRIES_AHEAD_SECONDS:
             continue
         yield Finding.of(
@@ -923,7 +939,7 @@ def retry_storms(store: Store) -> Iterator[Finding]:
             facts={
                 "number": grouped(round(number)),
                 "queue": printable(name),
-                "task": printable(due[name][0][0]),
+                "task": printable(commonest_task),
                 "span": span(queues[name].mean_run),
                 "slots": slots,
             },

@@ -72,16 +72,16 @@ class ListFailures(Watchable):
             raise CommandError(f"Say which cause: {example}", returncode=Exit.USAGE)
         task = full_task_name(options["task"]) if options["task"] else ""
         causes = failing_causes(store, limit=MOST_CAUSES_RANKED, task=task)
-        innocent = bystanders(store, causes)
-        causes.sort(key=lambda counts: (counts.standing, counts.cause in innocent))
+        innocence_of = bystanders(store, causes)
+        causes.sort(key=lambda counts: (counts.standing, counts.cause in innocence_of))
         if key is not None:
-            chosen = _with_key(causes, key)
+            cause_counts = _with_key(causes, key)
             if changes:
-                return _change(console, store, chosen, options)
-            return _show(console, store, chosen, innocent.get(chosen.cause, ""), options)
+                return _change(console, store, cause_counts, options)
+            return _show(console, store, cause_counts, innocence_of.get(cause_counts.cause, ""), options)
         if since:
             causes = [counts for counts in causes if counts.last_at >= _since_time(since, counts.now)]
-        _list(console, store, causes[: options["limit"]], innocent, in_json=options["json"])
+        _list(console, store, causes[: options["limit"]], innocence_of, in_json=options["json"])
         if len(causes) > options["limit"]:
             console.say(f"There are {len(causes):,} causes; --limit shows more.")
         return Exit.DONE if causes else Exit.NEGATIVE
@@ -92,17 +92,20 @@ def _since_time(since: datetime | timedelta, now: datetime) -> datetime:
 
 
 def _list(
-    console: Console, store: Store, shown: list[FailureCounts], innocent: Mapping[Cause, str], *, in_json: bool
+    console: Console, store: Store, shown: list[FailureCounts], innocence_of: Mapping[Cause, str], *, in_json: bool
 ) -> None:
     messages = last_messages(store, shown)
     if in_json:
         for counts in shown:
-            console.json(_as_json(counts, messages.get(counts.cause), innocent.get(counts.cause, "")))
+            console.json(_as_json(counts, messages.get(counts.cause), innocence_of.get(counts.cause, "")))
     elif shown:
-        rows = [_row(counts, messages.get(counts.cause, ""), is_innocent=counts.cause in innocent) for counts in shown]
+        rows = [
+            _row(counts, messages.get(counts.cause, ""), is_innocent=counts.cause in innocence_of) for counts in shown
+        ]
         console.table(CAUSE_HEADINGS, rows, right=CAUSE_HEADINGS[2:5])
-        for text in dict.fromkeys(innocent[counts.cause] for counts in shown if counts.cause in innocent):
-            console.say(text)
+        sentences = [innocence_of[counts.cause] for counts in shown if counts.cause in innocence_of]
+        for sentence in dict.fromkeys(sentences):  # each sentence once
+            console.say(sentence)
     else:
         console.say("No attempt failed in this time.")
 
@@ -123,11 +126,11 @@ def _show(console: Console, store: Store, counts: FailureCounts, innocence: str,
 
 def _with_key(causes: list[FailureCounts], key: str) -> FailureCounts:
     """Return the cause whose key begins with `key`. Raises `CommandError` unless there is exactly one."""
-    chosen = [cause for cause in causes if key and cause.key.startswith(key)]
-    if len(chosen) != 1:
-        how_many = "No cause of the last 7 days" if not chosen else "More than one cause"
+    with_prefix = [cause for cause in causes if key and cause.key.startswith(key)]
+    if len(with_prefix) != 1:
+        how_many = "No cause of the last 7 days" if not with_prefix else "More than one cause"
         raise CommandError(printable(f"{how_many} has the key {key!r}. List the causes: skipqueue failures"))
-    return chosen[0]
+    return with_prefix[0]
 
 
 def _change(console: Console, store: Store, counts: FailureCounts, options: Mapping[str, Any]) -> Exit:
@@ -171,8 +174,9 @@ def _row(counts: FailureCounts, message: str, *, is_innocent: bool) -> list[str]
 
 
 def _lines_about(counts: FailureCounts, message: str, innocence: str) -> Iterator[str]:
-    at, by = counts.acknowledged_at, counts.acknowledged_by
-    acknowledged = [f"{shown_time(at)} by {by}", counts.note] if at else []
+    acknowledged_at = counts.acknowledged_at
+    by = f"{shown_time(acknowledged_at)} by {counts.acknowledged_by}" if acknowledged_at else ""
+    acknowledged = [by, counts.note] if acknowledged_at else []
     facts = {
         "cause": counts.key,
         "task": counts.task,
@@ -188,8 +192,8 @@ def _lines_about(counts: FailureCounts, message: str, innocence: str) -> Iterato
     for label, value in facts.items():
         if value:
             yield f"{label:<{LABEL_WIDTH}}{value}"
-    for number, (hour, failed) in enumerate(sorted(counts.by_hour.items())[-MOST_HOURS_PRINTED:]):
-        label = "by hour" if number == 0 else ""
+    for index, (hour, failed) in enumerate(sorted(counts.by_hour.items())[-MOST_HOURS_PRINTED:]):
+        label = "by hour" if index == 0 else ""
         yield f"{label:<{LABEL_WIDTH}}{shown_time(_start_of(hour))}  {failed:,}"
 
 

@@ -46,10 +46,11 @@ def unmasked_states(
 
     The list begins after the key `after`; if `after` is `None`, it begins with the key `text`.
     """
-    end = time.monotonic() + FILLING_SECONDS
-    keys = [text] * bool(text) + keys_after(text) if after is None else keys_after(after)
+    deadline = time.monotonic() + FILLING_SECONDS
+    from_text = [text] if text else []  # the list also has the key that is equal to the text
+    keys = from_text + keys_after(text) if after is None else keys_after(after)
     states: list[State] = []
-    while keys and time.monotonic() < end:
+    while keys and time.monotonic() < deadline:
         states += [state for state in states_of(keys) if not state.is_masked]
         keys = keys_after(keys[-1]) if len(states) < most else []
     return states[:most]
@@ -74,10 +75,11 @@ class KeysPage:
     def of(cls, store: Store, query: Mapping[str, str]) -> "KeysPage":
         text = query.get("from", "").replace("\0", "")[:MAX_LINKED_NAME_LENGTH].strip()
         after, key = _start(query.get("after", ""))
-        parts = [table.cards(store, text, key) for table in tables()]
-        cards = [card for part in parts for card in part.first] + [card for part in parts for card in part.listed]
-        next_id = next((part.next_id for part in parts if part.next_id is not None), None)
-        return cls([card for card in cards if card.states], text, after, next_id)
+        cards_of_parts = [table.cards(store, text, key) for table in tables()]
+        first = [card for cards in cards_of_parts for card in cards.first]
+        listed = [card for cards in cards_of_parts for card in cards.listed]
+        next_id = next((cards.next_id for cards in cards_of_parts if cards.next_id is not None), None)
+        return cls([card for card in first + listed if card.states], text, after, next_id)
 
     @property
     def next(self) -> str:

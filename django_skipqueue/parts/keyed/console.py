@@ -115,9 +115,9 @@ class Limits(Watchable):
             return _show(console, key, in_json=options["json"])
         states_by_part = [(table, table.first(Store.default(), most)) for table in tables()]
         _print(console, states_by_part, in_json=options["json"])
-        if any(len(states) == most for _, states in states_by_part):
+        if any(len(states) == most for _table, states in states_by_part):
             console.say(f"These are the first {most:,} keys. --limit lists more.")
-        if any(states for _, states in states_by_part):
+        if any(states for _table, states in states_by_part):
             return Exit.DONE
         console.say("No job waits for a limit or a rate.")
         return Exit.NEGATIVE
@@ -126,8 +126,9 @@ class Limits(Watchable):
 def _print(
     console: Console, states_by_part: Sequence[tuple[KeyTable[Any], Sequence[Any]]], *, in_json: bool = False
 ) -> None:
-    for number, (table, states) in enumerate((table, states) for table, states in states_by_part if states):
-        if number and not in_json:
+    with_keys = [(table, states) for table, states in states_by_part if states]
+    for index, (table, states) in enumerate(with_keys):
+        if index and not in_json:
             console.line()
         print_facts(console, table.facts, states, table.renderers, in_json=in_json)
 
@@ -135,23 +136,25 @@ def _print(
 def _show(console: Console, key: str, *, in_json: bool) -> Exit:
     store = Store.default()
     states_by_part = [(table, table.of_key(store, key)) for table in tables()]
-    held = [
+    holders = [
         job
-        for table, _ in states_by_part
+        for table, _states in states_by_part
         if table.holders
         for job in table.holders(key).annotate(now=Now()).order_by("pk")[:MOST_JOBS_LISTED]
     ]
-    waiting = [job for table, _ in states_by_part for job in table.waiting(key).annotate(now=Now())[:MOST_JOBS_LISTED]]
-    if not held and not waiting:
+    waiting = [
+        job for table, _states in states_by_part for job in table.waiting(key).annotate(now=Now())[:MOST_JOBS_LISTED]
+    ]
+    if not holders and not waiting:
         raise CommandError(printable(f"No job holds a permit of the key {key!r}, or waits for its limit or rate."))
     if in_json:
-        about = {name: value for table, states in states_by_part for name, value in table.key_as_json(states).items()}
-        console.json(about | {"held_by": [job.pk for job in held], "next_jobs": [job.pk for job in waiting]})
+        fields = {name: value for table, states in states_by_part for name, value in table.key_as_json(states).items()}
+        console.json(fields | {"held_by": [job.pk for job in holders], "next_jobs": [job.pk for job in waiting]})
         return Exit.DONE
-    if any(states for _, states in states_by_part):
+    if any(states for _table, states in states_by_part):
         _print(console, states_by_part)
         console.line()
-    print_jobs(console, [*held, *waiting], in_json=False)
+    print_jobs(console, [*holders, *waiting], in_json=False)
     return Exit.DONE
 
 

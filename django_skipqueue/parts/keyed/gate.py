@@ -67,7 +67,7 @@ class Sweep:
         now = time.monotonic()
         duration = now - started
         self._rested_at = now + duration * (1 / self._notified_share - 1)
-        rest = duration * (1 / SWEEP_SHARE - 1)
+        rest = duration * (1 / SWEEP_SHARE - 1)  # then sweeps take at most this share of the time
         self.due_at = now + (rest if self.after else max(rest, SWEEP_INTERVAL))
         return result
 
@@ -76,7 +76,7 @@ class Sweep:
         self.due_at, self.found_any = min(self.due_at, self._rested_at), True
 
     def next_due(self, store: Store) -> float | None:
-        """The seconds until the next sweep; `None` if no job waits."""
+        """Return the seconds until the next sweep; `None` if no job waits."""
         due_in = self.due_at - time.monotonic()
         if due_in > 0:
             return due_in if self.found_any else None

@@ -23,7 +23,7 @@ Supervisors run these statements. Limits and rates fill in the names in braces:
 - `later_key`: the key of the next gate, at which an admitted job may wait
 - `admitted`: the columns returned for the admitted jobs: their number, and the keys of the next gate that they wait for
 - `served`: a CTE, the queues that are served; `is_served`: the condition of a job in one of them
-- `found`: CTEs, the keys with waiting jobs
+- `waiting_key`: CTEs, the keys with waiting jobs
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -76,15 +76,15 @@ def _keyed(statement: str, pieces: Mapping[str, str]) -> str:
 
 _CONTESTED = """
 WITH RECURSIVE {served},
-{found}
-SELECT found.key, unclaimed.is_inverted, unclaimed.unserved, unclaimed.held_up
+{waiting_key}
+SELECT waiting_key.key, unclaimed.is_inverted, unclaimed.unserved, unclaimed.held_up
 FROM
     served
-    CROSS JOIN found
+    CROSS JOIN waiting_key
     LEFT JOIN LATERAL (
         SELECT {rank}
         FROM skipqueue_job
-        WHERE {waiting} AND {key} = found.key AND ({in_order} OR {is_served})
+        WHERE {waiting} AND {key} = waiting_key.key AND ({in_order} OR {is_served})
         ORDER BY {order}
         LIMIT 1
     ) AS head ON true
@@ -100,10 +100,10 @@ FROM
         FROM (
             SELECT {rank}, {in_order} AS is_in_order, {is_served} AS is_served
             FROM skipqueue_job
-            WHERE {key} = found.key AND {unclaimed} AND head.id IS NOT NULL
+            WHERE {key} = waiting_key.key AND {unclaimed} AND head.id IS NOT NULL
         ) AS holder
     ) AS unclaimed
-ORDER BY found.key
+ORDER BY waiting_key.key
 """
 
 _SWAP = """
@@ -148,7 +148,7 @@ pair AS MATERIALIZED (
         OR waiting.rank < holder.rank
         OR (holder.is_in_order AND waiting.id < holder.id)
 ),
-worse AS MATERIALIZED (
+to_put_back AS MATERIALIZED (
     SELECT id
     FROM skipqueue_job
     WHERE
@@ -160,7 +160,7 @@ worse AS MATERIALIZED (
 put_back AS (
     UPDATE skipqueue_job AS job
     SET {put_back}
-    WHERE job.id = ANY (ARRAY (SELECT id FROM worse))
+    WHERE job.id = ANY (ARRAY (SELECT id FROM to_put_back))
     RETURNING job.id, job.{key} AS name
 ),
 chosen AS MATERIALIZED (
@@ -238,11 +238,18 @@ def pass_on(
     lock: Statement = (held.lock, {"ids": [], "keys": sorted(keys)})
     swap: Statement = (held.pass_on, {"ids": None if ids is None else as_array(ids), **_served(idle=idle)})
     with store.connection.wrap_database_errors:
-        _, admitted = pipelined(store.connection.connection, [lock, swap], None)
-        rows = fetched(admitted)
-    counts = {queue_name: number for queue_name, number, *_ in rows if number}
-    rates = frozenset(key for _, _, *rated, _ in rows for keys in rated for key in keys or ())
-    return Admitted(counts, [], rates), {id for *_, ids in rows for id in ids or ()}
+        _locked, swapped = pipelined(store.connection.connection, [lock, swap], None)
+        rows = fetched(swapped)
+    counts: dict[str, int] = {}
+    later_keys: set[str] = set()
+    put_back: set[int] = set()
+    for queue_name, number, *key_lists, put_back_ids in rows:  # `key_lists`: one for limits, none for rates
+        if number:
+            counts[queue_name] = number
+        for keys_of_next_gate in key_lists:
+            later_keys.update(keys_of_next_gate or ())
+        put_back.update(put_back_ids or ())
+    return Admitted(counts, [], frozenset(later_keys)), put_back
 
 
 def _served(*, idle: bool) -> dict[str, Any]:

@@ -60,7 +60,7 @@ class PassOn(Periodic):
     def run(self, now: float) -> None:
         started = self._scanned_at = time.monotonic()
         is_contested = self._scan(now)
-        pause = (time.monotonic() - started) * (1 / SCAN_SHARE - 1)
+        pause = (time.monotonic() - started) * (1 / SCAN_SHARE - 1)  # then scans take at most this share of the time
         self.run_again_in(max(CONTESTED_SCAN if is_contested else SOON, pause))
 
     def notified(self, payloads: Collection[str]) -> None:
@@ -78,18 +78,22 @@ class PassOn(Periodic):
     def _scan(self, now: float) -> bool:
         """Scan the next keys. Return whether unclaimed jobs hold permits or tokens for which other jobs wait."""
         urgent, self.urgent = self.urgent, set()
-        keys = contested(self._store, self._held, after=self._after, limit=KEYS_AT_ONCE)
-        if urgent := urgent.union(key.key for key in keys if key.is_inverted):  # a waiting job should start first
+        contests = contested(self._store, self._held, after=self._after, limit=KEYS_AT_ONCE)
+        inverted = {contest.key for contest in contests if contest.is_inverted}  # a waiting job should start first
+        if urgent := urgent | inverted:
             self._pass_on(urgent)
-        if unserved := {id: key.key for key in keys for id in key.unserved}:
+        if unserved := {id: contest.key for contest in contests for id in contest.unserved}:
             self._pass_on(set(unserved.values()), ids=unserved)
-        if held_up := {id: key.key for key in keys for id in key.held_up if self._is_held_up(id, now)}:
-            self._put_back.update(dict.fromkeys(self._pass_on(set(held_up.values()), ids=held_up, idle=True), now))
-        self._after = keys[-1].key if len(keys) == KEYS_AT_ONCE else ""
+        if held_up := {id: contest.key for contest in contests for id in contest.held_up if self._is_held_up(id, now)}:
+            put_back = self._pass_on(set(held_up.values()), ids=held_up, idle=True)
+            self._put_back.update(dict.fromkeys(put_back, now))
+        self._after = contests[-1].key if len(contests) == KEYS_AT_ONCE else ""
         if not self._after:
             self._first_seen_last_round, self._first_seen_this_round = self._first_seen_this_round, {}
-            self._put_back = {id: at for id, at in self._put_back.items() if now - at < PUT_BACK_SECONDS}
-        return any(key.is_inverted or key.unserved or key.held_up for key in keys)
+            self._put_back = {
+                id: put_back_at for id, put_back_at in self._put_back.items() if now - put_back_at < PUT_BACK_SECONDS
+            }
+        return any(contest.is_inverted or contest.unserved or contest.held_up for contest in contests)
 
     def _pass_on(self, keys: Collection[str], *, ids: Collection[int] | None = None, idle: bool = False) -> set[int]:
         """Pass permits or tokens on, and notify the workers. Returns the ids of the jobs that were put back."""
@@ -100,7 +104,7 @@ class PassOn(Periodic):
         return put_back
 
     def _is_held_up(self, id: int, now: float) -> bool:
-        """Whether this unclaimed job has waited for a worker so long that it may lose its permit."""
+        """Return whether this unclaimed job has waited for a worker so long that it may lose its permit."""
         first_seen = self._first_seen_this_round[id] = self._first_seen_last_round.get(id, now)
         return now - first_seen >= HELD_UP_SECONDS and id not in self._put_back
 

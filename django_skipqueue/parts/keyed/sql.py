@@ -20,7 +20,7 @@ PAUSED = """paused AS MATERIALIZED (
     ) AS names
 )"""
 
-_WALK = """waiting AS (
+_WALK = """walk AS (
     (
         SELECT {key} AS key
         FROM skipqueue_job
@@ -32,14 +32,14 @@ _WALK = """waiting AS (
     SELECT (
         SELECT {key}
         FROM skipqueue_job
-        WHERE{apart}{waits}{apart}AND {key} > waiting.key
+        WHERE{apart}{waits}{apart}AND {key} > walk.key
         ORDER BY {key}
         LIMIT 1
     )
-    FROM waiting
-    WHERE waiting.key IS NOT NULL
+    FROM walk
+    WHERE walk.key IS NOT NULL
 ),
-found AS MATERIALIZED (SELECT key FROM waiting WHERE key IS NOT NULL LIMIT %(limit)s)"""
+waiting_key AS MATERIALIZED (SELECT key FROM walk WHERE key IS NOT NULL LIMIT %(limit)s)"""
 
 
 def indented(piece: str, by: int) -> str:
@@ -48,7 +48,7 @@ def indented(piece: str, by: int) -> str:
 
 
 def walking(*, key: str, waits: str, apart: str = " ") -> str:
-    """Return two CTEs that walk an index. The second, `found`, has at most `limit` keys with waiting jobs.
+    """Return two CTEs that walk an index. The second, `waiting_key`, has at most `limit` keys with waiting jobs.
 
     key: the column of the key; `waits`: the condition of a waiting job; `apart`: white space around the condition.
     """

@@ -38,9 +38,13 @@ def read_keys(
 ) -> list[Now]:
     """Read these keys by `statement`, which returns the key, its next job and `columns`, and make a record of each."""
     names = ("key", "next_id", "task", "args", "kwargs", *columns)
-    listed = list(keys)
-    rows = store.rows(statement, {"keys": listed, "limit": MOST_JOBS_OF_KEY_COUNTED + 1}) if listed else []
-    return [record(**dict(zip(names, (*row[:3], *map(decode_shown, row[3:5]), *row[5:]), strict=True))) for row in rows]
+    wanted = list(keys)
+    rows = store.rows(statement, {"keys": wanted, "limit": MOST_JOBS_OF_KEY_COUNTED + 1}) if wanted else []
+    records = []
+    for key, next_id, task, args, kwargs, *values in rows:
+        all_values = (key, next_id, task, decode_shown(args), decode_shown(kwargs), *values)
+        records.append(record(**dict(zip(names, all_values, strict=True))))
+    return records
 
 
 LONGEST_SHOWN_KEY = 200

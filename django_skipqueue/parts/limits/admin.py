@@ -43,9 +43,12 @@ def _state(state: LimitState) -> Cell:
     if state.halted is None:
         return badge(Status.BLOCKED.value, gettext("waits"))
     address = address_of("job_change", state.halted.job_id)
-    failed = gettext("job %(id)s failed %(age)s ago") % {"id": state.halted.job_id, "age": span(state.halted.seconds)}
+    since_failure = gettext("job %(id)s failed %(age)s ago") % {
+        "id": state.halted.job_id,
+        "age": span(state.halted.seconds),
+    }
     return format_html(
-        '{} <a class="skipqueue-detail" href="{}">{}</a>', badge("failed", gettext("halted")), address, failed
+        '{} <a class="skipqueue-detail" href="{}">{}</a>', badge("failed", gettext("halted")), address, since_failure
     )
 
 
@@ -93,10 +96,12 @@ def cards(store: Store, text: str, after: str | None) -> KeyCards:
         text=text,
         after=after,
     )
-    listed = KeyCard(name="keys", title=_("Keys with waiting jobs"), columns=LIMIT_COLUMNS, states=states[:PER_PAGE])
-    next_id = listed.states[-1].now.next_id if len(states) > PER_PAGE else None
+    alphabetical = KeyCard(
+        name="keys", title=_("Keys with waiting jobs"), columns=LIMIT_COLUMNS, states=states[:PER_PAGE]
+    )
+    next_id = alphabetical.states[-1].now.next_id if len(states) > PER_PAGE else None
     if text or after is not None:
-        return KeyCards(listed=[listed], next_id=next_id)
+        return KeyCards(listed=[alphabetical], next_id=next_id)
     halted_card = KeyCard(
         name="halted",
         title=_("Halted sequences"),
@@ -118,7 +123,7 @@ def cards(store: Store, text: str, after: str | None) -> KeyCards:
             if state.is_masked
         ],
     )
-    return KeyCards(first=[halted_card, masked_card], listed=[listed], next_id=next_id)
+    return KeyCards(first=[halted_card, masked_card], listed=[alphabetical], next_id=next_id)
 
 
 class LimitFilter(KeyFilter):

@@ -64,12 +64,13 @@ _HELD = """LATERAL (
 ) AS held"""
 
 # The beginning of ADMIT_BY_KEY and CHOOSE_BY_KEY. For each free permit of a locked key, chooses one waiting job: the
-# job with the highest priority, and among equal priorities the oldest. Jobs of paused queues are skipped, so that each
-# permit goes to a job that a worker may start. In a sequence, the next job is the job that has begun before; if no job
-# has begun, it is the oldest. A sequence waits for its next job, even if the job's row is locked or its queue is
-# paused. At most 1,000 jobs of a key are chosen at once, because a limit that is removed frees any number of permits.
-# Index: limit_held and limit_waiting, once per key; for a queue's key, the primary key of queues. The table of queues
-# is read whole: it has one row for each queue that was ever paused or limited.
+# job with the highest priority, and among equal priorities the oldest. The statement skips jobs of paused queues, so
+# that each permit goes to a job that a worker may start. In a sequence, the next job is the job that has begun before;
+# if no job has begun, it is the oldest. A sequence waits for its next job, even if the job's row is locked or its queue
+# is paused. At most 1,000 jobs of a key are chosen at once, because a limit that is removed frees any number of
+# permits. `head`: the key's next job. `limited`: how many permits the key has. `held`: how many jobs hold one. Index:
+# limit_held and limit_waiting, once per key; for a queue's key, the primary key of queues. The table of queues is read
+# whole: it has one row for each queue that was ever paused or limited.
 _CHOSEN = joined(
     """WITH {paused},
 chosen AS MATERIALIZED (
@@ -142,7 +143,7 @@ ADMIT_BY_KEY = joined(
 {chosen},
 admitted AS (
     UPDATE skipqueue_job AS job
-    SET {given}
+    SET {permit_given}
     WHERE job.ctid = ANY (ARRAY (SELECT place FROM chosen))
     RETURNING job.queue_name, job.status, {later} AS later_key
 )
@@ -153,7 +154,7 @@ GROUP BY queue_name
 """,
     chosen=_CHOSEN,
     later=LATER_KEY,
-    given=indented(PERMIT_GIVEN, 4),
+    permit_given=indented(PERMIT_GIVEN, 4),
 )
 
 # Sent by the worker that is about to claim, after LOCK_KEYS. For each queue, returns the number of chosen jobs without
@@ -192,10 +193,10 @@ GROUP BY queue_name
 # key, the primary key of queues.
 BLOCKED_KEYS = joined(
     """
-WITH RECURSIVE {found},
+WITH RECURSIVE {waiting_key},
 {paused}
 SELECT
-    found.key,
+    waiting_key.key,
     limited.permits IS NULL OR limited.permits > (
         SELECT CASE
             WHEN head.limit_kind = 'fair' THEN
@@ -205,33 +206,33 @@ SELECT
         END
         FROM skipqueue_job
         WHERE
-            limit_key = found.key
+            limit_key = waiting_key.key
             AND limited.permits IS NOT NULL
             AND {holds}
     ) AS is_free
 FROM
-    found,
+    waiting_key,
     paused,
     LATERAL (
         SELECT capacity, limit_kind
         FROM skipqueue_job
         WHERE
             {waits}
-            AND limit_key = found.key
+            AND limit_key = waiting_key.key
             AND (queue_name <> ALL (paused.names) OR limit_kind IN ('sequence', 'halting'))
         ORDER BY
             {rank}, id
         LIMIT 1
     ) AS head,
     {limited}
-ORDER BY found.key
+ORDER BY waiting_key.key
 """,
-    found=walking(key="limit_key", waits=WAITS_FOR_PERMIT),
+    waiting_key=walking(key="limit_key", waits=WAITS_FOR_PERMIT),
     paused=PAUSED,
     holds=indented(HOLDS, 12),
     waits=indented(WAITS_FOR_PERMIT, 12),
     rank=indented(RANK, 12),
-    limited=indented(joined(LIMITED, key="found.key", head="head"), 4),
+    limited=indented(joined(LIMITED, key="waiting_key.key", head="head"), 4),
 )
 
 
@@ -293,7 +294,7 @@ WITH chosen AS MATERIALIZED (
     FOR NO KEY UPDATE OF job SKIP LOCKED
 )
 UPDATE skipqueue_job AS job
-SET {given}
+SET {permit_given}
 WHERE job.ctid = ANY (ARRAY (SELECT place FROM chosen))
 RETURNING job.queue_name, {later}{more}
 """
@@ -310,7 +311,7 @@ def admitting_lone(*, id: str, key: str, more: str = "") -> str:
         held=indented(held, 16),
         later=LATER_KEY,
         more=more,
-        given=PERMIT_GIVEN,
+        permit_given=PERMIT_GIVEN,
     )
 
 
@@ -351,8 +352,8 @@ def admission(ids: Iterable[int], keys: Iterable[str], *, claims: bool = False) 
 
     claims: whether CLAIM_OR_ADMIT follows, which claims some of the chosen jobs and admits the rest.
     """
-    admit = CHOOSE_BY_KEY if claims else ADMIT_BY_KEY
-    return [(LOCK_KEYS, {"ids": as_array(ids), "keys": sorted(set(keys))}), (admit, {})]
+    lock = (LOCK_KEYS, {"ids": as_array(ids), "keys": sorted(set(keys))})
+    return [lock, (CHOOSE_BY_KEY if claims else ADMIT_BY_KEY, {})]
 
 
 def admit_keys(store: Store, keys: Collection[str]) -> Admitted:
@@ -379,11 +380,13 @@ def _admitted(store: Store, statements: Sequence[Statement | None]) -> list[Rows
     """Run these admitting statements. Outside of a transaction, their commit does not wait for the disk."""
     connection = store.connection
     connection.ensure_connection()
-    raw = connection.connection
-    is_outside_transaction = raw.autocommit and raw.info.transaction_status == TransactionStatus.IDLE
-    first: list[Statement | None] = [(ADMIT_WITHOUT_WAITING, {})] if is_outside_transaction else []
+    psycopg_connection = connection.connection
+    is_outside_transaction = (
+        psycopg_connection.autocommit and psycopg_connection.info.transaction_status == TransactionStatus.IDLE
+    )
+    commit_setting: list[Statement | None] = [(ADMIT_WITHOUT_WAITING, {})] if is_outside_transaction else []
     with connection.wrap_database_errors:
-        return [fetched(rows) for rows in pipelined(raw, [*first, *statements], None)]
+        return [fetched(rows) for rows in pipelined(psycopg_connection, [*commit_setting, *statements], None)]
 
 
 def blocked_keys(store: Store, *, after: str = "", limit: int = KEYS_AT_ONCE) -> dict[str, bool]:
@@ -391,8 +394,8 @@ def blocked_keys(store: Store, *, after: str = "", limit: int = KEYS_AT_ONCE) ->
     return dict(store.rows(BLOCKED_KEYS, {"after": after, "limit": limit}))
 
 
-def admit_on(store: Store, keys: Sequence[str]) -> tuple[dict[str, int], list[str]]:
-    """Admit jobs of these keys; if they now wait at the next gate, let that gate admit them too.
+def admit_through_gates(store: Store, keys: Sequence[str]) -> tuple[dict[str, int], list[str]]:
+    """Admit jobs of these keys. If the jobs now wait at the next gate, let that gate admit them too.
 
     Returns the number of admitted jobs, by queue, and the keys that another transaction has locked.
     """
@@ -416,7 +419,7 @@ class LimitGate(KeyedGate):
         self._retry_at: defaultdict[str, float] = defaultdict(float)
         """For each database alias: the monotonic time of the next attempt at the wanted keys."""
         self._retry_delays: dict[str, float] = {}
-        """For each database alias: the seconds until that attempt, while a key stays locked."""
+        """For each database alias: the seconds between two attempts, while a key stays locked."""
 
     def admit_keys(self, store: Store, keys: Collection[str]) -> Admitted:
         """Admit jobs of these keys. Retry once each key that another transaction has locked, usually for a millisecond.
@@ -431,9 +434,10 @@ class LimitGate(KeyedGate):
         return Admitted(Counter(first.counts) + Counter(second.counts), second.missed, first.later | second.later)
 
     def admit_new(self, store: Store, keys: Mapping[str, int | None], *, is_urgent: bool) -> Admitted:
-        lone = [(id, key) for key, id in keys.items() if id is not None and len(keys) == 1]
-        admitted = next((admit_lone(store, id, key) for id, key in lone), None) or self.admit_keys(store, keys)
-        if is_urgent and not (lone and admitted.counts):
+        lone_jobs = [(id, key) for key, id in keys.items() if id is not None and len(keys) == 1]
+        lone_admitted = next((admit_lone(store, id, key) for id, key in lone_jobs), None)
+        admitted = lone_admitted or self.admit_keys(store, keys)
+        if is_urgent and not (lone_jobs and admitted.counts):
             notify_of_keys(store, self.name, keys)
         return admitted
 
@@ -441,7 +445,7 @@ class LimitGate(KeyedGate):
         """Admit jobs of the first keys that have free permits. A worker calls this when its queues seem empty."""
         sweep = self._new_sweep()
         while True:
-            admitted, _ = sweep.run(store, admit_on, limit=limit)
+            admitted, _missed_keys = sweep.run(store, admit_through_gates, limit=limit)
             if admitted or not sweep.after:
                 wake(store, admitted)
                 return bool(admitted)
@@ -451,13 +455,13 @@ class LimitGate(KeyedGate):
         sweep = self._sweeps[store.alias]
         admitted = Counter(self._admit_wanted(store))
         if sweep.due_at <= time.monotonic():
-            counts, missed = sweep.run(store, admit_on, limit=limit)
+            counts, missed = sweep.run(store, admit_through_gates, limit=limit)
             admitted.update(counts)
             self.want(store.alias, missed)
         return GateResult(dict(admitted))
 
     def next_due(self, store: Store) -> float | None:
-        """The seconds until the next attempt at wanted keys, or the next sweep; `None` if no job waits at this gate."""
+        """Return the seconds until the next attempt at wanted keys, or the next sweep; `None` if no job waits."""
         until_sweep = self._sweeps[store.alias].next_due(store)
         if not self._wanted[store.alias]:
             return until_sweep
@@ -474,7 +478,7 @@ class LimitGate(KeyedGate):
         alias, wanted = store.alias, self._wanted[store.alias]
         if not wanted or self._retry_at[alias] > time.monotonic():
             return {}
-        counts, missed = admit_on(store, sorted(wanted))
+        counts, missed = admit_through_gates(store, sorted(wanted))
         self._wanted[alias] = set(missed)
         delay = self._retry_delays.get(alias, MISSED_INTERVAL)
         self._retry_delays[alias] = min(2 * delay, SWEEP_INTERVAL) if missed else MISSED_INTERVAL

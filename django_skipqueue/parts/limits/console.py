@@ -79,7 +79,7 @@ MOST_KEYS_NAMED = 5
 """The maximum number of keys or queues that one text names."""
 
 MOST_HOLDERS = 1_000
-"""The maximum number of permit holders that are read to count them by queue."""
+"""The maximum number of permit holders to read, in order to count them by queue."""
 
 LONGEST_FREE = 60.0
 """Seconds a job may wait while a permit of its key is free, before a rule reports it."""
@@ -116,8 +116,8 @@ def halted(store: Store) -> Iterator[Finding]:
 
 def free_permits(store: Store) -> Iterator[Finding]:
     """Find keys with a free permit and a job that has waited long for it. Reads the first thousand keys."""
-    free = [key for key, is_free in blocked_keys(store).items() if is_free]
-    states = limit_states(store, free[:MOST_KEYS_CHECKED], {})
+    free_keys = [key for key, is_free in blocked_keys(store).items() if is_free]
+    states = limit_states(store, free_keys[:MOST_KEYS_CHECKED], {})
     late = [
         gettext("%(key)s (for %(span)s)") % {"key": printable(state.key), "span": span(state.oldest)}
         for state in states
@@ -133,7 +133,7 @@ def free_permits(store: Store) -> Iterator[Finding]:
                 "doctor again, because a permit may have become free just now."
             ),
             "python manage.py runworker",
-            facts={"keys": "; ".join([*late[:MOST_KEYS_NAMED], *["…"] * (len(late) > MOST_KEYS_NAMED)])},
+            facts={"keys": "; ".join([*late[:MOST_KEYS_NAMED], "…"] if len(late) > MOST_KEYS_NAMED else late)},
         )
 
 
@@ -172,11 +172,11 @@ def hung_holders(store: Store, seconds: float) -> dict[str, list[LongHolder]]:
     """Return, by key, the jobs that hold a permit and probably hang. Leaves out jobs that `no-free-slot` reports."""
     holders = [LongHolder(*row) for row in store.rows(LONG_HOLDERS, {"seconds": seconds})]
     usual = usual_runs(store, (holder.task for holder in holders))
+    longest = {task: HANG_FACTOR * usual_seconds for task, usual_seconds in usual.items()}
     hung = [
         holder
         for holder in holders
-        if (holder.now - holder.since).total_seconds()
-        >= (HANG_FACTOR * usual[holder.task] if holder.task in usual else LONGEST_RUN)
+        if (holder.now - holder.since).total_seconds() >= longest.get(holder.task, LONGEST_RUN)
     ]
     reported_ids = {job.id for pool in full_pools(store) for job in pool.jobs} if hung else set()
     locked_ids = store.locked([(holder.id, holder.lease) for holder in hung]) if hung else set()
@@ -207,13 +207,14 @@ def held_permits(store: Store) -> Iterator[Finding]:
         queues = _queues_of(holders_of(state.now.key).using(store.alias), 1)
         if not queues:  # since the first query, a worker has claimed the job, or the permit has become free
             continue
-        ((queue_name, _number),) = queues
+        ((queue_name, _jobs),) = queues
         if queue_name not in reported_queues:  # `no-free-slot` says why no worker claims their jobs
             yield _held_by_unclaimed_jobs(state, queue_name, since)
 
 
 def _held_by_hung_jobs(store: Store, state: LimitState, holders: Sequence[LongHolder], since: datetime) -> Finding:
-    first, ids = holders[0], [job_name(store.alias, each.id) for each in holders[:MOST_KEYS_NAMED]]
+    first = holders[0]
+    job_names = [job_name(store.alias, holder.id) for holder in holders[:MOST_KEYS_NAMED]]
     usual = usual_runs(store, [first.task]).get(first.task)
     title = ngettext(
         "Jobs have waited for a permit of %(key)s since %(time)s, %(waiting)s in all: job %(job)s of %(task)s holds it "
@@ -229,12 +230,12 @@ def _held_by_hung_jobs(store: Store, state: LimitState, holders: Sequence[LongHo
         title,
         gettext("Jobs that hold a permit of the key: %(held)s, of which probably hang: %(hung)s."),
         gettext("Cancel the jobs that hang. A timeout on the task keeps that from happening again."),
-        shlex.join(["python", "manage.py", "skipqueue", "cancel", *ids]),
+        shlex.join(["python", "manage.py", "skipqueue", "cancel", *job_names]),
         facts={
             "key": printable(state.key),
             "time": clock_time(since, first.now),
             "waiting": state.waiting,
-            "job": ids[0],
+            "job": job_names[0],
             "task": printable(first.task),
             "runs": span(first.now - first.since),
             "usual": span(usual or 0.0),
@@ -325,7 +326,7 @@ def _why_its_sequence_waits(holders: "QuerySet[Job]", values: dict[str, str]) ->
 
 
 def _jobs_before(job: Job) -> Count:
-    """The number of blocked jobs that will be admitted before this job. Stops counting at the limit of a `Count`.
+    """Count the blocked jobs that will be admitted before this job, up to the limit of a `Count`.
 
     Index: limit_waiting.
     """

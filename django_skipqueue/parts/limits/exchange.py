@@ -173,7 +173,8 @@ class Lines(BeginOrder):
             if line is None:
                 continue
             job = attempts[0].job
-            if {(attempt.job.task, attempt.job.queue_name) for attempt in attempts} != {(job.task, job.queue_name)}:
+            tasks_and_queues = {(attempt.job.task, attempt.job.queue_name) for attempt in attempts}
+            if len(tasks_and_queues) > 1:  # CLAIM_AHEAD claims jobs of one task and queue per key
                 continue
             line.ended.add(len(attempts), now)
             most = min(line.ended.count(now), MOST_AHEAD) - line.waiting
@@ -183,12 +184,12 @@ class Lines(BeginOrder):
 
     def keeps_permits(self, ending: Iterable[Attempt]) -> set[LeaseRef]:
         """Return the leases whose end frees no permit, because another job of this worker has taken it over."""
-        kept: set[LeaseRef] = set()
+        keeping: set[LeaseRef] = set()
         for key, attempts in self._by_key(ending).items():
-            line, refs = self.get(key), {attempt.job.ref for attempt in attempts}
-            if line and len(line.leases - refs) >= line.permits > 0:
-                kept |= refs
-        return kept
+            line, ending_refs = self.get(key), {attempt.job.ref for attempt in attempts}
+            if line and len(line.leases - ending_refs) >= line.permits > 0:
+                keeping |= ending_refs
+        return keeping
 
     def _by_key(self, attempts: Iterable[Attempt]) -> Mapping[str, list[Attempt]]:
         by_key: defaultdict[str, list[Attempt]] = defaultdict(list)
@@ -219,15 +220,15 @@ class LimitsInExchange(InExchange):
         self._claimed: list[int] = []  # ids of claimed jobs with `fair_by`: for each, one more job may be queued
 
     def statements_of_parts(self, attempts: Sequence[Attempt], *, has_room: bool, claims: bool) -> PartStatements:
-        limited = [*{*self._limited(attempts), *self._claimed}]
+        limited_ids = [*{*self._limited(attempts), *self._claimed}]
         self._claimed = []
         ahead = self._ahead.wishes(attempts) if has_room else []
-        return limit_statements(limited, self._missed, ahead, claims=claims, worker_id=self._worker_id)
+        return limit_statements(limited_ids, self._missed, ahead, claims=claims, worker_id=self._worker_id)
 
     def answered(self, answer: ExchangeResult) -> None:
         self._missed = announced(self._store, answer).missed
-        delay = MISSED_DELAY if self._missed else FAIR_DELAY if self._claimed else NEVER
-        self.due_at = time.monotonic() + delay
+        delay_without_missed = FAIR_DELAY if self._claimed else NEVER
+        self.due_at = time.monotonic() + (MISSED_DELAY if self._missed else delay_without_missed)
 
     def failed(self, jobs: Iterable[ClaimedJob]) -> None:
         self._ahead.unknown(jobs)
@@ -236,8 +237,8 @@ class LimitsInExchange(InExchange):
         return claimed_ahead(answer)
 
     def claimed(self, jobs: Sequence[ClaimedJob]) -> None:
-        if registry.has_limits and (fair := {task for task in {job.task for job in jobs} if is_fair(task)}):
-            self._claimed += [job.id for job in jobs if job.task in fair]
+        if registry.has_limits and (fair_tasks := {task for task in {job.task for job in jobs} if is_fair(task)}):
+            self._claimed += [job.id for job in jobs if job.task in fair_tasks]
             self.due_at = min(self.due_at, time.monotonic() + FAIR_DELAY)
 
     def _limited(self, attempts: Sequence[Attempt]) -> list[int]:
@@ -248,13 +249,13 @@ class LimitsInExchange(InExchange):
         tasks = {task for task in {attempt.job.task for attempt in attempts} if registry.is_limited(task)}
         if not (tasks or queues):
             return []
-        permit_kept = self._ahead.keeps_permits(attempts)
-        jobs = (attempt.job for attempt in attempts if attempt.job.ref not in permit_kept)
+        keeping_permits = self._ahead.keeps_permits(attempts)
+        jobs = (attempt.job for attempt in attempts if attempt.job.ref not in keeping_permits)
         return [job.id for job in jobs if job.queue_name in queues or job.task in tasks]
 
 
 def is_fair(name: str) -> bool:
-    """Whether the task with this name has the option `fair_by`; False if there is no such task."""
+    """Return whether the task with this name has the option `fair_by`; False if there is no such task."""
     with suppress(UnknownTask):
         limit = registry.get(name).options.of_part(TaskLimit)
         return limit is not None and limit.fair_by is not None
@@ -262,19 +263,19 @@ def is_fair(name: str) -> bool:
 
 
 def limit_statements(
-    limited: Sequence[int], keys: Sequence[str], ahead: Sequence[AheadWish], *, claims: bool, worker_id: str
+    limited_ids: Sequence[int], keys: Sequence[str], ahead: Sequence[AheadWish], *, claims: bool, worker_id: str
 ) -> PartStatements:
     """Return the statements that an exchange sends after its settle.
 
-    limited: the ids of jobs with a limit that have just ended or been claimed. Waiting jobs of their keys, and of
+    limited_ids: the ids of jobs with a limit that have just ended or been claimed. Waiting jobs of their keys, and of
     `keys`, are admitted.
     ahead: jobs to claim right after the settle, before a permit of their key is free.
     """
-    admits = bool(limited or keys)
+    admits = bool(limited_ids or keys)
     if not (admits or ahead):
         return PartStatements()
     claim_ahead = (CLAIM_AHEAD, ahead_as_values(ahead, worker_id=worker_id)) if ahead else None
-    admitting = admission(limited, keys, claims=claims) if admits else [None, None]
+    admitting = admission(limited_ids, keys, claims=claims) if admits else [None, None]
     return PartStatements([claim_ahead, *admitting], CLAIM_OR_ADMIT if admits else None, admits)
 
 
@@ -283,12 +284,13 @@ def announced(store: Store, answer: ExchangeResult) -> Admitted:
 
     Notifies other workers if the exchange has admitted more jobs of a queue than it has claimed.
     """
+    # The results of `limit_statements`: the jobs claimed ahead, then what `Admitted.decode` takes.
     admitted = Admitted.decode(*answer.between[1:]) if answer.between else Admitted({}, [])
     if admitted.later and (next_gate := gate_after("limit")):
         with suppress(DatabaseError):  # an error here must not lose the result of the exchange
             notify_of_keys(store, next_gate.name, admitted.later)
     if admitted.counts:
-        with suppress(DatabaseError):  # an error here must not lose the result either
+        with suppress(DatabaseError):  # nor must an error here lose the result
             if Counter(admitted.counts) - answer.claimed_by_queue():
                 wake(store, admitted.counts)
         store.send(JobsAdmitted(store.alias, admitted.counts))
@@ -297,5 +299,5 @@ def announced(store: Store, answer: ExchangeResult) -> Admitted:
 
 def claimed_ahead(answer: ExchangeResult) -> list[ClaimedJob]:
     """Return the jobs that were claimed before a permit was free, in the order in which they would be admitted."""
-    rows = answer.between[0] if answer.between else []
-    return sorted(answer.jobs(rows), key=lambda job: (-job.priority, job.id))
+    claim_ahead_rows = answer.between[0] if answer.between else []
+    return sorted(answer.jobs(claim_ahead_rows), key=lambda job: (-job.priority, job.id))

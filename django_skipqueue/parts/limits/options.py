@@ -65,10 +65,10 @@ def fair(names: Any) -> Fair:
 
 
 def limit(capacity: int, /, *, by: str | tuple[str, ...] = (), name: str | None = None) -> Limit:
-    """At most `capacity` jobs run at once: `@job(concurrency=limit(2, by="account_id"))`.
+    """Let at most `capacity` jobs run at once: `@job(concurrency=limit(2, by="account_id"))`.
 
     by: the argument, or the arguments, whose values make the key; by default there is one key for the whole task.
-    name: tasks that give the same name share their limit; by default each task has its own.
+    name: tasks that give the same name share one limit; by default each task has its own limit.
 
     Raises `InvalidOption` for a value that cannot be used.
     """
@@ -78,12 +78,12 @@ def limit(capacity: int, /, *, by: str | tuple[str, ...] = (), name: str | None 
 
 
 def by(*names: str, on_failure: Policy = "halt", name: str | None = None) -> By:
-    """Jobs of a key run strictly one after the other, in the order of their enqueue: `@job(sequence=by("order_id"))`.
+    """Run the jobs of a key strictly one after the other, in enqueue order: `@job(sequence=by("order_id"))`.
 
     names: the arguments whose values make the key; without a name, all jobs of the task are one sequence.
     on_failure: `halt`: after a job that failed, the key waits until somebody retries, discards or deletes that job.
     `continue`: the next job runs.
-    name: tasks that give the same name share their sequences; by default each task has its own.
+    name: tasks that give the same name share their sequences; by default each task has sequences of its own.
 
     Raises `InvalidOption` for a value that cannot be used.
     """

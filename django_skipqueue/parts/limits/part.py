@@ -22,14 +22,14 @@ SHORTEST_HALT = timedelta(days=1)
 def check_halting(**_: Any) -> list[CheckMessage]:
     """W003: failed jobs are deleted so soon that a halted sequence goes on before an operator has looked at it."""
     try:
-        kept = conf.load().retention_of("failed")
+        retention = conf.load().retention_of("failed")
     except ImproperlyConfigured:
         return []  # E001 reports the reason
-    if kept is None or kept >= SHORTEST_HALT:
+    if retention is None or retention >= SHORTEST_HALT:
         return []
     return [
         Warning(
-            f"The sequences of {task.name!r} halt at a failed job, and go on after {kept}, when it is deleted.",
+            f"The sequences of {task.name!r} halt at a failed job, and go on after {retention}, when it is deleted.",
             hint="Keep failed jobs for as long as your operators need: SKIPQUEUE['RETENTION']['failed']. If the "
             "sequence need not wait for an operator, use sequence=by(…, on_failure='continue').",
             id="skipqueue.W003",

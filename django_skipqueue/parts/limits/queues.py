@@ -62,7 +62,7 @@ WITH surplus AS MATERIALIZED (
                     limit_key = 'queue:' || queue.name
                     AND {holds}
                 LIMIT queue.concurrency + %(limit)s
-            ) AS found
+            ) AS holder
         ) AS held
         JOIN skipqueue_job AS job USING (id)
     WHERE
@@ -98,8 +98,8 @@ class QueueLimited(Event):
     by: str
 
     def write_lines(self) -> None:
-        number = "settings" if self.concurrency is None else self.concurrency or "none"
-        logs.write_about_queue("queue_limited", self.queue_name, concurrency=number, by=self.by)
+        limit = "settings" if self.concurrency is None else self.concurrency or "none"
+        logs.write_about_queue("queue_limited", self.queue_name, concurrency=limit, by=self.by)
 
 
 # Sent by Queue.limit. Sets the limit in the queue's row: NULL means the limit of the settings, 0 means unlimited.
@@ -123,8 +123,8 @@ def _set_limit(store: Store, name: str, concurrency: int | None, by: str) -> Non
 
 def block_surplus(store: Store, *, limit: int = BATCH_ROWS) -> int:
     """Block up to `limit` queued jobs that exceed their queue's limit. Returns the number of blocked jobs."""
-    ((number,),) = store.rows(BLOCK_SURPLUS, {"limit": limit})
-    return int(number)
+    ((number_blocked,),) = store.rows(BLOCK_SURPLUS, {"limit": limit})
+    return int(number_blocked)
 
 
 class LimitVerbs:

@@ -16,7 +16,7 @@ from .sql import LATER_KEY, LOCK_KEYS, PERMIT_GIVEN, WAITS_FOR_PERMIT
 _LIMIT_PIECES = {
     "key": "limit_key",
     "waiting": WAITS_FOR_PERMIT,
-    "found": walking(key="limit_key", waits=WAITS_FOR_PERMIT),
+    "waiting_key": walking(key="limit_key", waits=WAITS_FOR_PERMIT),
     "unclaimed": """(status = 'queued' OR gate = 'rate')
                 AND NOT (limit_kind IN ('sequence', 'halting') AND (started_at IS NOT NULL OR attempts > 0))""",
     "rank": joined("{rank} AS rank, id", rank=indented(RANK, 16)),

@@ -53,10 +53,10 @@ ORDER BY failed.finished_at, failed.id
 # Index: limit_waiting, once per key.
 WAITING_KEYS = joined(
     """
-WITH RECURSIVE {found}
-SELECT key FROM found
+WITH RECURSIVE {waiting_key}
+SELECT key FROM waiting_key
 """,
-    found=walking(key="limit_key", waits=WAITS_FOR_PERMIT),
+    waiting_key=walking(key="limit_key", waits=WAITS_FOR_PERMIT),
 )
 
 # Sent by the dashboard. Returns the keys of the first `limit` blocked jobs, at most `most`, in the order of each key's
@@ -140,7 +140,7 @@ NEXT_KEYS = 20
 
 
 MOST_FIRST_BLOCKED = 2_000
-"""How many blocked jobs are read, the oldest first, to find keys with waiting jobs."""
+"""How many blocked jobs the dashboard reads, the oldest first, to find keys with waiting jobs."""
 
 
 class HaltedKey(NamedTuple):
@@ -197,7 +197,7 @@ LIMIT_OF_KEY: tuple[Fact[LimitState], ...] = (
 def halted_keys(store: Store, *, limit: int = MOST_HALTING) -> list[HaltedKey]:
     """Return the halted sequences for which other jobs wait, the longest halted first.
 
-    limit: how many failed jobs are read, the earliest failures first.
+    limit: how many failed jobs to read, the earliest failures first.
     """
     return [HaltedKey(*row) for row in store.rows(HALTED_KEYS, {"limit": limit})]
 
@@ -239,8 +239,8 @@ def first_states(store: Store, *, most: int) -> list[LimitState]:
 def limit_states(store: Store, keys: Iterable[str], halted: Mapping[str, HaltedKey]) -> list[LimitState]:
     """Return the state of each of these keys that has waiting jobs, in the given order."""
     columns = ("kind", "capacity", "held", "waiting", "oldest")
-    rows = read_keys(store, KEYS_NOW, keys, LimitNow, *columns)
-    return [LimitState(now, halted.get(now.key)) for now in rows]
+    limits_now = read_keys(store, KEYS_NOW, keys, LimitNow, *columns)
+    return [LimitState(now, halted.get(now.key)) for now in limits_now]
 
 
 def key_of_limit(key: str) -> Key:
@@ -249,16 +249,16 @@ def key_of_limit(key: str) -> Key:
 
 
 def holders_of(key: str) -> "QuerySet[Job]":
-    """The jobs that hold a permit of this key. Index: limit_held."""
+    """Return the jobs that hold a permit of this key. Index: limit_held."""
     return Job.objects.filter(HOLDS_PERMIT, Q(gate=None) | ~Q(gate="ahead"), limit_key=key)
 
 
 def permits(limit_key: str, capacity: int | None) -> int | None:
     """Return how many of the key's jobs may be queued or running. `capacity`: the column of one of these jobs."""
-    name = limit_key.removeprefix(key_of(""))
-    if name == limit_key:
+    queue_name = limit_key.removeprefix(key_of(""))
+    if queue_name == limit_key:  # not the key of a queue
         return capacity
-    return QueueSetting(capacity, LIMITS.changed_in_row(name)).value
+    return QueueSetting(capacity, LIMITS.changed_in_row(queue_name)).value
 
 
 class LimitForm(SettingForm):

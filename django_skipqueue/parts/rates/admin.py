@@ -57,12 +57,12 @@ def cards(store: Store, text: str, after: str | None) -> KeyCards:
         most=MOST_RATES + 1,
         text=text,
     )
-    more = gettext("Only the first %(number)s rate limits are shown. Enter a later key in “Start at key” to see more.")
+    note = gettext("Only the first %(number)s rate limits are shown. Enter a later key in “Start at key” to see more.")
     card = KeyCard(
         name="rates",
         title=_("Rate limits with waiting jobs"),
         columns=RATE_COLUMNS,
         states=states[:MOST_RATES],
-        note=more % {"number": MOST_RATES} if len(states) > MOST_RATES else "",
+        note=note % {"number": MOST_RATES} if len(states) > MOST_RATES else "",
     )
     return KeyCards(first=[card])

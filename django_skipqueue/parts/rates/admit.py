@@ -42,13 +42,15 @@ LOCK_RATES = locking(
     locks="1397442897", setting="skipqueue.locked_rates", wanted="SELECT unnest((SELECT %(keys)s::text[])) AS key"
 )
 
-# The rate of a key (NULL means unlimited), and how many of its jobs are queued, counted up to the burst.
+# The rate of a key: `seconds` per token (NULL means unlimited) and `burst`. And how many of its jobs are queued,
+# counted up to the burst. If somebody has changed the rate of a queue, `queue_rate` contains the interval and the
+# burst.
 RATED = """CROSS JOIN LATERAL (
     SELECT
-        CASE WHEN pair IS NULL THEN head.rate_interval ELSE NULLIF(pair[1], 0) END AS seconds,
+        CASE WHEN queue_rate IS NULL THEN head.rate_interval ELSE NULLIF(queue_rate[1], 0) END AS seconds,
         CASE
-            WHEN pair IS NULL AND head.rate_interval IS NOT NULL THEN head.rate_burst
-            WHEN pair[1] > 0 THEN pair[2]::integer
+            WHEN queue_rate IS NULL AND head.rate_interval IS NOT NULL THEN head.rate_burst
+            WHEN queue_rate[1] > 0 THEN queue_rate[2]::integer
         END AS burst
     FROM (
         SELECT CASE
@@ -58,7 +60,7 @@ RATED = """CROSS JOIN LATERAL (
                 FROM skipqueue_queue AS queue
                 WHERE name = substr(key.name, 7) AND queue.rate_interval IS NOT NULL
             )
-        END AS pair
+        END AS queue_rate
     ) AS changed
 ) AS rated
 CROSS JOIN LATERAL (
@@ -68,7 +70,7 @@ CROSS JOIN LATERAL (
         FROM skipqueue_job
         WHERE status = 'queued' AND rate_key = key.name
         LIMIT COALESCE(rated.burst, 0)
-    ) AS one
+    ) AS queued_job
 ) AS queued"""
 
 # Sent by the supervisor; enqueue, after the commit; after LOCK_RATES. Returns the number of admitted jobs for each
@@ -92,9 +94,9 @@ bucket AS MATERIALIZED (
         rated.seconds,
         rated.burst,
         queued.number AS queued,
-        level.taken,
+        tokens.taken,
         COALESCE(
-            LEAST(floor(rated.burst - level.taken + 0.000001)::integer, rated.burst - queued.number::integer), 1000
+            LEAST(floor(rated.burst - tokens.taken + 0.000001)::integer, rated.burst - queued.number::integer), 1000
         ) AS free
     FROM
         paused
@@ -119,7 +121,7 @@ bucket AS MATERIALIZED (
                 ),
                 rated.burst
             ) AS taken
-        ) AS level
+        ) AS tokens
 ),
 chosen AS MATERIALIZED (
     SELECT job.place
@@ -147,8 +149,8 @@ admitted AS (
 changed AS MATERIALIZED (
     SELECT
         bucket.*,
-        number.taken_now,
-        bucket.taken + number.taken_now AS missing,
+        admission.taken_now,
+        bucket.taken + admission.taken_now AS missing,
         (
             SELECT count(*)
             FROM (
@@ -158,17 +160,17 @@ changed AS MATERIALIZED (
                     {waits_within}
                     AND rate_key = bucket.name
                     AND queue_name <> ALL (paused.names)
-                LIMIT number.taken_now + 1
-            ) AS one
-        ) > number.taken_now AS has_more
+                LIMIT admission.taken_now + 1
+            ) AS waiting
+        ) > admission.taken_now AS has_more
     FROM
         paused
         CROSS JOIN bucket
         LEFT JOIN (SELECT rate_key, count(*) AS number FROM admitted GROUP BY rate_key) AS counted
         ON counted.rate_key = bucket.name
-        CROSS JOIN LATERAL (SELECT COALESCE(counted.number, 0) AS taken_now) AS number
+        CROSS JOIN LATERAL (SELECT COALESCE(counted.number, 0) AS taken_now) AS admission
 ),
-kept AS (
+stored AS (
     INSERT INTO skipqueue_rate AS rate (key, full_at, due_at)
     SELECT
         name,
@@ -231,19 +233,19 @@ LIMIT %(limit)s
 # the primary key of queues.
 BLOCKED_RATES = joined(
     """
-WITH RECURSIVE {found}
+WITH RECURSIVE {waiting_key}
 SELECT
-    found.key,
+    waiting_key.key,
     (
         SELECT rate.due_at <= statement_timestamp() + make_interval(
             secs => GREATEST(
                 COALESCE(
                     CASE
-                        WHEN starts_with(found.key, 'queue:')
+                        WHEN starts_with(waiting_key.key, 'queue:')
                         THEN (
                             SELECT queue.rate_interval
                             FROM skipqueue_queue AS queue
-                            WHERE name = substr(found.key, 7)
+                            WHERE name = substr(waiting_key.key, 7)
                         )
                     END,
                     (
@@ -251,7 +253,7 @@ SELECT
                         FROM skipqueue_job
                         WHERE
                             {waits}
-                            AND rate_key = found.key
+                            AND rate_key = waiting_key.key
                         ORDER BY (-priority), run_after, id
                         LIMIT 1
                     )
@@ -260,11 +262,11 @@ SELECT
             )
         )
         FROM skipqueue_rate AS rate
-        WHERE rate.key = found.key
+        WHERE rate.key = waiting_key.key
     ) IS NOT TRUE AS needs_check
-FROM found
+FROM waiting_key
 """,
-    found=walking(key="rate_key", waits=indented(WAITS_FOR_RATE, 12), apart="\n            "),
+    waiting_key=walking(key="rate_key", waits=indented(WAITS_FOR_RATE, 12), apart="\n            "),
     waits=indented(WAITS_FOR_RATE, 28),
 )
 
@@ -292,7 +294,7 @@ LEAST_INTERVAL = 0.02
 """The shortest time in seconds between two admissions by one process. A shorter time would admit no more jobs."""
 
 VAIN_INTERVAL = 0.1
-"""Seconds until the next admission if the last one has admitted nothing, because another supervisor was faster."""
+"""Seconds until the next admission after an admission of no job, because another supervisor was faster."""
 
 
 def admit_rate_keys(store: Store, keys: Collection[str]) -> Admitted:
@@ -305,7 +307,8 @@ def admit_rate_keys(store: Store, keys: Collection[str]) -> Admitted:
     statements: list[Statement | None] = [(LOCK_RATES, {"keys": sorted(set(keys))}), (ADMIT_BY_RATE, {})]
     with connection.wrap_database_errors:
         locked, admitted = pipelined(connection.connection, statements, None)
-        return Admitted(dict(fetched(admitted)), [key for missed, _ in fetched(locked) for key in missed or ()])
+        missed_keys = [key for missed, _locked in fetched(locked) for key in missed or ()]
+        return Admitted(dict(fetched(admitted)), missed_keys)
 
 
 def due_rates(store: Store, *, limit: int = KEYS_AT_ONCE) -> list[str]:
@@ -324,8 +327,8 @@ def blocked_rates(store: Store, *, after: str = "", limit: int = KEYS_AT_ONCE) -
 
 def prune_rates(store: Store, *, limit: int = KEYS_AT_ONCE) -> int:
     """Delete buckets that are full. Returns the number of deleted buckets."""
-    [(number,)] = store.rows(PRUNE_RATES, {"limit": limit})
-    return int(number)
+    [(number_deleted,)] = store.rows(PRUNE_RATES, {"limit": limit})
+    return int(number_deleted)
 
 
 def _same_keys(_store: Store, keys: list[str]) -> list[str]:
@@ -357,12 +360,12 @@ class RateGate(KeyedGate):
         return admitted
 
     def admit_new(self, store: Store, keys: Mapping[str, int | None], *, is_urgent: bool) -> Admitted:
-        ordered = sorted(keys)
-        notify_of_keys(store, self.name, ordered[RATES_AFTER_COMMIT:])
-        admitted = self.admit_keys(store, ordered[:RATES_AFTER_COMMIT])
+        sorted_keys = sorted(keys)
+        notify_of_keys(store, self.name, sorted_keys[RATES_AFTER_COMMIT:])
+        admitted = self.admit_keys(store, sorted_keys[:RATES_AFTER_COMMIT])
         wake_supervisors(store, [next_rate(store) or 0.0])  # an idle supervisor would check after `SOON` seconds
         if is_urgent:
-            notify_of_keys(store, self.name, ordered)
+            notify_of_keys(store, self.name, sorted_keys)
         return admitted
 
     def sweep(self, store: Store, *, limit: int) -> bool:
@@ -393,8 +396,9 @@ class RateGate(KeyedGate):
         return GateResult(dict(admitted.counts))
 
     def next_due(self, store: Store) -> float | None:
-        """The seconds until the gate has to check a key; `None` if no job waits at this gate."""
-        dues = [due for due in (self._sweeps[store.alias].next_due(store), next_rate(store)) if due is not None]
+        """Return the seconds until the gate has to check a key; `None` if no job waits at this gate."""
+        waits = [wait for wait in (self._sweeps[store.alias].next_due(store), next_rate(store)) if wait is not None]
         if self._wanted[store.alias]:
-            dues.append(0.0)
-        return max(min(dues), self._next_admission_at[store.alias] - time.monotonic()) if dues else None
+            waits.append(0.0)
+        until_admission = self._next_admission_at[store.alias] - time.monotonic()
+        return max(min(waits), until_admission) if waits else None

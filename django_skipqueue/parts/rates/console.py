@@ -78,7 +78,7 @@ def _seconds_until_token(job: Job, pace: tuple[float, int], before: int, now: da
 
 
 def _jobs_before(job: Job) -> Count:
-    """The number of jobs of the key that will be admitted before this job. Stops counting at the limit of a `Count`.
+    """Count the jobs of the key that will be admitted before this job, up to the limit of a `Count`.
 
     Index: rate_waiting.
     """

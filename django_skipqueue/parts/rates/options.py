@@ -36,7 +36,7 @@ def rate(text: str, /, *, by: str | tuple[str, ...] = (), burst: int | None = No
     text: a number of jobs, and a second, minute, hour or day: "50/s", "100/m", "10/h", "1/d"; also "3/10s".
     by: the argument, or the arguments, whose values make the key; by default there is one key for the whole task.
     burst: how many jobs may start at the same time after a pause; by default the jobs of one second, at least 1.
-    name: tasks that give the same name share their rate; by default each task has its own.
+    name: tasks that give the same name share one rate; by default each task has its own rate.
 
     Raises `InvalidOption` for a value that cannot be used.
     """

@@ -103,7 +103,8 @@ class QueueRated(Event):
     by: str
 
     def write_lines(self) -> None:
-        rate = "settings" if self.interval is None else rate_text(self.interval) if self.interval else "none"
+        own_rate = rate_text(self.interval) if self.interval else "none"
+        rate = "settings" if self.interval is None else own_rate
         logs.write_about_queue("queue_rated", self.queue_name, rate=rate, by=self.by)
 
 

@@ -13,7 +13,7 @@ from .queues import block_unrated
 _RATE_PIECES = {
     "key": "rate_key",
     "waiting": WAITS_FOR_RATE,
-    "found": walking(key="rate_key", waits=WAITS_FOR_RATE),
+    "waiting_key": walking(key="rate_key", waits=WAITS_FOR_RATE),
     "unclaimed": "status = 'queued'",
     "rank": "(-priority) AS rank, run_after, id",
     "order": "rank, run_after, id",

@@ -143,8 +143,8 @@ def waiting_for_a_token(key: str) -> "QuerySet[Job]":
 
 def pace_of(rate_key: str, interval: float | None, burst: int | None) -> tuple[float, int] | None:
     """Return a key's interval and burst; `None` means unlimited. `interval`, `burst`: columns of one of its jobs."""
-    name = rate_key.removeprefix(key_of(""))
-    changed = None if name == rate_key else RATES.changed_in_row(name)
+    queue_name = rate_key.removeprefix(key_of(""))
+    changed = None if queue_name == rate_key else RATES.changed_in_row(queue_name)
     if changed is not None:
         return (changed, burst_of(None, changed)) if changed else None
     return None if interval is None else (interval, burst or 1)
@@ -171,8 +171,8 @@ class RateForm(SettingForm):
         try:
             interval_of(typed)
         except InvalidOption:
-            wrong = _("Enter a number of jobs per time, such as 50/s, 100/m or 3/10s; at most %(most)s per second.")
-            return wrong % {"most": f"{MOST_A_SECOND:,}"}
+            message = _("Enter a number of jobs per time, such as 50/s, 100/m or 3/10s; at most %(most)s per second.")
+            return message % {"most": f"{MOST_A_SECOND:,}"}
         return ""
 
 

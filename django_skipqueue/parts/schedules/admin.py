@@ -198,10 +198,10 @@ class ScheduleForm(forms.ModelForm):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        row = self.instance
-        self._saved = {"task": row.task, "args": row.args, "kwargs": row.kwargs} if row.pk else {}
+        schedule = self.instance
+        self._saved = {"task": schedule.task, "args": schedule.args, "kwargs": schedule.kwargs} if schedule.pk else {}
         if self._saved:
-            self._shown = redacted(row.task, row.args, row.kwargs)
+            self._shown = redacted(schedule.task, schedule.args, schedule.kwargs)
             self.initial.update(args=self._shown.args, kwargs=self._shown.kwargs)
         if "interval" in self.fields:  # missing for a user who may only view schedules
             self.fields["timezone"].initial = settings.TIME_ZONE
@@ -239,23 +239,23 @@ class ScheduleForm(forms.ModelForm):
         try:
             entry = ScheduleEntry(source="admin", **{name: cleaned[name] for name in DEFINITION_FIELDS})
             entry.check()
-            belongs_to = entry.database if queue_settings.is_spread else queue_settings.database
+            own_database = entry.database if queue_settings.is_spread else queue_settings.database
         except SkipQueueError as error:
             text = self._shown.text(str(error)) if self._saved else str(error)  # the error may quote an argument
             self.add_error("name" if text.startswith("name") else "kwargs", text)
             return cleaned
-        if belongs_to != queue_settings.database:
+        if own_database != queue_settings.database:
             refusal = _("The key of these jobs belongs in the database %(alias)s. Add the schedule there.")
-            self.add_error("kwargs", refusal % {"alias": belongs_to})
+            self.add_error("kwargs", refusal % {"alias": own_database})
         return cleaned
 
     def _restored(self, name: str) -> Any:
-        """Replace masks in a field by the saved secrets. Refuse masks for another task, which may show the secrets."""
+        """Replace masks in a field by the saved secrets, unless the task was changed: it may show the secrets."""
         typed = self.cleaned_data[name]
-        is_same = bool(self._saved) and self.cleaned_data.get("task") == self._saved["task"]
-        shown, saved = (getattr(self._shown, name), self._saved[name]) if is_same else (None, None)
+        is_same_task = bool(self._saved) and self.cleaned_data.get("task") == self._saved["task"]
+        shown_value, saved_value = (getattr(self._shown, name), self._saved[name]) if is_same_task else (None, None)
         try:
-            return restored(typed, shown, saved)
+            return restored(typed, shown_value, saved_value)
         except UnknownMask:
             raise forms.ValidationError(_("This mask hides no value of this schedule. Enter the value.")) from None
 
@@ -263,21 +263,21 @@ class ScheduleForm(forms.ModelForm):
 RUN_PERMISSION = "django_skipqueue.run_schedule"
 
 
-def _apply_verb(request: HttpRequest, row: Schedule, verb: str) -> tuple[str, int]:
+def _apply_verb(request: HttpRequest, schedule: Schedule, verb: str) -> tuple[str, int]:
     """Apply one of `SCHEDULE_VERBS`. Return a message for the user, and its level."""
-    store, by, values = Store.default(), request.user.get_username(), {"name": shortened(row.name)}
+    store, user_name, values = Store.default(), request.user.get_username(), {"name": shortened(schedule.name)}
     if verb == "run":
         try:
-            job_id = operate.run_now(store, row.pk)
+            job_id = operate.run_now(store, schedule.pk)
         except SkipQueueError as error:
             return str(error), messages.ERROR
-        done = gettext("Job %(id)s of the schedule “%(name)s” was enqueued.")
-        return done % {**values, "id": job_id}, messages.SUCCESS
+        message = gettext("Job %(id)s of the schedule “%(name)s” was enqueued.")
+        return message % {**values, "id": job_id}, messages.SUCCESS
     if verb == "pause":
-        if operate.pause(store, row.pk, by=by):
+        if operate.pause(store, schedule.pk, by=user_name):
             return gettext("The schedule “%(name)s” is paused.") % values, messages.SUCCESS
         return gettext("The schedule “%(name)s” is already paused.") % values, messages.WARNING
-    if operate.resume(store, row.pk, by=by):
+    if operate.resume(store, schedule.pk, by=user_name):
         return gettext("The schedule “%(name)s” was resumed.") % values, messages.SUCCESS
     return gettext("The schedule “%(name)s” is not paused.") % values, messages.WARNING
 
@@ -289,10 +289,10 @@ def _state_field(title: Any, cell: Callable[[ScheduleState], Cell]) -> Callable[
     """Make a read-only field of a schedule's page. The first field reads the schedule's state for all fields."""
 
     @admin.display(description=title)
-    def field(_: Any, row: Any) -> Cell:
-        if not hasattr(row, "found_state"):
-            row.found_state = schedule_states(pk=row.pk)[0]
-        return cell(row.found_state)
+    def field(_: Any, schedule: Any) -> Cell:
+        if not hasattr(schedule, "found_state"):
+            schedule.found_state = schedule_states(pk=schedule.pk)[0]
+        return cell(schedule.found_state)
 
     return field
 
@@ -316,8 +316,8 @@ class ScheduleAdmin(OwnViews):
 
     def has_delete_permission(self, request: HttpRequest, obj: Schedule | None = None) -> bool:
         """Refuse to delete a schedule that code or settings still define."""
-        is_free = obj is None or obj.source == "admin" or obj.retired_at is not None
-        return super().has_delete_permission(request, obj) and self.has_view_permission(request, obj) and is_free
+        is_undefined = obj is None or obj.source == "admin" or obj.retired_at is not None
+        return super().has_delete_permission(request, obj) and self.has_view_permission(request, obj) and is_undefined
 
     def get_urls(self) -> list[URLPattern]:
         verbs = [
@@ -334,10 +334,12 @@ class ScheduleAdmin(OwnViews):
         content = {
             "columns": SCHEDULE_COLUMNS,
             "rows": [
-                {"name": shortened(row.name), "cells": cells, "verbs": _verbs_for(row) if may_run else {}}
-                for row, cells in zip(
-                    (state.row for state in schedules), rows(SCHEDULE_COLUMNS, schedules), strict=True
-                )
+                {
+                    "name": shortened(schedule.row.name),
+                    "cells": cells,
+                    "verbs": _verbs_for(schedule.row) if may_run else {},
+                }
+                for schedule, cells in zip(schedules, rows(SCHEDULE_COLUMNS, schedules), strict=True)
             ],
             "most": MOST_SCHEDULES_SHOWN if len(schedules) == MOST_SCHEDULES_SHOWN else 0,
             "may_run": may_run,
@@ -348,12 +350,12 @@ class ScheduleAdmin(OwnViews):
 
     @guarded("POST", may=lambda _, request: request.user.has_perm(RUN_PERMISSION))
     def verb_view(self, request: HttpRequest, schedule_id: int, *, verb: str) -> HttpResponse:
-        row = Schedule.objects.filter(pk=schedule_id).first() if schedule_id < 2**63 else None
-        if row is None:
+        schedule = Schedule.objects.filter(pk=schedule_id).first() if schedule_id < 2**63 else None
+        if schedule is None:
             raise Http404
-        message, level = _apply_verb(request, row, verb)
+        message, level = _apply_verb(request, schedule, verb)
         if level == messages.SUCCESS:
-            self.log_change(request, row, message)
+            self.log_change(request, schedule, message)
         self.message_user(request, message, level)
         return HttpResponseRedirect(self.address("changelist"))
 
@@ -364,48 +366,49 @@ class ScheduleAdmin(OwnViews):
         form_url: str = "",
         extra_context: dict[str, Any] | None = None,
     ) -> HttpResponse:
-        row = Schedule.objects.filter(pk=object_id).first() if object_id and is_id(object_id) else None
-        verbs = _verbs_for(row) if row and request.user.has_perm(RUN_PERMISSION) else {}
-        jobs = address_of("job_changelist", query={"task": row.task}) if row else ""
-        more = {"show_save_and_continue": False, "verbs": verbs, "jobs": jobs}
-        return super().changeform_view(request, object_id, form_url, more | (extra_context or {}))
+        schedule = Schedule.objects.filter(pk=object_id).first() if object_id and is_id(object_id) else None
+        verbs = _verbs_for(schedule) if schedule and request.user.has_perm(RUN_PERMISSION) else {}
+        jobs = address_of("job_changelist", query={"task": schedule.task}) if schedule else ""
+        context = {"show_save_and_continue": False, "verbs": verbs, "jobs": jobs}
+        return super().changeform_view(request, object_id, form_url, context | (extra_context or {}))
 
     def response_add(self, request: HttpRequest, obj: Schedule, post_url_continue: str | None = None) -> HttpResponse:
-        return self._saved(request, gettext("The schedule “%(name)s” was added.") % {"name": shortened(obj.name)})
+        return self._to_list(request, gettext("The schedule “%(name)s” was added.") % {"name": shortened(obj.name)})
 
     def response_change(self, request: HttpRequest, obj: Schedule) -> HttpResponse:
-        return self._saved(request, gettext("The schedule “%(name)s” was changed.") % {"name": shortened(obj.name)})
+        return self._to_list(request, gettext("The schedule “%(name)s” was changed.") % {"name": shortened(obj.name)})
 
-    def _saved(self, request: HttpRequest, message: str) -> HttpResponse:
+    def _to_list(self, request: HttpRequest, message: str) -> HttpResponse:
+        """Show the message on the list, or on an empty form if the user asked to add another schedule."""
         self.message_user(request, message, messages.SUCCESS)
         return HttpResponseRedirect(self.address("add" if "_addanother" in request.POST else "changelist"))
 
     def render_delete_form(self, request: HttpRequest, context: dict[str, Any]) -> HttpResponse:
         """Ask for confirmation, because Django's own question does not name the database. Django deletes on a POST."""
-        row = context["object"]
+        schedule = context["object"]
         return self.ask(
             request,
-            title=gettext("Delete the schedule “%(name)s”?") % {"name": shortened(row.name)},
+            title=gettext("Delete the schedule “%(name)s”?") % {"name": shortened(schedule.name)},
             subject=gettext("Delete the schedule"),
             explanation=gettext("It will enqueue no more jobs. Jobs that it has already enqueued stay."),
             is_dangerous=True,
-            back=self.address("change", row.pk),
+            back=self.address("change", schedule.pk),
         )
 
     def get_readonly_fields(self, request: HttpRequest, obj: Schedule | None = None) -> tuple[str, ...]:
         """Show the state above the form. If the user may not change the schedule, show its definition too."""
         if obj is None:
             return ()
-        shown = ("state", "fires", "five_next", "last", "skipped", "problem")
-        return (
-            shown if self.has_change_permission(request, obj) else ("name", "task", "arguments", *shown, *OPTION_FIELDS)
-        )
+        state_fields = ("state", "fires", "five_next", "last", "skipped", "problem")
+        if self.has_change_permission(request, obj):
+            return state_fields
+        return ("name", "task", "arguments", *state_fields, *OPTION_FIELDS)
 
     def get_fieldsets(self, request: HttpRequest, obj: Schedule | None = None) -> Any:
-        edited = DEFINITION_FIELDS if obj is None or self.has_change_permission(request, obj) else ()
-        shown = self.get_readonly_fields(request, obj)
-        parts = ((None, shown), (_("Definition") if obj else None, edited))
-        return [(title, {"fields": fields}) for title, fields in parts if fields]
+        editable = DEFINITION_FIELDS if obj is None or self.has_change_permission(request, obj) else ()
+        read_only = self.get_readonly_fields(request, obj)
+        fieldsets = ((None, read_only), (_("Definition") if obj else None, editable))
+        return [(title, {"fields": fields}) for title, fields in fieldsets if fields]
 
     def save_model(self, request: HttpRequest, obj: Schedule, form: Any, change: bool) -> None:
         store = Store.default()
@@ -433,12 +436,12 @@ class ScheduleAdmin(OwnViews):
     problem = _state_field(_("error"), lambda schedule: schedule.row.error or NOTHING)
 
     @admin.display(description=_("arguments"))
-    def arguments(self, row: Schedule) -> SafeString:
-        text = arguments(row.task, redacted(row.task, row.args, row.kwargs))
+    def arguments(self, schedule: Schedule) -> SafeString:
+        text = arguments(schedule.task, redacted(schedule.task, schedule.args, schedule.kwargs))
         return format_html("<code>{}</code>", text) if text else SafeString(NOTHING)
 
 
-def _verbs_for(row: Schedule) -> dict[str, str]:
+def _verbs_for(schedule: Schedule) -> dict[str, str]:
     """Return the verbs that the page offers for a schedule, each with the URL of its form."""
-    verbs = ("resume" if row.paused_at else "pause", "run")
-    return {verb: address_of(f"schedule_{verb}", row.pk) for verb in verbs}
+    verbs = ("resume" if schedule.paused_at else "pause", "run")
+    return {verb: address_of(f"schedule_{verb}", schedule.pk) for verb in verbs}

@@ -77,8 +77,8 @@ def _times(fields: Any) -> str | None:
         return _through_the_day(seconds, minutes)
     if seconds != [0] or len(minutes) * len(hours) > MOST_TIMES_LISTED:
         return None
-    listed = [f"{hour:02}:{minute:02}" for hour in hours for minute in minutes]
-    return gettext("at %(times)s") % {"times": _listed(listed)}
+    times = [f"{hour:02}:{minute:02}" for hour in hours for minute in minutes]
+    return gettext("at %(times)s") % {"times": _listed(times)}
 
 
 def _through_the_day(seconds: Sequence[int], minutes: Sequence[int]) -> str | None:
@@ -106,9 +106,9 @@ def _step(numbers: Sequence[int]) -> int | None:
 
 
 def _days(fields: Any) -> str:
-    of_week = {day % 7 if isinstance(day, int) else day for day in fields.weekdays}
+    weekdays = {day % 7 if isinstance(day, int) else day for day in fields.weekdays}  # cron has two numbers for Sunday
     by_month = "" if fields.days >= ALL_DAYS else _days_of_month(fields.days)
-    by_week = "" if of_week >= ALL_WEEKDAYS else _days_of_week(of_week)
+    by_week = "" if weekdays >= ALL_WEEKDAYS else _days_of_week(weekdays)
     if by_month and by_week:
         both = gettext("%(days)s, if it is %(weekdays)s") if fields.day_and else gettext("%(days)s or %(weekdays)s")
         return both % {"days": by_month, "weekdays": by_week}
@@ -120,23 +120,23 @@ def _days_of_month(days: Iterable[int]) -> str:
         return gettext("on the last day of the month")
     if set(days) == {LAST_WEEKDAY_OF_MONTH}:
         return gettext("on the last working day of the month")
-    numbered = [gettext("day %(day)s") % {"day": day} for day in sorted(days) if day > 0]
-    return gettext("on %(days)s of the month") % {"days": _listed(numbered)}
+    day_texts = [gettext("day %(day)s") % {"day": day} for day in sorted(days) if day > 0]
+    return gettext("on %(days)s of the month") % {"days": _listed(day_texts)}
 
 
 def _days_of_week(days: set[Any]) -> str:
-    plain = sorted((day - 1) % 7 for day in days if isinstance(day, int))  # Monday is 0, as in Python
-    if len(plain) > 2 and plain == list(range(plain[0], plain[-1] + 1)):
-        span_of = {"first": WEEKDAYS[plain[0]], "last": WEEKDAYS[plain[-1]]}
-        named = [gettext("%(first)s to %(last)s") % span_of]
+    every_week = sorted((day - 1) % 7 for day in days if isinstance(day, int))  # Monday is 0, as in Python
+    if len(every_week) > 2 and every_week == list(range(every_week[0], every_week[-1] + 1)):
+        first_and_last = {"first": WEEKDAYS[every_week[0]], "last": WEEKDAYS[every_week[-1]]}
+        texts = [gettext("%(first)s to %(last)s") % first_and_last]
     else:
-        named = [str(WEEKDAYS[day]) for day in plain]
-    for day, number in sorted(day for day in days if not isinstance(day, int)):
-        which = gettext("the last %(weekday)s of the month")
-        if number != LAST_DAY_OF_MONTH:
-            which = gettext("%(weekday)s number %(number)s of the month")
-        named.append(which % {"weekday": WEEKDAYS[(day - 1) % 7], "number": number})
-    return _listed(named)
+        texts = [str(WEEKDAYS[day]) for day in every_week]
+    for day, week in sorted(day for day in days if not isinstance(day, int)):  # such as the second Friday of a month
+        text = gettext("the last %(weekday)s of the month")
+        if week != LAST_DAY_OF_MONTH:
+            text = gettext("%(weekday)s number %(number)s of the month")
+        texts.append(text % {"weekday": WEEKDAYS[(day - 1) % 7], "number": week})
+    return _listed(texts)
 
 
 def _months(fields: Any) -> str:
@@ -226,15 +226,17 @@ class ScheduleState:
     @property
     def has_just_failed(self) -> bool:
         """Whether enough runs in a row had failed for a finding, before the last runs succeeded."""
-        failed = takewhile(attrgetter("has_failed"), dropwhile(lambda run: not run.has_failed, self.judged_runs))
+        before_successes = dropwhile(lambda run: not run.has_failed, self.judged_runs)
+        failed = takewhile(attrgetter("has_failed"), before_successes)
         return len(list(failed)) >= (FAILED_RUNS.of() or math.inf)
 
     @property
     def failing_since(self) -> datetime:
         """When the first of the runs that have failed in a row was enqueued."""
-        first = self.failed_runs[-1]
-        has_older = self.failed_runs[-1] is self.runs[-1]
-        return min(first.enqueued_at, self.row.failing_since or first.enqueued_at) if has_older else first.enqueued_at
+        first_failed = self.failed_runs[-1]
+        may_have_older = first_failed is self.runs[-1]  # the runs before it are no longer known, except for their time
+        since = self.row.failing_since if may_have_older else None
+        return min(first_failed.enqueued_at, since or first_failed.enqueued_at)
 
     @property
     def error(self) -> str:
@@ -257,8 +259,8 @@ class ScheduleState:
     @property
     def late(self) -> float:
         """Seconds since the schedule should have fired; 0 while it is paused."""
-        moment = self.row.next_run_at
-        return 0.0 if moment is None or self.row.paused_at else max(0.0, (self.now - moment).total_seconds())
+        due_at = self.row.next_run_at
+        return 0.0 if due_at is None or self.row.paused_at else max(0.0, (self.now - due_at).total_seconds())
 
     @property
     def words(self) -> str:
@@ -271,11 +273,12 @@ class ScheduleState:
     @property
     def next_run(self) -> datetime | None:
         """The next time, in the schedule's time zone; `None` if there is none, or the time zone is unknown."""
-        moment = self.row.next_run_at
-        if not self.fires or moment is None:
+        next_run_at = self.row.next_run_at
+        if not self.fires or next_run_at is None:
             return None
+        aware_time = make_aware(next_run_at) if is_naive(next_run_at) else next_run_at
         try:
-            return (make_aware(moment) if is_naive(moment) else moment).astimezone(zone_of(self.row.timezone))
+            return aware_time.astimezone(zone_of(self.row.timezone))
         except SkipQueueError:
             return None
 
@@ -293,9 +296,9 @@ class ScheduleState:
 
 
 def name_of_schedule(job: AbstractJob) -> str | None:
-    """Return the name of the schedule that enqueued the job; `None` if no schedule did."""
-    note = job.metadata.get(SCHEDULE_METADATA_KEY) if isinstance(job.metadata, dict) else None
-    name = note.get("name") if isinstance(note, dict) else None
+    """Return the name of the schedule that enqueued the job, from the job's metadata; `None` without a schedule."""
+    schedule_metadata = job.metadata.get(SCHEDULE_METADATA_KEY) if isinstance(job.metadata, dict) else None
+    name = schedule_metadata.get("name") if isinstance(schedule_metadata, dict) else None
     return name if isinstance(name, str) else None
 
 
@@ -307,13 +310,15 @@ def schedule_states(using: str | None = None, **filters: object) -> list[Schedul
         .annotate(now=Now())
         .order_by("name", "pk")[:MOST_SCHEDULES_SHOWN]
     )
-    ids_of_runs = {row.pk: dict.fromkeys([row.last_job_id, *(row.earlier_job_ids or ())]) for row in schedules}
-    job_ids_to_read = {job_id for job_ids in ids_of_runs.values() for job_id in job_ids if job_id is not None}
+    job_ids_by_schedule = {  # the newest job first, each job once
+        row.pk: dict.fromkeys([row.last_job_id, *(row.earlier_job_ids or ())]) for row in schedules
+    }
+    job_ids_to_read = {job_id for job_ids in job_ids_by_schedule.values() for job_id in job_ids if job_id is not None}
     columns = ("pk", "status", "attempts", "last_error", "enqueued_at")
     jobs = Job.objects.db_manager(using).filter(pk__in=job_ids_to_read).only(*columns) if job_ids_to_read else ()
-    by_id = {job.pk: job for job in jobs}
+    found = {job.pk: job for job in jobs}
     return [
-        ScheduleState(row, row.now, [_run(row, by_id[job_id]) for job_id in ids_of_runs[row.pk] if job_id in by_id])
+        ScheduleState(row, row.now, [_run(row, found[id]) for id in job_ids_by_schedule[row.pk] if id in found])
         for row in schedules
     ]
 
@@ -326,7 +331,7 @@ def first_schedules(most: int) -> tuple[list[ScheduleState], int]:
     schedules = schedule_states()
     schedules.sort(
         key=lambda schedule: (
-            schedule.state not in FIRING_STATES[1:],
+            schedule.state not in FIRING_STATES[1:],  # False sorts first: a schedule that needs attention
             not schedule.fires,
             schedule.fires and schedule.row.next_run_at,
         )
@@ -434,10 +439,10 @@ def failing_schedules(store: Store) -> Iterator[Finding]:
     for schedule in schedule_states(store.alias):
         if schedule.state != "failing":
             continue
-        last, since = schedule.failed_runs[0], schedule.failing_since
+        last_failed, since = schedule.failed_runs[0], schedule.failing_since
         has_older = since < schedule.failed_runs[-1].enqueued_at
         yield Finding.of(
-            Severity.CRITICAL if last.state == Status.FAILED else Severity.WARNING,
+            Severity.CRITICAL if last_failed.state == Status.FAILED else Severity.WARNING,
             gettext("Schedule %(name)s has been failing since %(time)s, %(number)s runs in a row or more: %(error)s")
             if has_older
             else gettext("Schedule %(name)s has been failing since %(time)s, %(number)s runs in a row: %(error)s"),
@@ -448,10 +453,10 @@ def failing_schedules(store: Store) -> Iterator[Finding]:
                 "name": printable(schedule.row.name),
                 "time": clock_time(since, schedule.now),
                 "number": schedule.failures,
-                "error": printable(last.error),
-                "job": job_name(store.alias, last.id),
+                "error": printable(last_failed.error),
+                "job": job_name(store.alias, last_failed.id),
                 "task": printable(schedule.row.task),
-                "state": JOB_STATES[last.state],
+                "state": JOB_STATES[last_failed.state],
             },
             subject=schedule.row.name,
             since=since,
@@ -461,9 +466,11 @@ def failing_schedules(store: Store) -> Iterator[Finding]:
 
 def reported_failures(store: Store, jobs: Sequence[Job]) -> int:
     """Count the jobs of schedules that `failing-schedule` reports, or reported before a run succeeded or a pause."""
-    numbers = Counter(map(name_of_schedule, jobs))
-    states = schedule_states(store.alias, name__in=list(filter(None, numbers)))
-    return sum(numbers[each.row.name] for each in states if each.state == "failing" or each.has_just_failed)
+    jobs_by_schedule = Counter(map(name_of_schedule, jobs))  # counts the jobs of no schedule under `None`
+    states = schedule_states(store.alias, name__in=list(filter(None, jobs_by_schedule)))
+    return sum(
+        jobs_by_schedule[state.row.name] for state in states if state.state == "failing" or state.has_just_failed
+    )
 
 
 SCHEDULE_COLOURS = {"active": GREEN, "error": RED, "late": RED, "failing": RED, "paused": YELLOW, "retired": YELLOW}
@@ -524,13 +531,13 @@ def _show(console: Console, schedule: Schedule, *, in_json: bool) -> Exit:
     for label, text in (("error", state.error), ("paused by", state.row.paused_by)):
         if text:
             console.line(printable(f"{label:<{LABEL_WIDTH}}{text}"))
-    for number, time in enumerate(state.next_runs[1:]):
-        console.line(f"{'' if number else 'then':<{LABEL_WIDTH}}{time:%Y-%m-%d %H:%M:%S}")
-    for run in state.runs:
-        line = f"job {run.id} {run.state}, enqueued {distance(run.enqueued_at, state.now)}"
-        console.line(
-            printable(f"{'last jobs' if run is state.runs[0] else '':<{LABEL_WIDTH}}{line} {run.error}".rstrip())
-        )
+    for index, time in enumerate(state.next_runs[1:]):
+        label = "" if index else "then"
+        console.line(f"{label:<{LABEL_WIDTH}}{time:%Y-%m-%d %H:%M:%S}")
+    for index, run in enumerate(state.runs):
+        label = "" if index else "last jobs"
+        text = f"job {run.id} {run.state}, enqueued {distance(run.enqueued_at, state.now)} {run.error}"
+        console.line(printable(f"{label:<{LABEL_WIDTH}}{text}".rstrip()))
     return Exit.DONE
 
 
@@ -555,8 +562,10 @@ def _schedule(name: str) -> Schedule:
     if schedule is None:
         names = list(Schedule.objects.order_by("name").values_list("name", flat=True)[:1_000])
         close = difflib.get_close_matches(name, names, n=1)
-        meant = f" Did you mean {close[0]!r}?" if close else f" There are: {', '.join(names[:10])}." if names else ""
-        raise CommandError(printable(f"No schedule is called {name!r}.{meant}"))
+        hint = f" There are: {', '.join(names[:10])}." if names else ""
+        if close:
+            hint = f" Did you mean {close[0]!r}?"
+        raise CommandError(printable(f"No schedule is called {name!r}.{hint}"))
     return schedule
 
 

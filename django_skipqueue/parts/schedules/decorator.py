@@ -34,7 +34,7 @@ def periodic(
 ) -> Callable[[AnyTask], AnyTask]:
     """Enqueue a task by a cron expression (`"0 9 * * mon-fri"`) or at an interval (`timedelta(minutes=5)`).
 
-    Put it above `@job`, or above Django's `@task`. A task may have several schedules.
+    Put `@periodic` above `@job`, or above Django's `@task`. A task may have several schedules.
 
     name: the name of the schedule; default: the task's name. A second schedule of the same task needs a name.
     timezone: the time zone of the cron expression, such as "Europe/Berlin"; default: the setting `TIME_ZONE`.

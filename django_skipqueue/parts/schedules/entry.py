@@ -111,22 +111,24 @@ class ScheduleEntry:
         task.encoded(*self.call)
 
 
-def columns_of_times(given: object) -> dict[str, Any]:
+def columns_of_times(cron_or_interval: object) -> dict[str, Any]:
     """Return the column for a cron expression or an interval. Raises `InvalidOption` for any other type."""
-    if isinstance(given, str):
-        return {"cron": " ".join(given.split())}
-    if isinstance(given, timedelta):
-        return {"interval": given}
-    raise InvalidOption(f"a schedule is a cron expression, such as '0 9 * * mon-fri', or a timedelta, not {given!r}.")
+    if isinstance(cron_or_interval, str):
+        return {"cron": " ".join(cron_or_interval.split())}
+    if isinstance(cron_or_interval, timedelta):
+        return {"interval": cron_or_interval}
+    raise InvalidOption(
+        f"a schedule is a cron expression, such as '0 9 * * mon-fri', or a timedelta, not {cron_or_interval!r}."
+    )
 
 
-def jitter_seconds(given: object) -> float:
+def jitter_seconds(jitter: object) -> float:
     """Return the longest random delay in seconds. Raises `InvalidOption` if the value is not valid."""
-    seconds = given.total_seconds() if isinstance(given, timedelta) else 0 if given is None else given
+    seconds = jitter.total_seconds() if isinstance(jitter, timedelta) else 0 if jitter is None else jitter
     if isinstance(seconds, bool) or not isinstance(seconds, int | float):
-        raise InvalidOption(f"jitter must be a timedelta or seconds, not {given!r}.")
+        raise InvalidOption(f"jitter must be a timedelta or seconds, not {jitter!r}.")
     if not 0 <= seconds <= LONGEST_JITTER.total_seconds():
-        raise InvalidOption(f"jitter must be from 0 to {LONGEST_JITTER.days} day, not {given!r}.")
+        raise InvalidOption(f"jitter must be from 0 to {LONGEST_JITTER.days} day, not {jitter!r}.")
     return float(seconds)
 
 
@@ -174,7 +176,7 @@ def refuse_computed(task: Task[Any, Any]) -> None:
 
 
 Problem = tuple[str, str]
-"""The name of an entry, and a sentence that says what is wrong with it."""
+"""The name of an entry, and a sentence that says what is wrong with the entry."""
 
 
 entries: dict[str, tuple[ScheduleEntry, Any]] = {}
@@ -186,8 +188,8 @@ def add_entry(entry: ScheduleEntry, task: Any) -> None:
 
     Raises `InvalidOption` if another entry has the same name.
     """
-    existing = entries.get(entry.name)
-    if existing is not None and (existing[1] is task or existing[0].task != entry.task):
+    existing_entry, existing_task = entries.get(entry.name, (None, None))
+    if existing_entry is not None and (existing_task is task or existing_entry.task != entry.task):
         raise InvalidOption(
             f"two schedules are called {entry.name!r}. Give one of them another name: @periodic(…, name=…)."
         )
@@ -224,23 +226,24 @@ def all_entries() -> tuple[list[ScheduleEntry], list[Problem]]:
 
 def from_settings(name: str, options: Mapping[str, Any]) -> ScheduleEntry:
     values = dict(options)
-    moment = values.pop("cron") if "cron" in values else values.pop("every")
+    cron_or_interval = values.pop("cron") if "cron" in values else values.pop("every")
     zone = values.pop("timezone", None) or django_settings.TIME_ZONE
     jitter = jitter_seconds(values.pop("jitter", None))
     call = stored_call(known_task(values["task"]), values.pop("args", []), values.pop("kwargs", {}))
-    times = columns_of_times(moment)
+    times = columns_of_times(cron_or_interval)
     return ScheduleEntry(name=name, source="settings", timezone=zone, jitter=jitter, **call, **times, **values)
 
 
 def check_periodic(**_: Any) -> list[CheckMessage]:
     """E008: a schedule cannot fire because of its task, arguments, cron expression or time zone."""
+    _entries, problems = all_entries()
     return [
         Error(
             f"The schedule {name!r} cannot fire: {problem}",
             hint="For examples, see the documentation's page about schedules (docs/how-to/periodic.md).",
             id="skipqueue.E008",
         )
-        for name, problem in all_entries()[1]
+        for name, problem in problems
     ]
 
 
@@ -251,7 +254,7 @@ NEXT_TIME_MARGIN = 10.0
 """The next time in a row may be this many seconds later than the next time that is computed now."""
 
 RETIRED_KEPT_SECONDS = 7 * 86_400.0
-"""A retired row, with its pause and last run, is kept for this many seconds, because supervisors may only be down."""
+"""A supervisor keeps a retired row for this many seconds, with its pause and last run: its code may come back."""
 
 
 # Sent by synchronise. Returns the database's clock, in seconds since the epoch. Reads no table.
@@ -338,7 +341,7 @@ WHERE source <> 'admin' AND retired_at <= statement_timestamp() - make_interval(
 
 # Sent by synchronise. Returns which of these names belong to schedules that were added in the admin. Index: the unique
 # index of names.
-NAMES_OF_ADMIN = "SELECT name FROM skipqueue_schedule WHERE name = ANY (%(names)s::text[]) AND source = 'admin'"
+ADMIN_SCHEDULES = "SELECT name FROM skipqueue_schedule WHERE name = ANY (%(names)s::text[]) AND source = 'admin'"
 
 
 def synchronise(store: Store, entries: Sequence[ScheduleEntry], *, has_started: bool) -> list[str]:
@@ -349,17 +352,17 @@ def synchronise(store: Store, entries: Sequence[ScheduleEntry], *, has_started: 
     stored: set[str] = set()
     if entries:
         ((now,),) = store.rows(CLOCK_IN_SECONDS)
-        moments = [entry.timetable.first(instant(now)) for entry in entries]
+        first_times = [entry.timetable.first(instant(now)) for entry in entries]
         documents = [
-            {**entry.values(), "digest": entry.digest, "next": moment and moment.timestamp()}
-            for entry, moment in zip(entries, moments, strict=True)
+            {**entry.values(), "digest": entry.digest, "next": first_time and first_time.timestamp()}
+            for entry, first_time in zip(entries, first_times, strict=True)
         ]
         values = {"entries": encode("entries", documents), "has_started": has_started, "stale": UNCONFIRMED_SECONDS}
         stored = {name for (name,) in store.rows(CONFIRM, values)}
     store.execute(RETIRE, {"stale": UNCONFIRMED_SECONDS})
     store.execute(REMOVE, {"kept": RETIRED_KEPT_SECONDS})
     not_stored = [entry.name for entry in entries if entry.name not in stored]
-    return [name for (name,) in store.rows(NAMES_OF_ADMIN, {"names": not_stored})] if not_stored else []
+    return [name for (name,) in store.rows(ADMIN_SCHEDULES, {"names": not_stored})] if not_stored else []
 
 
 # Sent by bring_back. For each schedule that waits for its next time, returns the database's clock in seconds since the
@@ -372,9 +375,9 @@ FROM skipqueue_schedule
 WHERE paused_at IS NULL AND next_run_at > statement_timestamp() + make_interval(secs => %(margin)s)
 """
 
-# Sent by bring_back. Returns the names of the schedules whose next time it has corrected. The statement reads the clock
-# after it has locked the rows: a supervisor may just have fired a schedule, and the next time must not have passed in
-# the meantime. Index: the primary key, in its order, so that two supervisors never deadlock.
+# Sent by bring_back. Returns the names of the schedules whose next time the statement has corrected. The statement
+# reads the clock after it has locked the rows: a supervisor may just have fired a schedule, and the next time must not
+# have passed in the meantime. Index: the primary key, in its order, so that two supervisors never deadlock.
 BRING_BACK = """
 WITH ahead AS MATERIALIZED (
     SELECT schedule.id, to_timestamp(entry.next) AS next
@@ -402,12 +405,12 @@ def bring_back(store: Store) -> list[str]:
     Such times remain if the database's clock was ahead for a moment, for example in a restored virtual machine.
     """
     corrections = []
-    for now, id, cron, interval, zone, next in store.rows(WAITING_SCHEDULES, {"margin": NEXT_TIME_MARGIN}):
-        first = None
+    for now, id, cron, interval, zone, stored_next in store.rows(WAITING_SCHEDULES, {"margin": NEXT_TIME_MARGIN}):
+        correct_next = None
         with suppress(InvalidOption):  # a row that somebody has edited by hand: `fire` notes the error
-            first = timetable(cron=cron, interval=interval, zone=zone).first(instant(now))
-        if first is not None and first.timestamp() + NEXT_TIME_MARGIN < next:
-            corrections.append({"id": id, "next": first.timestamp()})
+            correct_next = timetable(cron=cron, interval=interval, zone=zone).first(instant(now))
+        if correct_next is not None and correct_next.timestamp() + NEXT_TIME_MARGIN < stored_next:
+            corrections.append({"id": id, "next": correct_next.timestamp()})
     if not corrections:
         return []
     rows = store.rows(BRING_BACK, {"entries": json.dumps(corrections), "margin": NEXT_TIME_MARGIN})

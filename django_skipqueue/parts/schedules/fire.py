@@ -38,11 +38,13 @@ MISSED_SECONDS = 60.0
 """After this many seconds a time counts as missed, and `catch_up="skip"` skips it."""
 
 ERROR_RETRY_SECONDS = 60.0
-"""If a schedule could not fire, seconds until a supervisor tries again."""
+"""If a schedule could not fire, a supervisor tries again after this many seconds."""
 
 KEY_LOCK_TIMEOUT = "1s"
+"""How long the INSERT of a job may wait for another transaction that holds its unique key."""
 
 LOCK_NOT_AVAILABLE = "55P03"
+"""The SQLSTATE of a lock timeout."""
 
 SCHEDULE_METADATA_KEY = "schedule"
 """The key in a job's metadata that stores the name of its schedule, the planned time, and the schedule's rule."""
@@ -168,8 +170,9 @@ def _fire_schedule(store: Store, schedule: DueSchedule) -> list[ScheduleEvent]:
             raise Skip(schedule.id) from None
         problem: Exception = error
     except Error as error:
-        is_of_row = isinstance(error, DatabaseError) and is_refused(error)
-        if not (is_of_row or getattr(error.__cause__, "sqlstate", None) == LOCK_NOT_AVAILABLE):
+        row_is_refused = isinstance(error, DatabaseError) and is_refused(error)
+        key_is_locked = getattr(error.__cause__, "sqlstate", None) == LOCK_NOT_AVAILABLE
+        if not (row_is_refused or key_is_locked):
             raise
         problem = error
     except Exception as error:  # any error is possible, because somebody may have edited the row by hand
@@ -199,9 +202,9 @@ def error_text(schedule: DueSchedule, problem: Exception) -> str:
 # unique key.
 LIMIT_KEY_LOCK = "SELECT set_config('lock_timeout', %(timeout)s, true)"
 
-# When the first of the jobs that have failed in a row was enqueued. Reads the schedule's last five jobs, before the row
-# forgets the oldest of them. NULL if one of the five has succeeded. If the row already has an earlier time, that time
-# stays. Index: the primary key of jobs.
+# The time at which the first of the jobs that have failed in a row was enqueued. Reads the schedule's last five jobs,
+# before the row forgets the oldest of them. NULL if one of these jobs has succeeded. If the row already has an earlier
+# time, this time stays. Index: the primary key of jobs.
 FAILING_SINCE_RUN = """(
         SELECT
             CASE
@@ -215,8 +218,8 @@ FAILING_SINCE_RUN = """(
         WHERE job.id = ANY (last_job_id || earlier_job_ids)
     )"""
 
-# Sent by fire, which has locked the row. Writes the next time, and the enqueued jobs, the newest first. Index: the
-# primary key.
+# Sent by fire, which has locked the row. Writes the next time, and the ids of the enqueued jobs: the newest as
+# `last_job_id`, and the four before it as `earlier_job_ids`. Index: the primary key.
 FIRED = joined(
     """
 UPDATE skipqueue_schedule
@@ -245,23 +248,23 @@ def _enqueue(store: Store, schedule: DueSchedule) -> list[ScheduleEvent]:
     store.rows(LIMIT_KEY_LOCK, {"timeout": KEY_LOCK_TIMEOUT})
     ids: list[int] = []
     for planned in due:
-        last = ids[-1] if ids else schedule.last_job_id
-        if schedule.overlap == "skip" and last is not None and is_unfinished(store, last):
+        last_job_id = ids[-1] if ids else schedule.last_job_id
+        if schedule.overlap == "skip" and last_job_id is not None and is_unfinished(store, last_job_id):
             break
-        timed = spec_at(spec, schedule, planned, jitter=schedule.jitter)
-        inserted = new_job(store, store.enqueue_untraced, timed, call)
+        spec_for_time = spec_at(spec, schedule, planned, jitter=schedule.jitter)
+        inserted = new_job(store, store.enqueue_untraced, spec_for_time, call)
         if inserted is not None:  # `None`: another job holds the unique key
             ids.append(inserted.id)
     next_time = table.after(now, planned=schedule.planned)
     events = list(_events(store, schedule, due, ids))
-    if len(times) > len(due):
+    if len(times) > len(due):  # more than `MOST_CAUGHT_UP` times have passed
         events.append(ScheduleSkipped(store.alias, schedule.name, "late", ids[-1] if ids else schedule.last_job_id))
     store.execute(
         FIRED,
         {
             "id": schedule.id,
             "next": next_time and next_time.timestamp(),
-            "job_ids": ids[::-1],
+            "job_ids": ids[::-1],  # the newest first
             "is_skipped": any(isinstance(event, ScheduleSkipped) for event in events),
         },
     )
@@ -272,7 +275,7 @@ def _events(store: Store, schedule: DueSchedule, due: list[datetime], ids: list[
     if ids:
         late = schedule.now - due[len(ids) - 1].timestamp()
         yield ScheduleFired(store.alias, schedule.name, schedule.task, ids, late)
-    if len(ids) < max(len(due), 1):
+    if len(ids) < max(len(due), 1):  # not every time has a job, or all times are too late for one
         yield ScheduleSkipped(store.alias, schedule.name, "job" if due else "late", schedule.last_job_id)
 
 
@@ -289,8 +292,8 @@ def _due_times(schedule: DueSchedule, table: Timetable, now: datetime) -> list[d
 
 def spec_at(spec: JobSpec, schedule: DueSchedule | ScheduleEntry, planned: datetime, *, jitter: float) -> JobSpec:
     """Return the spec of the job for this time. The job is delayed by a random time of at most `jitter` seconds."""
-    note = {"name": schedule.name, "planned_at": planned.isoformat(), **schedule.timetable.rule}
-    spec = spec._replace(metadata=encode("metadata", decode(spec.metadata) | {SCHEDULE_METADATA_KEY: note}))
+    origin = {"name": schedule.name, "planned_at": planned.isoformat(), **schedule.timetable.rule}
+    spec = spec._replace(metadata=encode("metadata", decode(spec.metadata) | {SCHEDULE_METADATA_KEY: origin}))
     if not jitter:
         return spec
     return spec._replace(run_after=timedelta(seconds=random.uniform(0, jitter)))  # noqa: S311 (spreads load)
@@ -349,19 +352,23 @@ class FireSchedules(Periodic):
         else:
             self.run_again_in(0.0)
             return
-        due = next_due(self._store, digests=self.digests, skipped=self._skipped)
-        self.run_again_in(
-            LONGEST_SCHEDULE_WAIT if due is None else min(max(due, 0.0) or LOCKED_SCHEDULE_WAIT, LONGEST_SCHEDULE_WAIT)
-        )
+        due_in = next_due(self._store, digests=self.digests, skipped=self._skipped)
+        if due_in is None:
+            wait = LONGEST_SCHEDULE_WAIT
+        elif due_in <= 0.0:  # another transaction has locked this schedule, otherwise it would have been fired
+            wait = LOCKED_SCHEDULE_WAIT
+        else:
+            wait = min(due_in, LONGEST_SCHEDULE_WAIT)
+        self.run_again_in(wait)
 
     def _confirm(self) -> None:
         if self._entries is None:
             # Read only once, because a dataclass among the arguments may run code of the project.
             entries, self._problems = all_entries()
             self._entries = [entry for entry in entries if entry.database == self._store.alias]
-        taken = synchronise(self._store, self._entries, has_started=self._has_started)
+        taken_names = synchronise(self._store, self._entries, has_started=self._has_started)
         if not self._has_started:
-            for name, problem in [*self._problems, *((name, NAME_IS_TAKEN) for name in taken)]:
+            for name, problem in [*self._problems, *((name, NAME_IS_TAKEN) for name in taken_names)]:
                 schedule_logs.schedule_unusable(name, problem)
         for name in bring_back(self._store):
             schedule_logs.schedule_brought_back(name)
@@ -405,11 +412,14 @@ class PlannedSchedule:
 
 
 def planned(schedules: bool | Sequence[Any]) -> list[PlannedSchedule]:
-    """Return the schedules of the project, or of these tasks. Raises ValueError if a task has no schedule."""
-    entries, _ = all_entries()
+    """Return all schedules of the project (for `True`), or the schedules of these tasks.
+
+    Raises ValueError if a task has no schedule.
+    """
+    entries, _problems = all_entries()
     if schedules is not True:
         names = {name_of(task) for task in schedules or ()}
-        if names_without := names - {entry.task for entry in entries}:
-            raise ValueError(f"{min(names_without)} has no schedule. Put @periodic above @job or @task.")
+        if unscheduled := names - {entry.task for entry in entries}:
+            raise ValueError(f"{min(unscheduled)} has no schedule. Put @periodic above @job or @task.")
         entries = [entry for entry in entries if entry.task in names]
     return [PlannedSchedule(entry) for entry in entries]

@@ -54,8 +54,8 @@ def resume(store: Store, schedule_id: int, *, by: str = "") -> bool:
     """Resume a schedule, without the times that passed during the pause. Return whether it was paused."""
     with transaction.atomic(using=store.alias):
         schedule = _locked_schedule(store, schedule_id)
-        rows = store.rows(RESUME_SCHEDULE, {"id": schedule_id, **_next_time(schedule)}) if schedule else []
-    for (name,) in rows:
+        resumed_names = store.rows(RESUME_SCHEDULE, {"id": schedule_id, **_next_time(schedule)}) if schedule else []
+    for (name,) in resumed_names:
         store.send(ScheduleResumed(store.alias, name, noted(by, "")["by"]))
         return True
     return False
@@ -85,9 +85,11 @@ def run_now(store: Store, schedule_id: int) -> int:
         schedule = _locked_schedule(store, schedule_id)
         if schedule is None:
             raise InvalidOption("This schedule no longer exists.")
-        last = schedule.last_job_id
-        if schedule.overlap == "skip" and last is not None and is_unfinished(store, last):
-            raise InvalidOption(f"The last job, {last}, is still unfinished, and this schedule does not overlap jobs.")
+        last_job_id = schedule.last_job_id
+        if schedule.overlap == "skip" and last_job_id is not None and is_unfinished(store, last_job_id):
+            raise InvalidOption(
+                f"The last job, {last_job_id}, is still unfinished, and this schedule does not overlap jobs."
+            )
         try:
             inserted = _enqueue_now(store, schedule)
         except Error:  # an error of the database

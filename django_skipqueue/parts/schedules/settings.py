@@ -10,15 +10,15 @@ from typing import Any
 SCHEDULE_KEYS = ("task", "cron", "every", "timezone", "args", "kwargs", "catch_up", "overlap", "jitter")
 
 
-def problems(name: str, given: object) -> Iterator[str]:
+def problems(name: str, value: object) -> Iterator[str]:
     """Yield a sentence for each part that is not valid. `name`: the setting's name in the sentence."""
-    if not isinstance(given, dict):
-        yield f"{name} must be a dict of schedules by name, not {given!r}."
+    if not isinstance(value, dict):
+        yield f"{name} must be a dict of schedules by name, not {value!r}."
         return
-    for schedule, options in given.items():
-        place = f"{name}[{schedule!r}]"
-        if not isinstance(schedule, str) or not schedule.strip():
-            yield f"{name} has the key {schedule!r}; a key is the name of a schedule."
+    for schedule_name, options in value.items():
+        place = f"{name}[{schedule_name!r}]"
+        if not isinstance(schedule_name, str) or not schedule_name.strip():
+            yield f"{name} has the key {schedule_name!r}; a key is the name of a schedule."
         elif not isinstance(options, dict):
             yield f"{place} must be a dict, not {options!r}."
         else:

@@ -80,8 +80,9 @@ class Every:
 
     def newest(self, moment: datetime, *, planned: datetime, limit: int) -> list[datetime]:
         """Return the last `limit` times from `planned` to `moment`, both included, in ascending order."""
-        last = math.floor((moment - planned) / self.interval)
-        return [planned + self.interval * number for number in range(max(0, last - limit + 1), last + 1)]
+        passed = math.floor((moment - planned) / self.interval)
+        first = max(0, passed - limit + 1)
+        return [planned + self.interval * number for number in range(first, passed + 1)]
 
 
 @dataclass(frozen=True)
@@ -102,7 +103,7 @@ class Cron:
         return {"cron": self.expression, "timezone": self.zone}
 
     def _elapsed_zone(self, year: int) -> tzinfo | None:
-        """Return the zone in which it fires by elapsed time this year; `None` means that it follows the wall clock."""
+        """Return the zone in which the schedule fires by elapsed time; `None` means by the wall clock."""
         expression, zone = parsed(self.expression), zone_of(self.zone)
         if set(expression.hours) != set(range(24)):
             return None
@@ -133,14 +134,15 @@ class Cron:
                 yield time.astimezone(UTC)
             return
         local = moment.astimezone(zone_of(self.zone))
-        last = moment
+        previous = moment  # if the clock shows a time twice, its second instant is not later, and is left out
         for time in _simulated(self.expression, local.replace(tzinfo=None)):
             instant = wall_clock_instant(time, local.tzinfo)
-            if instant > last:
-                last = instant
+            if instant > previous:
+                previous = instant
                 yield instant
 
     def _back_from(self, moment: datetime) -> Iterator[datetime]:
+        """Yield the times up to `moment`, the newest first, in UTC."""
         start = moment + ONE_SECOND
         if elapsed := self._elapsed_zone(start.year):
             for time in _simulated(self.expression, start.astimezone(elapsed), back=True):
@@ -149,11 +151,11 @@ class Cron:
             return
         local = start.astimezone(zone_of(self.zone))
         shown_twice = local.replace(fold=0).utcoffset() - local.utcoffset()  # type: ignore[operator]
-        last: datetime | None = None
+        previous: datetime | None = None
         for time in _simulated(self.expression, local.replace(tzinfo=None) + shown_twice, back=True):
             instant = wall_clock_instant(time, local.tzinfo)
-            if instant <= moment and instant != last:
-                last = instant
+            if instant <= moment and instant != previous:
+                previous = instant
                 yield instant
 
 
@@ -211,7 +213,8 @@ def wall_clock_instant(time: datetime, zone: tzinfo | None) -> datetime:
     if offset_before >= offset_after:  # the clock shows the time once or twice
         return first.astimezone(UTC)
     skipped_after, skipped_at = (time - offset_after).replace(tzinfo=UTC), (time - offset_before).replace(tzinfo=UTC)
-    while skipped_at - skipped_after > ONE_SECOND:  # the clock changes between these instants
+    # The clock skips the time. Halve the interval that contains the change of the clock, until it is a second long.
+    while skipped_at - skipped_after > ONE_SECOND:
         middle = skipped_after + (skipped_at - skipped_after) // 2
         if middle.astimezone(zone).utcoffset() == offset_after:
             skipped_at = middle

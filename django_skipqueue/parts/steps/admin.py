@@ -62,7 +62,7 @@ def _as_text(value: Any) -> str:
 
 
 class SignalFilter(admin.SimpleListFilter):
-    """The jobs that wait for a signal. Index: waiting of steps."""
+    """Filters the list of jobs by whether they wait for a signal. Index: waiting of steps."""
 
     title = _("signal")
     parameter_name = "signal"

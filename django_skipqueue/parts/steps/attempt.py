@@ -33,7 +33,7 @@ _after_records: list[Callable[[str], None]] = []
 
 @contextmanager
 def calling_after(step: str, call: Callable[[], None]) -> Iterator[None]:
-    """See `Part.after_step`."""
+    """Within the `with` block, call `call` after each record of this step. See `Part.after_step`."""
 
     def called(name: str) -> None:
         if name == step:
@@ -51,7 +51,7 @@ METHODS = {"step": "step", "sleep": "sleep", "wait": "wait", "run": "run or run_
 
 
 class AttemptSteps:
-    """See `PartOfAttempt`."""
+    """The steps that one attempt reads and records. The worker calls it as a `PartOfAttempt`."""
 
     def __init__(self, running: "AttemptHandle") -> None:
         self.store = Store(running.database)
@@ -66,7 +66,8 @@ class AttemptSteps:
         self._recorded = {step.name: step for step in recorded}
         self._loaded_at = time.monotonic()
         self._numbers = {step.name: step.number for step in recorded}
-        # The last record has set the row's number of attempts to 1, so the row only counts the attempts since then.
+        # The attempts before this attempt. The last record has set the row's number of attempts to 1, so the row counts
+        # only the attempts since the last record.
         self._earlier = max((step.attempt for step in recorded), default=1) - 1
 
     # The methods of `JobContext`
@@ -112,7 +113,7 @@ class AttemptSteps:
         seconds = checked_seconds("delay", delay)
         self.require_no_transaction("sleep", name)
         recorded = self.begin(name, "sleep")
-        left = seconds
+        left = seconds  # how long the job still has to sleep
         if recorded is None:
             self.counted(self.record(name, "sleep", delay=seconds))
         else:
@@ -138,7 +139,7 @@ class AttemptSteps:
             raise SignalTimeout(f"The signal {name!r} did not come in time.")
         return None if found.result is None else decode(found.result)
 
-    # For these methods, for loops, and for children
+    # What the methods above, loops and children use
 
     def begin(self, name: str, kind: str) -> RecordedStep | None:
         """Use this name. Returns the step's record, if any. Raises `InvalidOption` if the name cannot be used."""
@@ -194,7 +195,7 @@ class AttemptSteps:
         return entry
 
     def counted(self, entry: Entry | None) -> None:
-        """Note that a record was written. Once it is committed, the number of attempts may be reset."""
+        """Note that a record was written. Once it is committed, reset the number of attempts if the entry says so."""
         if entry is None:
             return
         if entry.resets and self.is_in_transaction():
@@ -218,14 +219,14 @@ class AttemptSteps:
     def add_cursor(self, cursor: "Cursor") -> None:
         self._cursors.append(cursor)
 
-    # See `PartOfAttempt`
+    # What the worker calls at the end of an attempt: see `PartOfAttempt`
 
     def raised(self) -> None:
         """Write the cursors. If a cursor has moved, its write resets the number of attempts."""
         self._write_cursors(self.store)
 
     def ended(self, outcome: Outcome) -> Outcome:
-        """Return the outcome of the attempt: that of `EndAttempt`, even if the task has caught it and gone on."""
+        """Return the outcome of the attempt: that of `EndAttempt`, even if the task has caught this exception."""
         if self._ended is None or self._running.completed is not None:
             return outcome
         return self._ended.outcome
@@ -241,7 +242,7 @@ class AttemptSteps:
                     self._reset()
 
     def is_in_transaction(self) -> bool:
-        """Whether the task has opened a transaction. The transaction of a `TestCase` does not count."""
+        """Return whether the task has opened a transaction. The transaction of a `TestCase` does not count."""
         return any(not getattr(block, "_from_testcase", False) for block in connections[self.store.alias].atomic_blocks)
 
     def require_no_transaction(self, method: str, name: str) -> None:

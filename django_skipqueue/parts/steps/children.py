@@ -113,10 +113,11 @@ FORGET_CHILDREN = """
 DELETE FROM skipqueue_dependency WHERE job_id = %(job_id)s AND needs_job_id = ANY (%(ids)s::bigint[])
 """
 
-# Sent by the verbs of operators, after jobs were canceled or discarded. Ends the waits of these jobs for signals: if a
-# job is retried, its task comes to the wait again. Returns the children of these jobs that have not begun, except for
+# Sent by the verbs of operators, after they have canceled or discarded jobs. Ends the waits of these jobs for signals:
+# if a job is retried, its task comes to the wait again. Returns the children of these jobs that have not begun, except for
 # children that another job waits for as well: two calls with one unique key have one child. The subquery has a LIMIT
-# because the planner may read a whole table for a join. Indexes: child_job, the primary keys.
+# because the planner may read a whole table for a join.
+# Indexes: child_job, the primary keys.
 END_WAITS = """
 WITH ended AS (
     UPDATE skipqueue_step
@@ -233,7 +234,7 @@ class Child(NamedTuple):
 
 
 def on_operate(store: Store, verb: str, ids: Sequence[int]) -> None:
-    """See `Part.on_operate`."""
+    """Change the steps of these jobs after an operator's verb has changed the jobs."""
     if verb in AFTER_VERBS:
         store.rows(AFTER_VERBS[verb], {"ids": as_array(ids)})
     elif verb in ("cancel", "discard"):
@@ -244,7 +245,10 @@ def on_operate(store: Store, verb: str, ids: Sequence[int]) -> None:
 
 
 def run_children(steps: "AttemptSteps", name: str, calls: Sequence[Any]) -> list[Any]:
-    """Run these calls as jobs and return their results. Ends the attempt if one is unfinished. Raises `ChildFailed`."""
+    """Run these calls as jobs and return their results. Ends the attempt while one of the jobs is unfinished.
+
+    Raises `ChildFailed` if a job did not complete.
+    """
     made = [in_batch(f"{name!r}", as_call(f"{name!r}", call), steps.store.alias) for call in calls]
     recorded = steps.begin(name, "run")
     if recorded is not None and recorded.is_over:

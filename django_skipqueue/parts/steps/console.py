@@ -39,7 +39,7 @@ from .verbs import run_again_from
 ADMIN = f"{__package__}.admin"
 
 MOST_RECORDS_LISTED = 200
-"""The maximum number of steps, signals and children on the page of a job: the last steps, the first of the others."""
+"""The maximum number on the page of a job: of its last steps, of its first signals, and of its first children."""
 
 MOST_LEVELS_OF_CHILDREN = 5
 """The maximum number of levels on which children of children are shown."""
@@ -220,7 +220,7 @@ class JobSteps:
 
     @classmethod
     def _archived(cls, job: Any, records: Mapping[str, Any]) -> "JobSteps":
-        """Make it from the records that the archive keeps."""
+        """Return what the archive keeps of the job."""
         steps = [_from_json(JobStep, row) for row in records["steps"][-MOST_RECORDS_LISTED:]]
         signals = [_from_json(JobSignal, row) for row in (records["signals"] or ())[:MOST_RECORDS_LISTED]]
         rows = [_from_json(JobChild, row) for row in (records["children"] or ())[:MOST_RECORDS_LISTED]]
@@ -303,8 +303,8 @@ def tree_of(job_id: int, alias: str) -> list[ChildJob]:
     Index: the primary key of children, once for each level.
     """
     tree: list[ChildJob] = []
-    below: dict[int, list[ChildJob]] = {job_id: tree}
-    left = MOST_RECORDS_LISTED
+    below: dict[int, list[ChildJob]] = {job_id: tree}  # by the id of each job on this level: the list for its children
+    left = MOST_RECORDS_LISTED  # how many jobs may still be read
     for _level in range(MOST_LEVELS_OF_CHILDREN):
         rows = JobChild.objects.using(alias).filter(parent_id__in=below).order_by("parent_id", "name", "position")
         found = _as_children(list(rows[:left]), alias)

@@ -27,7 +27,7 @@ ASYNC_STEP = "it is an async def. In an async def task, await context.astep(…)
 
 
 def iscoroutinefunction(function: Callable[..., Any]) -> bool:
-    """Whether a call of this function has to be awaited."""
+    """Return whether a call of this function has to be awaited."""
     return inspect.iscoroutinefunction(inspect.unwrap(function))
 
 

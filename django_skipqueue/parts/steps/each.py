@@ -39,7 +39,7 @@ class Place(NamedTuple):
 
 
 class Cursor:
-    """The place of a loop. The control loop's thread also calls `write`, before it releases the job."""
+    """Records how far a loop has come. The control loop's thread also calls `write`, before it releases the job."""
 
     def __init__(self, steps: "AttemptSteps", name: str, place: Place) -> None:
         self._steps, self._name = steps, name
@@ -154,7 +154,7 @@ Source = Callable[[Any], Iterator[tuple[Any, Any]]]
 
 
 def source_of(name: str, items: Any, by: str) -> Source:
-    """Return the items in an order that is the same in every attempt. Raises `InvalidOption` if they have none."""
+    """Return the items in an order that is the same in every attempt. Raises `InvalidOption` if there is none."""
     if isinstance(items, QuerySet):
         return _rows_of(name, items, by)
     if not isinstance(items, Sequence) or isinstance(items, str | bytes):
@@ -162,6 +162,7 @@ def source_of(name: str, items: Any, by: str) -> Source:
             f"each({name!r}) needs a query set, or a sequence such as a list, not {type(items).__name__}: the next "
             "attempt goes on in the middle of it."
         )
+    # The key of an item in a sequence is the number of items up to this item.
     return lambda last: ((place + 1, items[place]) for place in range(last or 0, len(items)))
 
 
@@ -194,7 +195,7 @@ def _rows_of(name: str, items: "QuerySet[Any]", by: str) -> Source:
             after = ordered if last is None else ordered.filter(**{f"{column}__gt": field.to_python(last)})
             chunk = list(after[:CHUNK])
             for last, found in groupby(chunk, field.value_to_string):
-                yield last, next(found)  # a join may return a row several times
+                yield last, next(found)  # only the first: a join may return a row several times
             if len(chunk) < CHUNK:
                 return
 

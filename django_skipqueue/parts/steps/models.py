@@ -37,7 +37,7 @@ class JobStep(models.Model):
     recorded_at = models.DateTimeField(null=True)
     """`None` while the job is at this step."""
     result = StoredJSON(null=True)
-    """What the step has returned; for `each`, the cursor."""
+    """What the step has returned; for `each`, how far the loop has come."""
     error = StoredJSON(null=True)
     """An object if the step has failed for good: its signal has not come in time, or a child has failed."""
     wakes_at = models.DateTimeField(null=True)
@@ -66,15 +66,15 @@ class SignalTimes:
         self._steps = JobStep.objects.using(alias).filter(is_waiting=True, wakes_at__isnull=False)
 
     def due(self) -> list[datetime]:
-        """See `Clock`."""
+        """Return the times at which waits for signals time out."""
         return [due for due in self._steps.values_list("wakes_at", flat=True) if due is not None]
 
     def put_forward(self, passed: timedelta) -> None:
-        """See `Clock`."""
+        """Let the waits time out earlier by the time that has passed on the test's clock."""
         self._steps.update(wakes_at=F("wakes_at") - passed)
 
     def put_to_the_end(self) -> None:
-        """See `Clock`."""
+        """Let all waits time out now."""
         self._steps.update(wakes_at=Now())
 
 

@@ -86,7 +86,7 @@ def retry_from(
     A job without such a step stays as it is, and so does a job that cannot be retried. Returns the ids of the retried
     jobs, with their status.
     """
-    left = list(ids)
+    left = list(ids)  # if some jobs cannot be retried, the next round tries again without them
     while left:
         with transaction.atomic(using=store.alias):
             forgotten = [id for (id,) in store.rows(FORGET_STEPS, {"ids": as_array(left), "step": step})]

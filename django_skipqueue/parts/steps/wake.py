@@ -172,8 +172,9 @@ class SignalGate:
         return GateResult(wake_jobs(store, {id for id, name, waits in rows if name is None or waits}, limit=limit))
 
     def next_due(self, store: "Store") -> float | None:
+        # `left`: the seconds until the first wait for a signal times out; `None` if no wait has a timeout.
         ((left, has_signal),) = store.rows(NEXT_READY)
-        looks = WAKE_CHECK if has_signal else None
+        looks = WAKE_CHECK if has_signal else None  # seconds until the gate looks at the signals again
         return left if looks is None else looks if left is None else min(left, looks)
 
 
@@ -184,15 +185,15 @@ class WaitObserver:
         self.ids: set[int] = set()
 
     def claimed(self, jobs: Sequence[ClaimedJob]) -> None:
-        """See `Observer`."""
+        """Do nothing: a claimed job does not wait."""
 
     def ended(self, kind: type[AttemptsEnded], attempts: Iterable[Attempt]) -> None:
-        """See `Observer`."""
+        """Note the ids of the jobs whose attempts ended with a wait."""
         if kind is AttemptsRetrying:
             self.ids.update(attempt.job.id for attempt in attempts if attempt.outcome.is_held)
 
     def sent(self, event: Event) -> None:
-        """See `Observer`."""
+        """Do nothing: no event concerns jobs that wait."""
 
 
 class WakeSettled(Periodic):

@@ -21,7 +21,7 @@ from ...values.redaction import MASK
 from ...values.statuses import UNFINISHED_STATUSES
 from .models import KEY_IS_HELD
 
-_FIRST = """(
+_FIRST_OF_STATUS = """(
         SELECT id, task, unique_key, unique_seconds, lease, status, enqueued_at, run_after
         FROM skipqueue_job
         WHERE status = '{status}'
@@ -30,14 +30,14 @@ _FIRST = """(
     )"""
 
 _ORDERS = {"scheduled": "run_after, id", "running": "locked_at"}
-"""The order in which jobs of a status are read by its index. A status that is missing here is read in order of ids."""
+"""The order of the index that finds the jobs of a status. For a status that is missing here, the order of ids."""
 
 
 def _first_of_each() -> str:
     """Return the SQL that reads the first jobs in each unfinished status except `queued`."""
     statuses = (status for status in UNFINISHED_STATUSES if status != "queued")
     return "\n    UNION ALL\n    ".join(
-        joined(_FIRST, status=status, order=_ORDERS.get(status, "id")) for status in statuses
+        joined(_FIRST_OF_STATUS, status=status, order=_ORDERS.get(status, "id")) for status in statuses
     )
 
 
@@ -48,7 +48,7 @@ def _first_of_each() -> str:
 STUCK_KEYS = joined(
     """
 WITH RECURSIVE {heads},
-first AS (
+due_longest AS (
     {first_of_each}
     UNION ALL
     (
@@ -67,7 +67,7 @@ first AS (
     )
 )
 SELECT id, task, unique_key, status, date_part('epoch', statement_timestamp() - GREATEST(enqueued_at, run_after)) AS age
-FROM first
+FROM due_longest
 WHERE
     unique_key IS NOT NULL
     AND (unique_seconds IS NULL OR unique_seconds > 0 OR lease = 0)
@@ -85,9 +85,9 @@ LONGEST_HELD = 3 * 86_400.0
 
 
 def stuck_keys(store: Store) -> Iterator[Finding]:
-    rows = store.rows(STUCK_KEYS, {"seconds": LONGEST_HELD})
-    if rows:
-        job_id, task, key, status, age = rows[0]
+    holders = store.rows(STUCK_KEYS, {"seconds": LONGEST_HELD})
+    if holders:
+        job_id, task, key, status, age = holders[0]
         job = job_name(store.alias, job_id)
         yield Finding.of(
             Severity.WARNING,
@@ -104,7 +104,7 @@ def stuck_keys(store: Store) -> Iterator[Finding]:
                 "status": status,
                 "key": printable(_shown_key(store, job_id, key)),
                 "age": span(age),
-                "number": number_of(rows),
+                "number": number_of(holders),
             },
         )
 

@@ -151,7 +151,7 @@ LOCK_UNLOCKED_HOLDERS = joined(_LOCK_WAITING_HOLDERS, holds_key=HOLDS_KEY, skip=
 # whose time is over. Returns the freed keys. Locks the jobs in the order of the keys. Index: unique.
 FREE_UNIQUE_KEYS = joined(
     """
-WITH over AS MATERIALIZED (
+WITH expired AS MATERIALIZED (
     SELECT id
     FROM skipqueue_job
     WHERE
@@ -164,7 +164,7 @@ WITH over AS MATERIALIZED (
 )
 UPDATE skipqueue_job AS job
 SET unique_seconds = NULL
-WHERE job.id = ANY (ARRAY (SELECT id FROM over))
+WHERE job.id = ANY (ARRAY (SELECT id FROM expired))
 RETURNING job.unique_key
 """,
     holds_key=HOLDS_KEY,
@@ -235,22 +235,22 @@ def _holders(store: Store, keys: Sequence[str]) -> list[KeyHolder]:
 def lock_waiting_holders(store: Store, keys: Sequence[str]) -> dict[str, int]:
     """Lock the unclaimed jobs that hold these unique keys, until the caller's transaction ends.
 
-    Returns the ids of these jobs, by key. Because claims skip locked rows, workers are notified again at the commit.
+    Returns the ids of these jobs, by key. Because claims skip locked rows, the commit notifies the workers again.
     """
 
-    def lock(keys: Sequence[str], waits: bool) -> list[tuple[Any, ...]]:
-        statement = LOCK_WAITING_HOLDERS if waits else LOCK_UNLOCKED_HOLDERS
+    def lock(keys: Sequence[str], may_wait: bool) -> list[tuple[Any, ...]]:
+        statement = LOCK_WAITING_HOLDERS if may_wait else LOCK_UNLOCKED_HOLDERS
         return store.rows(statement, {"unique_keys": list(keys)})
 
     if len(keys) > 1:
         keys = [holder.unique_key for holder in _holders(store, keys) if holder.is_unclaimed]
-    rows = _lock_by_key(store, sorted(keys), lock)
+    holders = _lock_by_key(store, sorted(keys), lock)
     # In autocommit, the locks end with the statement, so the workers need no notification.
     if not store.connection.get_autocommit() and (
-        queued := Counter(queue for _, _, queue, status in rows if status == "queued")
+        queued := Counter(queue_name for _key, _id, queue_name, status in holders if status == "queued")
     ):
         wake(store, queued)
-    return {key: id for key, id, _, _ in rows}
+    return {key: id for key, id, _queue_name, _status in holders}
 
 
 def replace_waiting(store: Store, values: Mapping[str, Any], calls: Sequence[EncodedCall]) -> list[ReplacedJob]:
@@ -260,10 +260,10 @@ def replace_waiting(store: Store, values: Mapping[str, Any], calls: Sequence[Enc
     """
     by_key = {call.unique_key: call for call in calls if call.unique_key is not None}
 
-    def replace(keys: Sequence[str], waits: bool) -> list[ReplacedJob]:
-        statement = REPLACE_WAITING if waits else REPLACE_UNLOCKED
-        chosen = [by_key[key] for key in keys]
-        rows = store.rows(statement, {**values, **calls_as_values(chosen)})
+    def replace(keys: Sequence[str], may_wait: bool) -> list[ReplacedJob]:
+        statement = REPLACE_WAITING if may_wait else REPLACE_UNLOCKED
+        chosen_calls = [by_key[key] for key in keys]
+        rows = store.rows(statement, {**values, **calls_as_values(chosen_calls)})
         return list(starmap(ReplacedJob, rows))
 
     keys = list(by_key)
@@ -283,20 +283,20 @@ def _lock_by_key(store: Store, keys: Sequence[str], lock: Callable[[Sequence[str
     """
     if not keys:
         return []
-    waits, in_transaction = len(keys) == 1, not store.connection.get_autocommit()
+    may_wait, in_transaction = len(keys) == 1, not store.connection.get_autocommit()
     with transaction.atomic(using=store.alias) if in_transaction else nullcontext():
-        rows = lock(keys, waits)
+        rows = lock(keys, may_wait)
         if len(rows) == len(keys):
             return rows
         if in_transaction:
             transaction.set_rollback(True, using=store.alias)
-    if waits:
+    if may_wait:
         return []
     kept_rows = [] if in_transaction else rows
-    kept_keys = {row[0] for row in kept_rows}
+    kept_keys = {key for key, *_ in kept_rows}
     rest = [key for key in keys if key not in kept_keys]
-    half = (len(rest) + 1) // 2
-    return kept_rows + _lock_by_key(store, rest[:half], lock) + _lock_by_key(store, rest[half:], lock)
+    middle = (len(rest) + 1) // 2
+    return kept_rows + _lock_by_key(store, rest[:middle], lock) + _lock_by_key(store, rest[middle:], lock)
 
 
 def free_unique_keys(store: Store, keys: Sequence[str]) -> list[str]:
@@ -321,8 +321,8 @@ def enqueue_unique(
     announce: called with each batch of new jobs, to notify workers and supervisors and to send the event.
     """
     if spec.on_conflict == "raise":
-        _check_distinct(calls)
-    chosen = missing = in_key_order(calls, last=spec.replaces)
+        _require_distinct_keys(calls)
+    calls_to_write = missing = in_key_order(calls, last=spec.replaces)
     ids_without_key: list[int] = []
     keyed: dict[str, tuple[int, CallOutcome]] = {}
     with transaction.atomic(using=store.alias) if spec.on_conflict == "raise" else nullcontext():
@@ -339,7 +339,7 @@ def enqueue_unique(
                     raise taken_by(store.alias, list(holders.values()))
                 keyed |= {key: (id, "existing") for key, id in holders.items()}
                 missing = [call for call in missing if call.unique_key not in keyed]
-    return _report(calls, chosen, sorted(ids_without_key), keyed)
+    return _report(calls, calls_to_write, sorted(ids_without_key), keyed)
 
 
 def _write_unique(
@@ -357,22 +357,23 @@ def _write_unique(
     inserted = list(zip(ids or (), inserted_keys or keys, strict=False))
     replaced: list[ReplacedJob] = []
     if spec.replaces and len(inserted) < len(calls):
-        keys_written = {key for _, key in inserted}
+        keys_written = {key for _id, key in inserted}
         replaced = replace_waiting(store, values, [call for call in calls if call.unique_key not in keys_written])
     if inserted or replaced:
         queued += sum(job.status == "queued" for job in replaced)
         delays = [job.delay for job in replaced] + [delay] * bool(inserted)
-        announce(store, spec, [id for id, _ in inserted], calls, queued=queued, delay=min(delays))
+        announce(store, spec, [id for id, _key in inserted], calls, queued=queued, delay=min(delays))
     return inserted, replaced
 
 
 def taken_by(alias: str, job_ids: Sequence[int]) -> UniqueKeyTaken:
-    listed = ", ".join(job_name(alias, id) for id in job_ids[:10])
-    message = f"Nothing was written, because a unique key of this call is held by job {listed}."
+    names = ", ".join(job_name(alias, id) for id in job_ids[:10])
+    message = f"Nothing was written, because a unique key of this call is held by job {names}."
     return UniqueKeyTaken(message, job_id=job_ids[0], handle=handle_of(alias, job_ids[0]))
 
 
-def _check_distinct(calls: Sequence[EncodedCall]) -> None:
+def _require_distinct_keys(calls: Sequence[EncodedCall]) -> None:
+    """Raise `UniqueKeyTaken` if two of the calls have the same unique key."""
     positions: dict[str, int] = {}
     for position, call in enumerate(calls):
         if call.unique_key is not None and positions.setdefault(call.unique_key, position) != position:
@@ -382,7 +383,7 @@ def _check_distinct(calls: Sequence[EncodedCall]) -> None:
 def in_key_order(calls: Sequence[EncodedCall], *, last: bool) -> list[EncodedCall]:
     """Return calls without a key, then one call per key, sorted so that two batches with equal keys never deadlock.
 
-    If several calls share a key, only the first is returned; with `last`, the last.
+    If several calls share a key, returns only the first of these calls, or with `last` the last one.
     """
     keyed = {call.unique_key: call for call in (calls if last else reversed(calls)) if call.unique_key is not None}
     return [call for call in calls if call.unique_key is None] + [keyed[key] for key in sorted(keyed)]
@@ -390,12 +391,12 @@ def in_key_order(calls: Sequence[EncodedCall], *, last: bool) -> list[EncodedCal
 
 def _report(
     calls: Sequence[EncodedCall],
-    chosen: Sequence[EncodedCall],
+    written: Sequence[EncodedCall],
     ids_without_key: Sequence[int],
     keyed: Mapping[str, tuple[int, CallOutcome]],
 ) -> DeferredJobs:
-    """Return the id and outcome of each call. Of several calls with one key, only the chosen call was written."""
-    next_ids, written_calls = iter(ids_without_key), {id(call) for call in chosen}
+    """Return the id and outcome of each call. Of several calls with one key, only the call in `written` was written."""
+    next_ids, written_object_ids = iter(ids_without_key), {id(call) for call in written}
     ids: list[int] = []
     outcomes: list[CallOutcome] = []
     for call in calls:
@@ -405,5 +406,5 @@ def _report(
         else:
             job_id, outcome = keyed[call.unique_key]
             ids.append(job_id)
-            outcomes.append(outcome if id(call) in written_calls else "existing")
+            outcomes.append(outcome if id(call) in written_object_ids else "existing")
     return DeferredJobs(ids, outcomes)

@@ -24,7 +24,7 @@ UniqueKey = str | Callable[..., str]
 CONFLICTS: tuple[OnConflict, ...] = ("skip", "replace", "raise", "rerun")
 
 READABLE_BYTES = 900
-"""If a key is too long, this many bytes of it are kept, followed by a digest of the whole key."""
+"""A key that is too long is cut to this many bytes, followed by a digest of the whole key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +41,12 @@ class UniqueBy:
             return
         for name in self.names:
             if name not in parameters:
-                meant = did_you_mean(name, list(parameters)) if parameters else ""
-                raise InvalidOption(f"unique_by({name!r}): the task has no parameter of this name.{meant}")
+                suggestion = did_you_mean(name, list(parameters)) if parameters else ""
+                raise InvalidOption(f"unique_by({name!r}): the task has no parameter of this name.{suggestion}")
 
     def key(self, task: str, texts: Mapping[str, str]) -> str:
         """Make the key of a call, such as `shop.jobs.charge(payment_id=42)`. `texts`: the chosen arguments, as JSON."""
-        return _fitting(f"{task}({', '.join(f'{name}={text}' for name, text in texts.items())})")
+        return _cut_to_fit(f"{task}({', '.join(f'{name}={text}' for name, text in texts.items())})")
 
 
 def unique_by(*names: str) -> UniqueBy:
@@ -70,11 +70,11 @@ def seconds_of(until: Until) -> float | None:
     return 0.0 if until == "started" else None
 
 
-def _fitting(key: str) -> str:
-    whole = key.encode()
-    if len(whole) <= MAX_KEY_BYTES:
+def _cut_to_fit(key: str) -> str:
+    key_bytes = key.encode()
+    if len(key_bytes) <= MAX_KEY_BYTES:
         return key
-    return f"{whole[:READABLE_BYTES].decode(errors='ignore')}… {hashlib.sha256(whole).hexdigest()}"
+    return f"{key_bytes[:READABLE_BYTES].decode(errors='ignore')}… {hashlib.sha256(key_bytes).hexdigest()}"
 
 
 class UniqueOptions(TypedDict, total=False):
@@ -114,8 +114,8 @@ class Unique(PartOptions):
         elif self.until not in ("finished", "started"):
             raise InvalidOption(f'until must be "finished", "started" or a timedelta, not {self.until!r}.')
         if self.on_conflict not in CONFLICTS:
-            listed = ", ".join(f'"{conflict}"' for conflict in CONFLICTS)
-            raise InvalidOption(f"on_conflict must be one of {listed}, not {self.on_conflict!r}.")
+            choices = ", ".join(f'"{conflict}"' for conflict in CONFLICTS)
+            raise InvalidOption(f"on_conflict must be one of {choices}, not {self.on_conflict!r}.")
         if self.unique is not None and self.unique_key is not None:
             raise InvalidOption("Give unique or unique_key, not both.")
         if not self.has_key and (self.until, self.on_conflict) != ("finished", "skip"):
@@ -154,8 +154,8 @@ class Unique(PartOptions):
 
     def changed(self, given: Mapping[str, Any]) -> Self:
         """Return the options with these changes. `unique` replaces `unique_key`, and the reverse."""
-        keys = {"unique": None, "unique_key": None}
-        return super().changed((keys if given.keys() & keys.keys() else {}) | dict(given))
+        no_key = {"unique": None, "unique_key": None}
+        return super().changed((no_key if given.keys() & no_key.keys() else {}) | dict(given))
 
     def check_using(self, given: Mapping[str, Any]) -> None:
         if given.get("on_conflict") == "rerun" != self.on_conflict:
@@ -194,8 +194,8 @@ def within_retention(spec: JobSpec) -> JobSpec:
         return spec
     retention_of_task = decode(spec.retention) if spec.retention else {}
     for status in FINISHED_STATUSES:
-        kept = settings.retention_of(status)
-        general = float("inf") if kept is None else kept.total_seconds()
+        retention = settings.retention_of(status)
+        general = float("inf") if retention is None else retention.total_seconds()
         shortest = min(general, retention_of_task.get(status, general))
         if seconds > shortest:
             raise InvalidOption(

@@ -40,7 +40,7 @@ VALUES_AND_INDEXES: dict[str, tuple[dict[str, Any], set[str]]] = {
     "NOTE_ERROR": ({"id": 5, "error": "no", "delay": 60.0}, {"skipqueue_schedule_pkey"}),
 }
 STATEMENTS_THAT_READ_THE_TABLE = {
-    "LATE_SCHEDULES", "CLOCK_IN_SECONDS", "NAMES_OF_ADMIN", "LIMIT_KEY_LOCK", "CONFIRM", "RETIRE", "REMOVE",
+    "LATE_SCHEDULES", "CLOCK_IN_SECONDS", "ADMIN_SCHEDULES", "LIMIT_KEY_LOCK", "CONFIRM", "RETIRE", "REMOVE",
     "WAITING_SCHEDULES", "BRING_BACK",
 }  # fmt: skip
 """The statements that read no table, or the whole of the small table of schedules, a few times a minute."""
