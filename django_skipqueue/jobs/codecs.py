@@ -113,13 +113,13 @@ def kind_of(value: Any) -> str:
 
 def shown(value: Any) -> str:
     """Describe a value in an error message: its shortened `repr` and its type, or only its type if `repr` raises."""
-    kind = type(value).__name__
+    type_name = type(value).__name__
     try:
         text = repr(value)
     except Exception:  # `__repr__` of a class of the project may raise
-        return f"of type {kind}"
+        return f"of type {type_name}"
     text = text if len(text) <= LONGEST_SHOWN_VALUE else f"{text[: LONGEST_SHOWN_VALUE - 1]}…"
-    return text if isinstance(value, str | int | float | None) else f"the {kind} {text}"
+    return text if isinstance(value, str | int | float | None) else f"the {type_name} {text}"
 
 
 class Scalar(Codec):
@@ -153,12 +153,12 @@ class Scalar(Codec):
             self.refuse(name, value, self._advice)
         try:
             text = self._write(value) if self.fits(value) else value
-            again = self._write(self._read(text))
+            round_trip = self._write(self._read(text))
         except (ValueError, InvalidOperation):
             self.refuse(name, value, self._advice)
-        if self.fits(value) and again != text:
-            self.refuse(name, value, f"It would arrive as {again}.")
-        return again
+        if self.fits(value) and round_trip != text:
+            self.refuse(name, value, f"It would arrive as {round_trip}.")
+        return round_trip
 
     def decode(self, name: str, value: Any) -> Any:
         if not isinstance(value, str):
@@ -626,7 +626,8 @@ class OneOf(Codec):
 
     def decode_all(self, name: str, values: Sequence[Any]) -> list[Any]:
         """See `Codec`. Fetches all model instances of a list with one query, although some values may be `None`."""
-        if len(self._codecs) != 1 or set(self._by_kind) - self._codecs[0].kinds != {NULL}:
+        other_kinds = set(self._by_kind) - self._codecs[0].kinds
+        if len(self._codecs) != 1 or other_kinds != {NULL}:
             return super().decode_all(name, values)
         decoded = iter(self._codecs[0].decode_all(name, [value for value in values if value is not None]))
         return [None if value is None else next(decoded) for value in values]
@@ -654,11 +655,11 @@ def difference(value: Any) -> str:
     """How an instance that is made again from the fields would differ from the original; empty if it would be equal."""
     fields = dataclasses.fields(value)
     try:
-        again = type(value)(**{field.name: _copied(getattr(value, field.name)) for field in fields if field.init})
+        remade = type(value)(**{field.name: _copied(getattr(value, field.name)) for field in fields if field.init})
     except Exception as error:  # raised by the project, or by Python because an `InitVar` is missing
         return f"it cannot be made again from its fields ({error})"
-    name = _differing(value, again)
-    return name and f"made again from its fields, its {name} is {shown(getattr(again, name, None))}"
+    field_name = _differing(value, remade)
+    return field_name and f"made again from its fields, its {field_name} is {shown(getattr(remade, field_name, None))}"
 
 
 def _differing(value: Any, other: Any) -> str:

@@ -100,14 +100,14 @@ class AbstractJob(
         return worker_name(self.locked_by)
 
 
-def _of_parts(kind: str) -> list[Any]:
+def _of_parts(attribute: str) -> list[Any]:
     """The `indexes` or the `constraints` of the columns that parts add to the job table."""
     bases = (
         of_batches.BatchColumn,
         *AbstractJob.__bases__,
     )
-    of_columns = [getattr(base, "_meta", None) for base in bases]
-    return [definition for options in of_columns if options for definition in getattr(options, kind)]
+    metas = [getattr(base, "_meta", None) for base in bases]
+    return [definition for meta in metas if meta for definition in getattr(meta, attribute)]
 
 
 class Job(

@@ -142,8 +142,8 @@ class JobManager(_JobManager["Job"]):
                 return self._as_enqueued(store.alias, enqueued)
             if enqueued:
                 holder = self.model._base_manager.using(store.alias).get(pk=enqueued.id)
-            elif current := unique_keys().holder(store, spec, call.unique_key or ""):
-                holder = current
+            elif current_holder := unique_keys().holder(store, spec, call.unique_key or ""):
+                holder = current_holder
             else:
                 continue  # the key became free between the two statements, because its holder finished or was claimed
             if spec.on_conflict == "raise":

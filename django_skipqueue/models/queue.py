@@ -97,5 +97,5 @@ class Queue(
 
 
 def _queues_in_use(store: Store) -> set[str]:
-    served = Worker.objects.using(store.alias).values_list("queues", flat=True)
-    return {*store.queues_with_jobs(with_paused=True), *chain.from_iterable(served)}
+    queues_of_workers = Worker.objects.using(store.alias).values_list("queues", flat=True)
+    return {*store.queues_with_jobs(with_paused=True), *chain.from_iterable(queues_of_workers)}

@@ -202,7 +202,7 @@ def retry(store: "Store", ids: Iterable[int], *, over: Delay = 0.0, by: str = ""
             # skips the job with this key.
             unique_keys().free_unique_keys(store, unique_keys().unique_keys_of(store, values["ids"]))
             continue
-        if rows:
+        if rows:  # the first of these jobs is due after about this time
             wake_supervisors(store, [values["over"] / len(rows)])
         return _operated(store, "retry", rows, by, reason)
     raise IntegrityError("The unique keys of these jobs are being taken by others again and again; retry them singly.")
@@ -210,12 +210,12 @@ def retry(store: "Store", ids: Iterable[int], *, over: Delay = 0.0, by: str = ""
 
 def discard(store: "Store", ids: Iterable[int], *, by: str = "", reason: str = "") -> dict[int, str]:
     """Finish waiting jobs without running them. A failed job for which other jobs of its key wait is also discarded."""
-    return _change(store, "discard", DISCARD, ids, by, reason, done="Discarded")
+    return _change(store, "discard", DISCARD, ids, by, reason, prefix="Discarded")
 
 
 def cancel(store: "Store", ids: Iterable[int], *, by: str = "", reason: str = "") -> dict[int, str]:
     """Discard jobs that are not finished. If one is running, its worker interrupts it about a second later."""
-    return _change(store, "cancel", CANCEL, ids, by, reason, done="Cancelled")
+    return _change(store, "cancel", CANCEL, ids, by, reason, prefix="Cancelled")
 
 
 def run_now(store: "Store", ids: Iterable[int], *, by: str = "", reason: str = "") -> dict[int, str]:
@@ -276,12 +276,12 @@ def note_copies(store: "Store", copies: Mapping[int, int], *, by: str = "", reas
 
 
 def _change(
-    store: "Store", verb: str, statement: str, ids: Iterable[int], by: str, reason: str, done: str = "", **values: Any
+    store: "Store", verb: str, statement: str, ids: Iterable[int], by: str, reason: str, prefix: str = "", **values: Any
 ) -> dict[int, str]:
-    """Send the statement of a verb. `done`: if the verb sets the jobs' `last_error`, how that begins."""
+    """Send the statement of a verb. `prefix`: how the jobs' `last_error` begins, if the verb sets it."""
     operator = noted(by, reason)
-    if done:
-        values["last_error"] = _reason_line(done, **operator)
+    if prefix:
+        values["last_error"] = _reason_line(prefix, **operator)
     rows = _changed(store, verb, statement, {"ids": list(ids), **operator, **values})
     if rows:
         wake_supervisors(store, [values.get("delay", 0.0)])
@@ -318,7 +318,7 @@ def _due(run_after: datetime | timedelta) -> dict[str, Any]:
     }
 
 
-def _reason_line(done: str, by: str, reason: str) -> str:
+def _reason_line(action: str, by: str, reason: str) -> str:
     if not by:
-        return reason or f"{done} by hand."
-    return shorten(f"{done} by {by}: {reason}" if reason else f"{done} by {by}.")
+        return reason or f"{action} by hand."
+    return shorten(f"{action} by {by}: {reason}" if reason else f"{action} by {by}.")

@@ -59,7 +59,7 @@ class Recover(Periodic):
     def _recover_batch(self) -> bool:
         """Recover one batch of the jobs of dead workers. Returns whether there may be more."""
         now = time.monotonic()
-        self._retry_at = {id: at for id, at in self._retry_at.items() if id in self._dead.ids}
+        self._retry_at = {id: retry_at for id, retry_at in self._retry_at.items() if id in self._dead.ids}
         due = [id for id in self._dead.ids if self._retry_at.get(id, 0.0) <= now]
         recovered: list[RecoveredJob] = []
         if due:
@@ -100,9 +100,11 @@ class RecoverOwn(Service):
 
     def run(self, now: float) -> None:
         """Delete the rows of processes that ended well and hold no jobs. Take back the jobs of all other processes."""
-        self._forget_idle([pair for pair in self._waiting() if pair[1].ended_well and pair[1].check_at <= now])
-        while due := [pair for pair in self._waiting() if pair[1].check_at <= now]:
-            self._take_back(*min(due, key=lambda pair: (pair[1].ended_well, pair[1].check_at)), now)
+        due = [(process, dead) for process, dead in self._waiting() if dead.check_at <= now]
+        self._forget_idle([(process, dead) for process, dead in due if dead.ended_well])
+        while due := [(process, dead) for process, dead in self._waiting() if dead.check_at <= now]:
+            process, dead = min(due, key=lambda pair: (pair[1].ended_well, pair[1].check_at))
+            self._take_back(process, dead, now)
             if time.monotonic() > now + LONGEST_RECOVER_RUN:
                 break
 

@@ -84,7 +84,7 @@ class Supervisor:
         )
         self._log = log or LogQueue()
         self._workers = [WorkerProcess(name, options.concurrency) for name in options.worker_names]
-        self._alone = WorkerProcess(f"{options.name}/alone", 1, start_at=NEVER)
+        self._alone = WorkerProcess(f"{options.name}/alone", 1, start_at=NEVER)  # for jobs that must run alone
         self.processes = [*self._workers, self._alone]
         self._run_alone = RunAlone(self._workers, self._alone)
         self._heartbeat = Heartbeat(
@@ -262,8 +262,8 @@ class Supervisor:
 
     def _become_worker(self, process: WorkerProcess, lifeline: int, _: LogQueue) -> int:
         """Close the supervisor's resources in the child process, and run its control loop. Returns the exit code."""
-        for other in self.processes:
-            other.close_inherited()
+        for sibling in self.processes:
+            sibling.close_inherited()
         self.wakeup.close()
         self._systemd.forget()
         if self._health_port:

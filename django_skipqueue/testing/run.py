@@ -201,9 +201,9 @@ class Forced:
 
     def _fire(self, fired: Planned, due: datetime) -> bool:
         self._put_clocks_forward(due)
-        following = fired.fire(self._store, due)
-        others = [(next_due, planned) for next_due, planned in self._planned if planned is not fired]
-        self._planned = others + ([(following, fired)] if following else [])
+        next_time = fired.fire(self._store, due)
+        other_planned = [(next_due, planned) for next_due, planned in self._planned if planned is not fired]
+        self._planned = other_planned + ([(next_time, fired)] if next_time else [])
         return True
 
     def _gates_due(self) -> Iterator[tuple[datetime, Act]]:
@@ -244,14 +244,14 @@ class Run:
 
     def drain(self) -> bool:
         """Run jobs until none is left. Returns whether any job ran. Raises as `run_jobs` does."""
-        before = len(self._ran)
+        count_before = len(self._ran)
         while job := self._next():
             if len(self._ran) == self._limit:
                 self._store.release([job.ref])
                 raise RuntimeError(f"{self._limit} attempts were made and there are still jobs to run.")
             self._ran.append(job.id)
             self._run(job)
-        return len(self._ran) > before
+        return len(self._ran) > count_before
 
     def jobs(self) -> list[Job]:
         """The jobs that ran, as they are now, in the order of their first attempts. Deleted jobs are left out."""
@@ -280,11 +280,11 @@ class Run:
             self._store.recover(worker_ids=[TEST_WORKER_ID], job_ids=[job.id], reason=str(attempt.outcome.exception))
             return
         if not attempt.is_written and not self._store.settle([attempt.settlement]):
-            kind, attempt = ended_otherwise(attempt, self._store.lost_leases([job.ref]).get(job.ref))
+            event_class, attempt = ended_otherwise(attempt, self._store.lost_leases([job.ref]).get(job.ref))
         else:
-            kind = EVENTS[attempt.outcome.status]
-        if signals.wants(kind):
-            signals.handle(kind([attempt]), alive=lambda: None)
+            event_class = EVENTS[attempt.outcome.status]
+        if signals.wants(event_class):
+            signals.handle(event_class([attempt]), alive=lambda: None)
         self._raise(attempt)
 
     def _raise(self, attempt: Attempt) -> None:
@@ -353,8 +353,10 @@ class OpenTransactions:
     """
 
     def __enter__(self) -> Self:
-        opened = connections.all(initialized_only=True)
-        self._transactions = [OpenTransaction(connection) for connection in opened if connection.in_atomic_block]
+        open_connections = connections.all(initialized_only=True)
+        self._transactions = [
+            OpenTransaction(connection) for connection in open_connections if connection.in_atomic_block
+        ]
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -347,10 +347,11 @@ class ClaimPolicy:
             name: lost_claim.after.get(name, position) if job_id is None else position._replace(id=job_id - 1)
             for name, job_id, position in found
         }
-        first = next(((name, job_id, position) for name, job_id, position in found if job_id is not None), None)
-        if first and lost_claim.limit == 1 and positions[first[0]] == lost_claim.after.get(first[0]):
-            name, job_id, positions[name] = first
-            logs.job_not_claimed(job_id, name)
+        jobs = [(name, job_id, position) for name, job_id, position in found if job_id is not None]
+        for name, job_id, position in jobs[:1]:
+            if lost_claim.limit == 1 and positions[name] == lost_claim.after.get(name):
+                positions[name] = position
+                logs.job_not_claimed(job_id, name)
         self.cursor.move_to(positions, now)
 
     def start_over(self) -> None:
@@ -408,6 +409,7 @@ class Capacity:
 
     def __init__(self, concurrency: int) -> None:
         self._concurrency = concurrency
+        # These count the jobs that have finished within the last seconds.
         self.within_span = Recent(PREFETCH_SECONDS)
         self._within_wait = Recent(LONGEST_WAIT_AHEAD)
 
@@ -483,10 +485,10 @@ class NeededRunners:
             self._needs[name] = RunnersOfQueue(runners, now + RUNNERS_KNOWN_SECONDS)
 
     def _room(self, name: str, free: Free, now: float) -> int:
-        need = self._needs.get(name)
-        if need is None or need.until <= now:
+        needed = self._needs.get(name)
+        if needed is None or needed.until <= now:
             return max(free.values())
-        return min(free[runner] for runner in need.runners)
+        return min(free[runner] for runner in needed.runners)
 
 
 FULL_SCAN_SHARE = 1 / 20
@@ -502,9 +504,9 @@ FIRST_FRONT_PAUSE, LONGEST_FRONT_PAUSE = 4.0, 60.0
 """After a claim from the front timed out, the seconds until the next one. The pause doubles with each timeout."""
 
 
-def pause_after(took: float) -> float:
-    """Return the seconds until the next claim from the front, if the last one took `took` seconds."""
-    return min(took * (1 / FULL_SCAN_SHARE - 1), MAX_FULL_SCAN_PAUSE)
+def pause_after(seconds: float) -> float:
+    """Return the seconds until the next claim from the front, if the last claim took this many seconds."""
+    return min(seconds * (1 / FULL_SCAN_SHARE - 1), MAX_FULL_SCAN_PAUSE)
 
 
 class ClaimCursor:
@@ -538,11 +540,12 @@ class ClaimCursor:
             self.due_at = now + pause_after(seconds_to_first)
             self._is_front_cheap = seconds_to_first < CHEAP_FRONT_SECONDS
             self._positions = {}
-        for name, last in {job.queue_name: job for job in jobs}.items():
+        for name, last_job in {job.queue_name: job for job in jobs}.items():  # the last job of each queue
             # A claim from the front that was sent later may have found earlier jobs. If so, keep its position.
             start = after.get(name, QUEUE_HEAD)
             if name not in self._positions or self._positions[name] >= start:
-                self._positions[name] = max(last.position, start)  # a job that was just admitted may be before `start`
+                # A job that was just admitted may be before `start`.
+                self._positions[name] = max(last_job.position, start)
 
     def start_over(self) -> None:
         """Claim from the front at once, unless the last claim from the front failed."""

@@ -179,10 +179,10 @@ HEARTBEAT_RETRY_SECONDS = 1.0
 """The seconds until a failed heartbeat is repeated."""
 
 
-def worker_row(options: WorkerOptions, *, id: str, name: str, pid: int, **figures: int | None) -> Mapping[str, Any]:
+def worker_row(options: WorkerOptions, *, id: str, name: str, pid: int, **columns: int | None) -> Mapping[str, Any]:
     """The columns of a worker's row, without its times.
 
-    figures: memory_mb and jobs_done, if they are known; and concurrency, if it differs from the options.
+    columns: memory_mb and jobs_done, if they are known; and concurrency, if it differs from the options.
     """
     return {
         "id": id,
@@ -193,7 +193,7 @@ def worker_row(options: WorkerOptions, *, id: str, name: str, pid: int, **figure
         "concurrency": options.concurrency,
         "deployment": settings.deployment or "",
         "version": VERSION,
-        **figures,
+        **columns,
     }
 
 
@@ -224,9 +224,9 @@ class OwnRow(Service):
         self._alive_at = float("-inf")  # when this worker last wrote a heartbeat, by the monotonic clock
         self._written: datetime | None = None  # the last heartbeat that this worker wrote, by the database's clock
         self.supervisor_seen_at = time.monotonic()  # when the row last had a heartbeat from the supervisor
-        self._is_alone = False
-        self._was_made = False
-        self._was_refused = False
+        self._is_alone = False  # whether the supervisor has written no heartbeat for half the worker timeout
+        self._was_made = False  # whether the row was inserted
+        self._was_refused = False  # whether PostgreSQL refused the last heartbeat
 
     @property
     def due_at(self) -> float:

@@ -74,24 +74,24 @@ class LogQueue:
         """Write the waiting lines, and close the project's handlers, because `os._exit` would lose buffered lines."""
         deadline = time.monotonic() + timeout
         if self.end(timeout):
-            closing = threading.Thread(target=_close_handlers, name="skipqueue-log", daemon=True)
-            closing.start()
-            closing.join(max(0.0, deadline - time.monotonic()))
+            closing_thread = threading.Thread(target=_close_handlers, name="skipqueue-log", daemon=True)
+            closing_thread.start()
+            closing_thread.join(max(0.0, deadline - time.monotonic()))
 
     # Called in the writer's thread
 
     def _run(self) -> None:
         while True:
-            record = self._waiting.get()
-            if isinstance(record, threading.Event):
+            item = self._waiting.get()
+            if isinstance(item, threading.Event):
                 _flush_streams()
                 with self._ending:
-                    if record is self._end:
+                    if item is self._end:
                         self._writer = None
                         return
                 continue
             with contextlib.suppress(BaseException):  # a handler, formatter or filter of the project may raise
-                self._logger.handle(record)
+                self._logger.handle(item)
             if self._dropped:
                 dropped, self._dropped = self._dropped, 0
                 with contextlib.suppress(BaseException):

@@ -151,13 +151,13 @@ class AttemptNotes:
 
 def _last(lines: deque[Line]) -> list[Line]:
     """Return the last lines that together have at most `MOST_CHARACTERS`, but at least one line."""
-    size, kept = 0, 0
-    for line in reversed(lines):
-        size += len(line[2]) + len(line[3])
-        if size > MOST_CHARACTERS and kept:
+    size, line_count = 0, 0
+    for _, _, logger, text in reversed(lines):
+        size += len(logger) + len(text)
+        if size > MOST_CHARACTERS and line_count:
             break
-        kept += 1
-    return list(lines)[len(lines) - kept :]
+        line_count += 1
+    return list(lines)[len(lines) - line_count :]
 
 
 _FORMATTER = logging.Formatter()
@@ -252,13 +252,13 @@ class WriteNotes(Service):
 
     def write_last(self, attempts: Sequence[Attempt]) -> None:
         """Write the last notes of attempts that have ended, before their jobs are released."""
-        last = [
+        last_notes = [
             Noted(*attempt.job.ref, attempt.started, attempt.outcome.notes)
             for attempt in attempts
             if attempt.outcome.notes is not None
         ]
-        if last:
-            self._store.note_attempts(last)
+        if last_notes:
+            self._store.note_attempts(last_notes)
 
     def refused(self, error: BaseException) -> None:
         self.next_check = time.monotonic() + NOTES_REFUSED_SECONDS
@@ -279,15 +279,15 @@ class WriteNotes(Service):
             text = notes.take(now)
             size += len(text)
             notes_by_record[Noted(*notes.ref, notes.started, text)] = notes
-        late, self._late = self._late, []
-        if not notes_by_record and not late:
+        late_notes, self._late = self._late, []
+        if not notes_by_record and not late_notes:
             return
         try:
-            written = self._store.note_attempts([*late, *notes_by_record])
+            written_ids = self._store.note_attempts([*late_notes, *notes_by_record])
         except Error:
             for notes in notes_by_record.values():
                 notes.not_written()
             raise
         for noted, notes in notes_by_record.items():
-            if noted.job_id not in written:  # the row was locked, or the lease is no longer valid
+            if noted.job_id not in written_ids:  # the row was locked, or the lease is no longer valid
                 notes.not_written()

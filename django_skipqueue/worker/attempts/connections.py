@@ -149,7 +149,7 @@ class ThreadConnections:
 
         def commit_uninterrupted() -> None:
             with self._interrupter.uninterrupted() as shield:
-                completes_job = any(is_completion(hook[1]) for hook in connection.run_on_commit)
+                completes_job = any(is_completion(function) for _, function, *_ in connection.run_on_commit)
                 commit()
                 if completes_job:
                     shield.is_up = False  # interruptions stay forbidden until `note_completed` has recorded the commit
