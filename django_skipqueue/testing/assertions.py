@@ -180,9 +180,8 @@ def expectation(task: Any, args: Sequence[Any], kwargs: Mapping[str, Any], optio
     name, registered_task = _identified(task)
     given_options = {name: value for name, value in options.items() if value is not None}
     arguments = given_options.get("arguments", {})
-    columns = {name: given_options[name] for name in ("queue_name", "run_after") if name in given_options} | _changed(
-        task, registered_task
-    )
+    columns = {name: given_options[name] for name in ("queue_name", "run_after") if name in given_options}
+    columns |= _changed(task, registered_task)
     if registered_task is None:
         return Expectation(name, None, tuple(args), {**kwargs, **arguments}, columns)
     _refuse_ambiguous(registered_task, given_options)
@@ -214,9 +213,8 @@ def _changed(task: Any, registered_task: Task[Any, Any] | None) -> dict[str, Any
     if registered_task is None or isinstance(task, str):
         return {}
     original = registered_task.options.spec(registered_task.name)
-    changed_spec = (
-        task.options.spec(registered_task.name) if isinstance(task, Task) else task
-    )  # Django's task has the options as fields
+    # A task of Django has the options as fields.
+    changed_spec = task.options.spec(registered_task.name) if isinstance(task, Task) else task
     names = [name for name in JobSpec._fields if name not in ("task", "on_conflict")]
     values = {name: getattr(changed_spec, name, None) for name in names}
     changed = {name: value for name, value in values.items() if value not in (None, getattr(original, name))}

@@ -53,11 +53,13 @@ class Redacted(NamedTuple):
 
         If the text contains a backslash, it may contain secrets that Python or JSON has escaped. These are masked too.
         """
-        forms: Iterable[str] = self.secrets
+        spellings: Iterable[str] = self.secrets
         if "\\" in text:
-            forms = sorted({form for secret in self.secrets for form in _spellings(secret)}, key=len, reverse=True)
-        for form in forms:
-            text = text.replace(form, MASK)
+            spellings = sorted(
+                {spelling for secret in self.secrets for spelling in _spellings(secret)}, key=len, reverse=True
+            )
+        for spelling in spellings:
+            text = text.replace(spelling, MASK)
         return text
 
 
@@ -103,26 +105,26 @@ class UnknownMask(ValueError):
     """An edited value has a mask where the original had no secret, so nobody knows which value the mask hides."""
 
 
-def restored(given: Any, shown: Any, original: Any) -> Any:
-    """Put the secrets of `original` back into `given`. Somebody has edited `given` from `shown`, a masked copy.
+def restored(edited: Any, shown: Any, original: Any) -> Any:
+    """Put the secrets of `original` back into `edited`, which somebody has made from `shown`, a masked copy.
 
     An unchanged value becomes the original value again. A list item is put back only if nothing in it has changed,
     because its position alone does not identify it. Raises `UnknownMask` for any other mask.
     """
-    if _is_same(given, shown):
+    if _is_same(edited, shown):
         return original
-    if isinstance(given, dict):
+    if isinstance(edited, dict):
         was_dict = isinstance(shown, dict)
         return {
             key: restored(item, shown[key], original[key]) if was_dict and key in shown else _without_mask(item)
-            for key, item in given.items()
+            for key, item in edited.items()
         }
-    if isinstance(given, list) and isinstance(shown, list) and len(given) == len(shown):
+    if isinstance(edited, list) and isinstance(shown, list) and len(edited) == len(shown):
         return [
-            value if _is_same(item, masked) else _without_mask(item)
-            for item, masked, value in zip(given, shown, original, strict=True)
+            original_item if _is_same(item, shown_item) else _without_mask(item)
+            for item, shown_item, original_item in zip(edited, shown, original, strict=True)
         ]
-    return _without_mask(given)
+    return _without_mask(edited)
 
 
 def _is_same(value: Any, other: Any) -> bool:
