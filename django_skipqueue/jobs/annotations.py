@@ -91,7 +91,7 @@ def _codec_of(annotation: Any, known: Known) -> Codec | None:
 
 def plain_types(annotation: Any) -> tuple[type, ...]:
     """Which of `str`, `int` and `float` the annotation allows, itself or in a union."""
-    return tuple(kind for kind in (str, int, float) if kind in _members(annotation))
+    return tuple(plain_type for plain_type in (str, int, float) if plain_type in _members(annotation))
 
 
 def scalar_types(annotation: Any) -> tuple[type, ...]:

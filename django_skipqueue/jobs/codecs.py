@@ -127,7 +127,7 @@ class Scalar(Codec):
 
     def __init__(
         self,
-        kind: type,
+        value_type: type,
         write: Callable[[Any], str],
         read: Callable[[str], Any],
         *,
@@ -135,7 +135,7 @@ class Scalar(Codec):
         not_: type | None = None,
     ) -> None:
         """`not_`: a subclass whose values do not count as this type. `advice`: the end of error messages."""
-        self._kind = kind
+        self._kind = value_type
         self._write = write
         self._read = read
         self._advice = advice
@@ -219,10 +219,10 @@ class Enumeration(Codec):
     Other values are harder to read than names, and may change when members are added.
     """
 
-    def __init__(self, kind: type[Enum]) -> None:
-        self._enum = kind
-        values = [member.value for member in kind.__members__.values()]
-        is_number = issubclass(kind, int | Flag)
+    def __init__(self, enum_class: type[Enum]) -> None:
+        self._enum = enum_class
+        values = [member.value for member in enum_class.__members__.values()]
+        is_number = issubclass(enum_class, int | Flag)
         self._by_value = is_number or all(isinstance(value, str) for value in values)
         self.kinds = frozenset((NUMBER if is_number else STRING,))
 
@@ -263,8 +263,8 @@ class Enumeration(Codec):
 class PlainTypes(Codec):
     """Values that are already JSON. Subclasses check or convert the values before they are encoded."""
 
-    def __init__(self, kinds: tuple[type, ...]) -> None:
-        self._kinds = kinds
+    def __init__(self, allowed_types: tuple[type, ...]) -> None:
+        self._kinds = allowed_types
 
     def __str__(self) -> str:
         return " | ".join("None" if kind is NoneType else kind.__name__ for kind in self._kinds)
@@ -424,14 +424,14 @@ class ListOf(Codec):
 
     kinds = frozenset((LIST,))
 
-    def __init__(self, item: Codec | None, make: type = list) -> None:
+    def __init__(self, item: Codec | None, container: type = list) -> None:
         self._item = item
         self.inner = (item,)
-        self._make = make
+        self._container = container
 
     def __str__(self) -> str:
         inner = "Any" if self._item is None else str(self._item)
-        return f"list[{inner}]" if self._make is list else f"tuple[{inner}, ...]"
+        return f"list[{inner}]" if self._container is list else f"tuple[{inner}, ...]"
 
     def fits(self, value: Any) -> bool:
         return isinstance(value, list | tuple)
@@ -444,7 +444,7 @@ class ListOf(Codec):
     def decode(self, name: str, value: Any) -> Any:
         if not isinstance(value, list):
             self.fail(name, value)
-        return self._make(value if self._item is None else self._item.decode_all(name, value))
+        return self._container(value if self._item is None else self._item.decode_all(name, value))
 
 
 class TupleOf(Codec):
@@ -475,9 +475,9 @@ class TupleOf(Codec):
 class NamedTupleOf(TupleOf):
     """Named tuples of one class, which become lists."""
 
-    def __init__(self, kind: Any, items: Sequence[Codec | None]) -> None:
+    def __init__(self, tuple_class: Any, items: Sequence[Codec | None]) -> None:
         super().__init__(items)
-        self._class = kind
+        self._class = tuple_class
 
     def __str__(self) -> str:
         name: str = self._class.__qualname__
@@ -522,12 +522,12 @@ class Dataclass(Codec):
 
     kinds = frozenset((OBJECT,))
 
-    def __init__(self, kind: type[Any]) -> None:
-        self._class = kind
+    def __init__(self, dataclass_type: type[Any]) -> None:
+        self._class = dataclass_type
         self.codecs: dict[str, Codec | None] = {}
         """The codec of each field. `annotations` fills this in later, because a dataclass may contain itself."""
-        self._fields = {field.name: field for field in dataclasses.fields(kind) if field.init}
-        self._may_differ = may_differ(kind)
+        self._fields = {field.name: field for field in dataclasses.fields(dataclass_type) if field.init}
+        self._may_differ = may_differ(dataclass_type)
         self._is_checking_inner = False
 
     def __str__(self) -> str:
@@ -637,17 +637,17 @@ UNSET = object()
 """Stands for the value of a field that is not set."""
 
 
-def may_differ(kind: Any) -> bool:
+def may_differ(dataclass_type: Any) -> bool:
     """Whether `__init__` may do more than set the fields from its arguments. Called once for each dataclass.
 
     `__dataclass_fields__` contains the fields, and also each `ClassVar` and `InitVar`.
     """
-    params = vars(kind).get("__dataclass_params__")  # missing in a subclass without the decorator
-    arguments = [field for field in dataclasses.fields(kind) if field.init]
+    params = vars(dataclass_type).get("__dataclass_params__")  # missing in a subclass without the decorator
+    arguments = [field for field in dataclasses.fields(dataclass_type) if field.init]
     return (
         not (params and params.init)
-        or hasattr(kind, "__post_init__")
-        or len(kind.__dataclass_fields__) > len(arguments)
+        or hasattr(dataclass_type, "__post_init__")
+        or len(dataclass_type.__dataclass_fields__) > len(arguments)
     )
 
 
@@ -676,10 +676,10 @@ def _differing(value: Any, other: Any) -> str:
 
 def _copied(value: Any) -> Any:
     """Copy a list, tuple, dict or mutable dataclass, so that `__post_init__` cannot change the original."""
-    kind = type(value)
-    if kind is list or kind is tuple:
-        return kind(map(_copied, value))
-    if kind is dict:
+    value_type = type(value)
+    if value_type is list or value_type is tuple:
+        return value_type(map(_copied, value))
+    if value_type is dict:
         return {key: _copied(item) for key, item in value.items()}
     params = getattr(value, "__dataclass_params__", None)
     return value if params is None or params.frozen else copy.copy(value)

@@ -144,9 +144,9 @@ class Options:
         for part_class in OPTIONS_OF_PARTS:
             (self.of_part(part_class) or part_class()).check_using(new_values)
 
-    def of_part(self, kind: type[P]) -> P | None:
+    def of_part(self, part_class: type[P]) -> P | None:
         """The options of the part with this class; `None` if no option of the part was given."""
-        return next((part for part in self.of_parts if isinstance(part, kind)), None)
+        return next((part for part in self.of_parts if isinstance(part, part_class)), None)
 
     def spec(self, task: str, **columns: Any) -> JobSpec:
         """The spec for new jobs of a task with these options. `columns`: values that replace those of the options."""

@@ -137,8 +137,17 @@ def _enqueue_any(store: "Store", spec: JobSpec, call: EncodedCall) -> EnqueuedJo
         jobs = [EnqueuedJob(spec, call, *row) for row in store.rows(ENQUEUE, values)]
         if spec.replaces and not jobs:
             jobs = [
-                EnqueuedJob(spec, call, old.id, old.status, old.gate, old.run_after, old.enqueued_at, is_new=False)
-                for old in unique_keys().replace_waiting(store, values, [call])
+                EnqueuedJob(
+                    spec,
+                    call,
+                    replaced.id,
+                    replaced.status,
+                    replaced.gate,
+                    replaced.run_after,
+                    replaced.enqueued_at,
+                    is_new=False,
+                )
+                for replaced in unique_keys().replace_waiting(store, values, [call])
             ]
     for enqueued in jobs:  # at most one job
         is_later = enqueued.status == "scheduled"  # not for a replaced job, which may be enqueued long before it is due

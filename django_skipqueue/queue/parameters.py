@@ -165,7 +165,7 @@ def in_claim_order(jobs: Iterable[ClaimedJob], queue_names: Sequence[str]) -> li
     ordered = sorted(jobs, key=attrgetter("run_after", "id"))
     ordered.sort(key=attrgetter("priority"), reverse=True)
     if len(queue_names) > 1:
-        position = {name: number for number, name in enumerate(queue_names)}
+        position = {name: index for index, name in enumerate(queue_names)}
         ordered.sort(key=lambda job: position[job.queue_name])
     return ordered
 

@@ -148,10 +148,10 @@ class CallWorkers(Service):
                 self.contention.lost(now)
         if self._answer_at <= now:
             self._answer_at = NEVER
-            wanted, self._wanted = self._wanted, Counter()
-            if len(wanted) > MOST_CALLS:
-                wanted = Counter({"": wanted.total()})
-            for queue_name, jobs in wanted.items():
+            jobs_by_queue, self._wanted = self._wanted, Counter()
+            if len(jobs_by_queue) > MOST_CALLS:
+                jobs_by_queue = Counter({"": jobs_by_queue.total()})
+            for queue_name, jobs in jobs_by_queue.items():
                 self._call(queue_name, jobs, now)
 
     def notified(self, payloads: Collection[str]) -> None:

@@ -117,12 +117,12 @@ class RecoverOwn(Service):
     def _waiting(self) -> list[tuple[WorkerProcess, DeadProcess]]:
         return [(process, dead) for process in self._processes for dead in process.awaiting_recovery]
 
-    def _forget_idle(self, ended: list[tuple[WorkerProcess, DeadProcess]]) -> None:
-        self._handled = [dead for _, dead in ended]
-        if ended:
+    def _forget_idle(self, ended_processes: list[tuple[WorkerProcess, DeadProcess]]) -> None:
+        self._handled = [dead for _, dead in ended_processes]
+        if ended_processes:
             holding = self._store.still_holding([dead.id for dead in self._handled])
             self._store.delete_workers([dead.id for dead in self._handled if dead.id not in holding])
-            for process, dead in ended:
+            for process, dead in ended_processes:
                 if dead.id not in holding:
                     process.awaiting_recovery.remove(dead)
 

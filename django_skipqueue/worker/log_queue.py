@@ -46,7 +46,7 @@ class LogQueue:
         """Start the thread, which writes the waiting lines and all later lines."""
         # This filter must come before the project's filters. A log queue of the parent process has no thread in this
         # process, so it is removed.
-        other_filters = [other for other in self._logger.filters if not isinstance(other, LogQueue)]
+        other_filters = [log_filter for log_filter in self._logger.filters if not isinstance(log_filter, LogQueue)]
         self._logger.filters[:] = [self, *other_filters]
         with self._ending:
             self._end = None

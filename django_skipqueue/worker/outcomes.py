@@ -258,7 +258,7 @@ class OutcomeReports:
 
         refused: for outcomes that PostgreSQL refused, the outcomes that were written instead.
         """
-        ended: defaultdict[type[AttemptsEnded], list[Attempt]] = defaultdict(list)
+        attempts_by_event: defaultdict[type[AttemptsEnded], list[Attempt]] = defaultdict(list)
         duplicates: list[Attempt] = []
         for sent_attempt in attempts:
             ref = sent_attempt.job.ref
@@ -267,9 +267,9 @@ class OutcomeReports:
                 continue
             attempt = sent_attempt._replace(outcome=refused[ref]) if ref in refused else sent_attempt
             event_class = EVENTS[attempt.outcome.status] if attempt.is_written or ref in settled else LeasesLost
-            ended[event_class].append(attempt)
-        self.lost += ended.pop(LeasesLost, [])
-        self._send(ended)
+            attempts_by_event[event_class].append(attempt)
+        self.lost += attempts_by_event.pop(LeasesLost, [])
+        self._send(attempts_by_event)
         if duplicates:
             self._dispatcher.send(OutcomesDropped(duplicates, DUPLICATE))
 
@@ -286,7 +286,7 @@ class OutcomeReports:
         ]
         if late_notes:
             store.note_attempts(late_notes)
-        ended: defaultdict[type[AttemptsEnded], list[Attempt]] = defaultdict(list)
+        attempts_by_event: defaultdict[type[AttemptsEnded], list[Attempt]] = defaultdict(list)
         not_held: list[Attempt] = []
         for sent_attempt in self.lost:
             lease = leases.get(sent_attempt.job.ref)
@@ -294,14 +294,14 @@ class OutcomeReports:
                 not_held.append(sent_attempt)
                 continue
             event_class, attempt = ended_otherwise(sent_attempt, lease)
-            ended[event_class].append(attempt)
+            attempts_by_event[event_class].append(attempt)
         self.lost = []
-        self._send(ended)
+        self._send(attempts_by_event)
         if not_held:
             self._dispatcher.send(OutcomesDropped(not_held, self._not_held))
 
-    def _send(self, ended: Mapping[type[AttemptsEnded], list[Attempt]]) -> None:
-        for event_class, attempts in ended.items():
+    def _send(self, attempts_by_event: Mapping[type[AttemptsEnded], list[Attempt]]) -> None:
+        for event_class, attempts in attempts_by_event.items():
             for observer in self._observers:
                 observer.ended(event_class, attempts)
             self._dispatcher.send(event_class(attempts))

@@ -287,8 +287,8 @@ class EventLoopRunner:
         if not self.running:
             self._close_idle_after(IDLE_TIME)
 
-    def _report_exception(self, ended: "asyncio.Task[None] | Future[None]") -> None:
-        if not ended.cancelled() and (error := ended.exception()):
+    def _report_exception(self, ended_task: "asyncio.Task[None] | Future[None]") -> None:
+        if not ended_task.cancelled() and (error := ended_task.exception()):
             self._finish(error)
 
 
