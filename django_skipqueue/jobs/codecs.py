@@ -264,10 +264,10 @@ class PlainTypes(Codec):
     """Values that are already JSON. Subclasses check or convert the values before they are encoded."""
 
     def __init__(self, allowed_types: tuple[type, ...]) -> None:
-        self._kinds = allowed_types
+        self._allowed_types = allowed_types
 
     def __str__(self) -> str:
-        return " | ".join("None" if kind is NoneType else kind.__name__ for kind in self._kinds)
+        return " | ".join("None" if member is NoneType else member.__name__ for member in self._allowed_types)
 
     def decode(self, name: str, value: Any) -> Any:
         return value
@@ -277,7 +277,7 @@ class MemberValue(PlainTypes):
     """Strings and numbers. A member of an enumeration such as `TextChoices` is replaced by its value."""
 
     def fits(self, value: Any) -> bool:
-        return isinstance(value, Enum) and isinstance(value, self._kinds)
+        return isinstance(value, Enum) and isinstance(value, self._allowed_types)
 
     def encode(self, name: str, value: Any) -> Any:
         return value.value if self.fits(value) else value
@@ -290,7 +290,7 @@ class CheckedScalar(PlainTypes):
     """
 
     def fits(self, value: Any) -> bool:
-        return isinstance(value, self._kinds) or (float in self._kinds and isinstance(value, int))
+        return isinstance(value, self._allowed_types) or (float in self._allowed_types and isinstance(value, int))
 
     def encode(self, name: str, value: Any) -> Any:
         if kind_of(value) and not self.fits(value):

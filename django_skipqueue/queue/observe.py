@@ -23,7 +23,7 @@ QUEUED_HEADS = """head AS (
         LIMIT 1
     )
     UNION ALL
-    SELECT next.queue_name, next.rank, next.run_after
+    SELECT next_head.queue_name, next_head.rank, next_head.run_after
     FROM
         head,
         LATERAL (
@@ -32,7 +32,7 @@ QUEUED_HEADS = """head AS (
             WHERE status = 'queued' AND (queue_name, (-priority)) > (head.queue_name, head.rank)
             ORDER BY queue_name, (-priority), run_after, id
             LIMIT 1
-        ) AS next
+        ) AS next_head
 )"""
 
 # Sent by pages, commands and metrics. Returns each queue with queued jobs, alphabetically: its name, the number of its

@@ -217,7 +217,8 @@ class ExchangeResult:
     def jobs(self, rows: Rows | Cursor) -> Iterator[ClaimedJob]:
         """Make a job of each row. The rows have the columns of CLAIM; the time of the claim is added to each."""
         as_job: Callable[[tuple[Any, ...]], ClaimedJob] = partial(tuple.__new__, ClaimedJob)  # half the time of `_make`
-        return map(as_job, map(add, fetched(rows), repeat((self.sent,))))
+        rows_with_time = map(add, fetched(rows), repeat((self.sent,)))
+        return map(as_job, rows_with_time)
 
     def count_claimed(self) -> int:
         return len(self.claimed_rows) if isinstance(self.claimed_rows, list) else self.claimed_rows.rowcount

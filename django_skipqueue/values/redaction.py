@@ -87,14 +87,14 @@ def redact(
     )
 
 
-def has_secret(name: str, value: Any, also: tuple[str, ...] = ()) -> bool:
+def has_secret(name: str, value: Any, further_secrets: tuple[str, ...] = ()) -> bool:
     """Whether `redact` would mask the value, or a part of it."""
     if not isinstance(value, CONTAINERS):
-        return value is not None and _is_secret(name, also)
+        return value is not None and _is_secret(name, further_secrets)
     to_visit: list[tuple[str, Any]] = [(name, value)]
     while to_visit:
         name, value = to_visit.pop()
-        if value is not None and _is_secret(name, also):
+        if value is not None and _is_secret(name, further_secrets):
             return True
         if isinstance(value, CONTAINERS):
             to_visit += value.items() if isinstance(value, dict) else [("", item) for item in value]
@@ -151,21 +151,21 @@ def words(name: str) -> list[str]:
     return [word.lower() for word in WORD.findall(name[:LONGEST_READ_NAME])]
 
 
-def _masked(name: str, value: Any, also: tuple[str, ...], depth: int = 0) -> Any:
+def _masked(name: str, value: Any, further_secrets: tuple[str, ...], depth: int = 0) -> Any:
     if value is None:
         return None
-    if _is_secret(name, also):
+    if _is_secret(name, further_secrets):
         return MASK
     if isinstance(value, dict | list) and depth == DEEPEST:
         return "…"
     if isinstance(value, dict):
-        return {key: _masked(key, item, also, depth + 1) for key, item in value.items()}
+        return {key: _masked(key, item, further_secrets, depth + 1) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_masked("", item, also, depth + 1) for item in value]
+        return [_masked("", item, further_secrets, depth + 1) for item in value]
     return value
 
 
-def _hidden(name: str, value: Any, also: tuple[str, ...]) -> Iterator[str]:
+def _hidden(name: str, value: Any, further_secrets: tuple[str, ...]) -> Iterator[str]:
     """Yield the secrets within `value` as strings, except secrets shorter than `SHORTEST_MASKED`.
 
     This function visits every level, even below `DEEPEST`. So it uses a list instead of recursion.
@@ -173,7 +173,7 @@ def _hidden(name: str, value: Any, also: tuple[str, ...]) -> Iterator[str]:
     to_visit = [(name, value, False)]
     while to_visit:
         name, value, is_secret = to_visit.pop()
-        is_secret = is_secret or _is_secret(name, also)
+        is_secret = is_secret or _is_secret(name, further_secrets)
         if isinstance(value, dict):
             to_visit += [(key, item, is_secret) for key, item in value.items()]
         elif isinstance(value, list | tuple):
@@ -192,9 +192,9 @@ def _spellings(text: str) -> Iterator[str]:
 
 
 @lru_cache(maxsize=1024)
-def _is_secret(name: str, also: tuple[str, ...]) -> bool:
+def _is_secret(name: str, further_secrets: tuple[str, ...]) -> bool:
     snake_name = _in_snake_case(name)
-    return any(_in_snake_case(secret) in snake_name for secret in (*SECRETS, *also))
+    return any(_in_snake_case(secret) in snake_name for secret in (*SECRETS, *further_secrets))
 
 
 @lru_cache(maxsize=1024)
