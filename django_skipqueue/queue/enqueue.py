@@ -140,18 +140,20 @@ def _enqueue_any(store: "Store", spec: JobSpec, call: EncodedCall) -> EnqueuedJo
                 EnqueuedJob(
                     spec,
                     call,
-                    replaced.id,
-                    replaced.status,
-                    replaced.gate,
-                    replaced.run_after,
-                    replaced.enqueued_at,
+                    old.id,
+                    old.status,
+                    old.gate,
+                    old.run_after,
+                    old.enqueued_at,
                     is_new=False,
                 )
-                for replaced in unique_keys().replace_waiting(store, values, [call])
+                for old in unique_keys().replace_waiting(store, values, [call])
             ]
     for enqueued in jobs:  # at most one job
-        is_later = enqueued.status == "scheduled"  # not for a replaced job, which may be enqueued long before it is due
-        delay = (enqueued.run_after - enqueued.enqueued_at).total_seconds() if is_later else 0.0
+        is_scheduled = (
+            enqueued.status == "scheduled"
+        )  # not for a replaced job, which may be enqueued long before it is due
+        delay = (enqueued.run_after - enqueued.enqueued_at).total_seconds() if is_scheduled else 0.0
         new_ids = [enqueued.id] if enqueued.is_new else []
         queued = int(enqueued.status == "queued")
         for passed_job in _after_insert(store, spec, new_ids, [call], queued=queued, delay=delay):

@@ -272,6 +272,7 @@ SET status = 'running',
 WHERE job.ctid = ANY (ARRAY (SELECT place FROM chosen))
 {claimed}"""
 
+# SQL for whether a job holds a permit of any gate, and for the key of the last gate at which it would wait again.
 _HOLDS_PERMIT = " OR ".join(f"job.{gate.key} IS NOT NULL" for gate in CONDITIONS if gate.grants_permits) or "false"
 _PERMIT_KEY = _by_last_gate(lambda gate: "NULL" if gate.keeps_released else f"job.{gate.key}")
 

@@ -77,6 +77,7 @@ def _keeps_permit(condition: Condition) -> str:
     )
 
 
+# For each gate: the columns of its key, and whether the job keeps its permit.
 _CHOSEN_COLUMNS = "".join(
     f",\n        {column}"
     for gate in _GATES
@@ -89,11 +90,13 @@ _CHOSEN_COLUMNS = "".join(
     )
 )
 
+# The keys before and after the change of the queue.
 _KEYS_OF_JOB = "".join(f", job.{gate.key}" for gate in _GATES)
 _KEYS_CHOSEN = "".join(f", chosen.{gate.key}" for gate in _GATES)
 
 _SET_COLUMNS = "".join(f"\n    {name} = chosen.{name}," for gate in _GATES for name in (gate.key, *CALL_KEYS[gate.key]))
 
+# The key with which each gate decides whether the job must wait. NULL, so that it need not, if it keeps its permit.
 _NEW_KEYS = {
     gate.key: f"(CASE WHEN NOT chosen.keeps_{gate.gate} THEN chosen.{gate.key} END)"
     if gate.grants_permits
@@ -103,6 +106,7 @@ _NEW_KEYS = {
 
 _ENTERING = entering(column="job.{}", past="time", **_NEW_KEYS)
 
+# Whether a key has changed, so that the job passes the gates again.
 _ENTERS = f"job.status IN ('queued', 'blocked') AND (job.id{_KEYS_OF_JOB}) IS DISTINCT FROM (chosen.id{_KEYS_CHOSEN})"
 
 # Sent by operators. Puts waiting jobs into another queue, and returns them. If a worker claims a job at the same

@@ -48,10 +48,10 @@ class InlineJobs(list[Job]):
                 self._run()
         finally:
             SINKS[:] = [sink for sink in SINKS if sink is not self]
-            for connection, replaced in self._replaced.items():
+            for connection, original in self._replaced.items():
                 del vars(connection)["savepoint_commit"]
-                if replaced is not None:
-                    vars(connection)["savepoint_commit"] = replaced
+                if original is not None:
+                    vars(connection)["savepoint_commit"] = original
         if error is None and self._errors:
             raise self._errors[0]
 

@@ -301,6 +301,7 @@ def _ends_the_test(error: BaseException) -> bool:
 
 
 def _now(alias: str) -> datetime:
+    """The database's time, read by an aggregate, which returns a row even if the table is empty."""
     moment: datetime = Queue.objects.using(alias).aggregate(now=Coalesce(Max(Now()), Now()))["now"]
     return moment
 
@@ -313,14 +314,14 @@ class OpenTransaction:
 
     def __init__(self, connection: BaseDatabaseWrapper) -> None:
         self._connection = connection
-        self._hooks = len(connection.run_on_commit)
+        self._hook_count = len(connection.run_on_commit)
         self._savepoint = str(connection.savepoint())
 
     def run_hooks(self) -> None:
         """Call the commit hooks that the attempt registered, and forget them. Do not call hooks that wake workers."""
         hooks: list[Any] = self._connection.run_on_commit  # a list of tuples with three items
-        while len(hooks) > self._hooks and not self._is_broken():
-            _, hook, robust = hooks.pop(self._hooks)
+        while len(hooks) > self._hook_count and not self._is_broken():
+            _, hook, robust = hooks.pop(self._hook_count)
             if isinstance(hook, Notification):
                 continue
             try:
@@ -335,7 +336,7 @@ class OpenTransaction:
         if self._connection.closed_in_transaction:  # the next statement will raise Django's error about this
             return
         if self._is_broken():
-            del self._connection.run_on_commit[self._hooks :]
+            del self._connection.run_on_commit[self._hook_count :]
             self._connection.needs_rollback = False
             self._connection.savepoint_rollback(self._savepoint)
         self._connection.savepoint_commit(self._savepoint)

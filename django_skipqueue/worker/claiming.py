@@ -160,8 +160,8 @@ class ClaimPolicy:
         self._needed_runners = NeededRunners()
         self.free: Free = dict.fromkeys(RUNNER_NAMES, 1)
         """How many more jobs each runner had room for at the last call of `room`."""
-        self._batch_size = BatchSize()
-        self._head_batch_size = BatchSize()
+        self._batch_size = BatchSize()  # of claims that start after a remembered position
+        self._head_batch_size = BatchSize()  # of claims from the front
         self._has_fixed_queues = bool(options.queue_names)
         self._serves = options.serves
         self._poll_interval = options.poll_interval
@@ -318,9 +318,10 @@ class ClaimPolicy:
         self._must_check_front = self._must_check_front and not from_front
         self._next_claim_at = now + self._poll_interval
         self._is_idle = not self._is_drain
+        supervisor_calls = self._shared.watched_until > now and not self._is_drain
         if from_front and self._last_found_name:
             self._next_claim_at, self._is_idle = self._next_search, False
-        elif self._must_check_front or not (from_front or (self._shared.watched_until > now and not self._is_drain)):
+        elif self._must_check_front or not (from_front or supervisor_calls):
             self._next_claim_at, self._is_idle = min(self._next_claim_at, self.cursor.due_at), False
         if len(names) < len(self.queue_names):  # the claim skipped some queues
             self._next_claim_at, self._is_idle = min(self._next_claim_at, now + RUNNERS_KNOWN_SECONDS), False

@@ -311,7 +311,7 @@ class NotificationProbe:
         self._payload = f"{PROBE_PREFIX}{uuid.uuid4()}"
         self.has_arrived = False
         self._sent_at = 0.0
-        self.is_settled = False
+        self.is_settled = False  # whether we know if notifications arrive
         self._has_warned = False
 
     def check(self) -> None:

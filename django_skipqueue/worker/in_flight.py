@@ -102,9 +102,9 @@ class InFlightJobs:
     def offer(self, room: int) -> None:
         """Show the supervisor how many more jobs could begin at once, and how many jobs run."""
         slots, unfinished = self._options.concurrency, self._unfinished().values()
-        free = 0 if self._pool.unresponsive(time.monotonic()) else max(slots - max(unfinished), 0)
+        free_slots = 0 if self._pool.unresponsive(time.monotonic()) else max(slots - max(unfinished), 0)
         running = sum(min(jobs, slots) for jobs in unfinished)
-        self._shared.offer(slots=min(free, room), room=room, claimed=self.exchanges.jobs_claimed, running=running)
+        self._shared.offer(slots=min(free_slots, room), room=room, claimed=self.exchanges.jobs_claimed, running=running)
 
     def _holds(self, is_in_queues: Callable[[str], bool]) -> int:
         """Return the number of unfinished jobs in the queues for whose names `is_in_queues` returns true."""

@@ -78,7 +78,7 @@ class OrphanCheck(Service):
         self._worker_timeout = worker_timeout
         self._release_orphans = release_orphans
         self._delays: list[float] = []  # when to check after `_since`, as multiples of the worker timeout
-        self._since = 0.0
+        self._since = 0.0  # when the first check after the last `expect` ran
 
     def expect(self, now: float) -> None:
         """Note that an orphan may exist, because the connection broke, or a job to release was locked."""
