@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 # attempt, if it noted any; see NOTE_ATTEMPTS. An array that is shorter than `ids` is filled up with NULL. In most
 # batches every outcome is a plain completion, so that only ids, leases and times are sent. If the values came as JSON,
 # the statement would take an eighth longer.
-# The WHERE has no condition on the status. With one, the planner might read every running and dead entry of the recover
+# The WHERE has no condition on the status. With it, the planner might read every running and dead entry of the recover
 # index instead, which takes 55 µs per job instead of 8 µs.
 _SETTLE = """
 UPDATE skipqueue_job AS job

@@ -313,7 +313,7 @@ class RunningJobs:
         _ENTRY.pack_into(self._memory, index * _ENTRY.size, 0)
 
     def charge_only(self, job_ids: Collection[int]) -> None:
-        """Clear all entries except those of these jobs. If the process dies now, only their attempts are counted."""
+        """Clear the entries of all other jobs. If the process dies now, only the attempts of these jobs are counted."""
         for index, (job_id,) in enumerate(_ENTRY.iter_unpack(self._memory[: self._entries * _ENTRY.size])):
             if job_id not in job_ids:
                 self.end(index)
