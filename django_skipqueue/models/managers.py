@@ -9,7 +9,7 @@ from django.db import connections, models
 
 from ..conf import settings
 from ..exceptions import InvalidOption
-from ..parts.steps import verbs as of_steps
+from ..parts.steps import verbs as step_verbs
 from ..queue.parameters import claim_values
 from ..queue.store import Store
 from ..queue.unique_keys import unique_keys
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class JobQuerySet(
-    of_steps.QuerySetStepVerbs,
+    step_verbs.QuerySetStepVerbs,
     StatusFilters,
     QuerySetVerbs,
     models.QuerySet["Job"],

@@ -36,12 +36,12 @@ def _gauge(name: str, text: str) -> Metric:
     return Metric(f"{METRIC_PREFIX}{name}", "gauge", text, WORKER_LABELS)
 
 
-def _of_running(value: Value) -> Value:
+def _if_started(value: Value) -> Value:
     """Return a function that gives the value, or `None` for a worker whose process does not run."""
     return lambda worker: value(worker) if worker.has_started else None
 
 
-def _of_worker(value: Value) -> Value:
+def _if_it_runs_jobs(value: Value) -> Value:
     """Return a function that gives the value, or `None` for a process without slots, which runs no jobs."""
     return lambda worker: value(worker) if worker.slots else None
 
@@ -52,20 +52,23 @@ METRICS: tuple[tuple[Metric, Value], ...] = (
         Metric(f"{METRIC_PREFIX}jobs_done_total", "counter", "Attempts that the worker has settled.", WORKER_LABELS),
         lambda worker: worker.jobs_done,
     ),
-    (_gauge("jobs_running", "Jobs that run."), _of_worker(_of_running(lambda worker: worker.jobs_running))),
-    (_gauge("slots", "Jobs of one kind that may run at once."), _of_worker(lambda worker: worker.slots)),
-    (_gauge("slots_free", "Jobs that could begin at once."), _of_worker(_of_running(lambda worker: worker.slots_free))),
+    (_gauge("jobs_running", "Jobs that run."), _if_it_runs_jobs(_if_started(lambda worker: worker.jobs_running))),
+    (_gauge("slots", "Jobs of one kind that may run at once."), _if_it_runs_jobs(lambda worker: worker.slots)),
+    (
+        _gauge("slots_free", "Jobs that could begin at once."),
+        _if_it_runs_jobs(_if_started(lambda worker: worker.slots_free)),
+    ),
     (
         Metric(f"{METRIC_PREFIX}restarts_total", "counter", "Processes after the first one.", WORKER_LABELS),
         lambda worker: max(worker.starts - 1, 0),
     ),
     (
         _gauge("memory_bytes", "Resident size of the worker process."),
-        _of_running(lambda worker: resident_bytes(worker.pid)),
+        _if_started(lambda worker: resident_bytes(worker.pid)),
     ),
     (
         _gauge("heartbeat_age_seconds", "Seconds since the supervisor wrote the worker's heartbeat."),
-        _of_running(lambda worker: max(time.monotonic() - worker.heartbeat_at, 0.0)),
+        _if_started(lambda worker: max(time.monotonic() - worker.heartbeat_at, 0.0)),
     ),
 )
 """The metrics that have a series for each worker, each with its value."""

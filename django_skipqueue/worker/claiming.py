@@ -175,19 +175,19 @@ class ClaimPolicy:
         return max(self._next_claim_at, self._shared.watched_until) if self._is_idle else self._next_claim_at
 
     def room(
-        self, unfinished: Mapping[str, int], coming: int, now: float, *, unresponsive: Collection[str] = ()
+        self, unfinished: Mapping[str, int], not_taken: int, now: float, *, unresponsive: Collection[str] = ()
     ) -> int:
         """Return how many jobs to claim.
 
         unfinished: the number of unfinished jobs that each runner has.
-        coming: the number of claimed jobs that no runner has yet.
+        not_taken: the number of claimed jobs that no runner has yet.
         unresponsive: the runners that do not begin their waiting jobs.
         """
         if registry.uses_threads_alone:
-            return self.capacities[THREADS].room(unfinished[THREADS] + coming, now, most=self._most_held)
+            return self.capacities[THREADS].room(unfinished[THREADS] + not_taken, now, most=self._most_held)
         most = self._most_held
         self.free = {
-            runner: 0 if runner in unresponsive else capacity.room(unfinished[runner] + coming, now, most=most)
+            runner: 0 if runner in unresponsive else capacity.room(unfinished[runner] + not_taken, now, most=most)
             for runner, capacity in self.capacities.items()
         }
         if not any(self.free.values()):

@@ -93,11 +93,11 @@ class InFlightJobs:
         """
         if not self.may_claim(now) or self._dispatcher.is_full or self.pending.has_more:
             return 0
-        claimed_not_taken = self.exchanges.buffer.claimed
-        room = self.claiming.room(self._unfinished(), claimed_not_taken, now, unresponsive=self._pool.unresponsive(now))
+        not_taken = self.exchanges.buffer.claimed
+        room = self.claiming.room(self._unfinished(), not_taken, now, unresponsive=self._pool.unresponsive(now))
         if self._options.max_jobs is None:
             return room
-        return max(0, min(room, self._options.max_jobs - self.exchanges.jobs_done - len(self.jobs) - claimed_not_taken))
+        return max(0, min(room, self._options.max_jobs - self.exchanges.jobs_done - len(self.jobs) - not_taken))
 
     def offer(self, room: int) -> None:
         """Show the supervisor how many more jobs could begin at once, and how many jobs run."""
