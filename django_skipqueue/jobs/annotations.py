@@ -74,7 +74,7 @@ def codec_of(annotation: Any) -> Codec | None:
 
 
 def _codec_of(annotation: Any, known: Known) -> Codec | None:
-    annotation = _bare(annotation)
+    annotation = _unwrapped(annotation)
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
     if origin in UNIONS:
         return _union(arguments, known)
@@ -84,7 +84,7 @@ def _codec_of(annotation: Any, known: Known) -> Codec | None:
         item_codec = _codec_of(arguments[0], known)
         return None if item_codec is None else ListOf(item_codec)
     if origin in MAPPINGS and len(arguments) == 2:
-        value_codec = _codec_of(arguments[1], known) if _bare(arguments[0]) is str else None
+        value_codec = _codec_of(arguments[1], known) if _unwrapped(arguments[0]) is str else None
         return None if value_codec is None else DictOf(value_codec)
     return _codec_of_class(annotation, known) if isinstance(annotation, type) and origin is None else None
 
@@ -102,9 +102,9 @@ def scalar_types(annotation: Any) -> tuple[type, ...]:
 
 def _members(annotation: Any) -> tuple[Any, ...]:
     """The members of a union; for any other annotation, only the annotation itself."""
-    annotation = _bare(annotation)
+    annotation = _unwrapped(annotation)
     is_union = typing.get_origin(annotation) in UNIONS
-    return tuple(map(_bare, typing.get_args(annotation) if is_union else (annotation,)))
+    return tuple(map(_unwrapped, typing.get_args(annotation) if is_union else (annotation,)))
 
 
 def resolved(annotations: Mapping[str, Any], names: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -124,7 +124,7 @@ def annotations_of(function: Callable[..., Any]) -> dict[str, Any]:
     return dict(resolved(getattr(function, "__annotations__", {}), getattr(function, "__globals__", {})))
 
 
-def _bare(annotation: Any) -> Any:
+def _unwrapped(annotation: Any) -> Any:
     """Unwrap `Annotated`, `NewType` and `type` statements to the underlying type."""
     while True:
         if typing.get_origin(annotation) is typing.Annotated:
@@ -185,7 +185,7 @@ def _union(arguments: tuple[Any, ...], known: Known) -> Codec | None:
     members: list[tuple[Codec | None, frozenset[str], str]] = []  # codec, kinds of JSON, name for error messages
     models: list[type[Model]] = []
     plain: frozenset[str] = frozenset()
-    for argument in map(_bare, arguments):
+    for argument in map(_unwrapped, arguments):
         codec = _codec_of(argument, known)
         if isinstance(codec, Reference):
             models.append(argument)
@@ -198,7 +198,7 @@ def _union(arguments: tuple[Any, ...], known: Known) -> Codec | None:
         members.append((reference, reference.kinds, str(reference)))
     if not members:
         return None
-    names = [_name(argument) for argument in map(_bare, arguments) if _codec_of(argument, known) is None]
+    names = [_name(argument) for argument in map(_unwrapped, arguments) if _codec_of(argument, known) is None]
     if plain:
         members.append((None, plain, " | ".join(names)))
     kinds = [kind for _, kinds, _ in members for kind in kinds]

@@ -370,13 +370,13 @@ class Reference(Codec):
 
     def decode(self, name: str, value: Any) -> Any:
         """See `Codec`. Fetches the row from the database. Raises `RowMissing` if the row no longer exists."""
-        return self._fetched([(name, value)])[0]
+        return self._fetch([(name, value)])[0]
 
     def decode_all(self, name: str, values: Sequence[Any]) -> list[Any]:
         """See `Codec`. Sends one query for each model and database."""
-        return self._fetched([(f"{name}[{position}]", value) for position, value in enumerate(values)])
+        return self._fetch([(f"{name}[{position}]", value) for position, value in enumerate(values)])
 
-    def _fetched(self, references: Sequence[tuple[str, Any]]) -> list[Any]:
+    def _fetch(self, references: Sequence[tuple[str, Any]]) -> list[Any]:
         """Fetch the instances of these references, each with the name of its argument."""
         pks_by_table: dict[tuple[str, str], set[Any]] = {}
         keys = []
@@ -658,11 +658,11 @@ def difference(value: Any) -> str:
         remade = type(value)(**{field.name: _copied(getattr(value, field.name)) for field in fields if field.init})
     except Exception as error:  # raised by the project, or by Python because an `InitVar` is missing
         return f"it cannot be made again from its fields ({error})"
-    field_name = _differing(value, remade)
+    field_name = _first_difference(value, remade)
     return field_name and f"made again from its fields, its {field_name} is {shown(getattr(remade, field_name, None))}"
 
 
-def _differing(value: Any, other: Any) -> str:
+def _first_difference(value: Any, other: Any) -> str:
     """The name of the first field in which two instances of a dataclass differ; empty if they do not differ.
 
     A field with `init=False` and `compare=False`, such as a cache, may differ.
@@ -695,7 +695,7 @@ def _is_same(value: Any, other: Any) -> bool:
         if isinstance(value, dict):
             return value.keys() == other.keys() and all(_is_same(item, other[key]) for key, item in value.items())
         if dataclasses.is_dataclass(value):
-            return not _differing(value, other)
+            return not _first_difference(value, other)
     try:
         return bool(value == other)
     except Exception:  # `__eq__` of a class of the project may raise

@@ -192,7 +192,7 @@ def retry(store: "Store", ids: Iterable[int], *, over: Delay = 0.0, by: str = ""
     for _ in range(10):
         try:
             with explained_deadlock():
-                rows = _changed(store, "retry", RETRY, values)
+                rows = _change_rows(store, "retry", RETRY, values)
         except UniqueKeyDeadlock:
             if store.connection.in_atomic_block:  # the caller must roll back, because its transaction may hold a key
                 raise
@@ -204,7 +204,7 @@ def retry(store: "Store", ids: Iterable[int], *, over: Delay = 0.0, by: str = ""
             continue
         if rows:  # the first of these jobs is due after about this time
             wake_supervisors(store, [values["over"] / len(rows)])
-        return _operated(store, "retry", rows, by, reason)
+        return _announce(store, "retry", rows, by, reason)
     raise IntegrityError("The unique keys of these jobs are being taken by others again and again; retry them singly.")
 
 
@@ -231,7 +231,7 @@ def postpone(
     A job in another status, or that is already due at a later time, stays unchanged. Raises `InvalidOption` for a time
     that the column cannot store.
     """
-    return _change(store, "postpone", POSTPONE, ids, by, reason, **_due(run_after))
+    return _change(store, "postpone", POSTPONE, ids, by, reason, **_due_values(run_after))
 
 
 def reschedule(
@@ -241,7 +241,7 @@ def reschedule(
 
     A job in another status stays unchanged. Raises `InvalidOption` for a time that the column cannot store.
     """
-    return _change(store, "reschedule", RESCHEDULE, ids, by, reason, **_due(run_after))
+    return _change(store, "reschedule", RESCHEDULE, ids, by, reason, **_due_values(run_after))
 
 
 def change_queue(
@@ -282,13 +282,13 @@ def _change(
     operator = noted(by, reason)
     if prefix:
         values["last_error"] = _reason_line(prefix, **operator)
-    rows = _changed(store, verb, statement, {"ids": list(ids), **operator, **values})
+    rows = _change_rows(store, verb, statement, {"ids": list(ids), **operator, **values})
     if rows:
         wake_supervisors(store, [values.get("delay", 0.0)])
-    return _operated(store, verb, rows, by, reason)
+    return _announce(store, verb, rows, by, reason)
 
 
-def _changed(store: "Store", verb: str, statement: str, values: dict[str, Any]) -> list[tuple[Any, ...]]:
+def _change_rows(store: "Store", verb: str, statement: str, values: dict[str, Any]) -> list[tuple[Any, ...]]:
     """Change jobs, and the rows that parts keep of these jobs, in one transaction. Returns the statement's rows."""
     with transaction.atomic(using=store.alias):
         rows = store.rows(statement, values)
@@ -298,7 +298,7 @@ def _changed(store: "Store", verb: str, statement: str, values: dict[str, Any]) 
     return rows
 
 
-def _operated(store: "Store", verb: str, rows: list[tuple[Any, ...]], by: str, reason: str) -> dict[int, str]:
+def _announce(store: "Store", verb: str, rows: list[tuple[Any, ...]], by: str, reason: str) -> dict[int, str]:
     """Notify the workers that can claim the changed jobs, and send the event. Returns their ids and new statuses."""
     wake(store, (queue_name for _, queue_name, status in rows if status == "queued"))
     if any(status == "blocked" for _, _, status in rows):
@@ -309,7 +309,7 @@ def _operated(store: "Store", verb: str, rows: list[tuple[Any, ...]], by: str, r
     return changed
 
 
-def _due(run_after: datetime | timedelta) -> dict[str, Any]:
+def _due_values(run_after: datetime | timedelta) -> dict[str, Any]:
     """The SQL parameters for a due time. Raises `InvalidOption` for a time that the column cannot store."""
     check_run_after(run_after)
     return {

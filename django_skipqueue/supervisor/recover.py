@@ -96,13 +96,13 @@ class RecoverOwn(Service):
 
     @property
     def due_at(self) -> float:
-        return min((dead.check_at for _, dead in self._waiting()), default=NEVER)
+        return min((dead.check_at for _, dead in self._awaiting_recovery()), default=NEVER)
 
     def run(self, now: float) -> None:
         """Delete the rows of processes that ended well and hold no jobs. Take back the jobs of all other processes."""
-        due = [(process, dead) for process, dead in self._waiting() if dead.check_at <= now]
+        due = [(process, dead) for process, dead in self._awaiting_recovery() if dead.check_at <= now]
         self._forget_idle([(process, dead) for process, dead in due if dead.ended_well])
-        while due := [(process, dead) for process, dead in self._waiting() if dead.check_at <= now]:
+        while due := [(process, dead) for process, dead in self._awaiting_recovery() if dead.check_at <= now]:
             process, dead = min(due, key=lambda pair: (pair[1].ended_well, pair[1].check_at))
             self._take_back(process, dead, now)
             if time.monotonic() > now + LONGEST_RECOVER_RUN:
@@ -114,7 +114,7 @@ class RecoverOwn(Service):
             dead.check_at = time.monotonic() + RECOVER_REFUSED_SECONDS
         liveness_logs.service_failed(self.name, error, RECOVER_REFUSED_SECONDS)
 
-    def _waiting(self) -> list[tuple[WorkerProcess, DeadProcess]]:
+    def _awaiting_recovery(self) -> list[tuple[WorkerProcess, DeadProcess]]:
         return [(process, dead) for process in self._processes for dead in process.awaiting_recovery]
 
     def _forget_idle(self, ended_processes: list[tuple[WorkerProcess, DeadProcess]]) -> None:

@@ -245,7 +245,7 @@ class Run:
     def drain(self) -> bool:
         """Run jobs until none is left. Returns whether any job ran. Raises as `run_jobs` does."""
         count_before = len(self._ran)
-        while job := self._next():
+        while job := self._next_job():
             if len(self._ran) == self._limit:
                 self._store.release([job.ref])
                 raise RuntimeError(f"{self._limit} attempts were made and there are still jobs to run.")
@@ -258,7 +258,7 @@ class Run:
         jobs_by_id = Job.objects.using(self._alias).in_bulk(self._ran)
         return [jobs_by_id[id] for id in dict.fromkeys(self._ran) if id in jobs_by_id]
 
-    def _next(self) -> ClaimedJob | None:
+    def _next_job(self) -> ClaimedJob | None:
         """Claim one job. If there is none, open the gates, let the parts make jobs, or make scheduled jobs due."""
         while True:
             queues = self._store.queues_with_jobs() if self._queue_names is None else self._queue_names

@@ -79,7 +79,7 @@ def redact(
     padded_names = (*names, *[""] * len(args))
     positional = list(zip(padded_names, args, strict=False))
     named = list((kwargs or {}).items())
-    secrets = {text for name, value in (*positional, *named) for text in _hidden(name, value, also)}
+    secrets = {text for name, value in (*positional, *named) for text in _secrets_in(name, value, also)}
     return Redacted(
         [_masked(name, value, also) for name, value in positional],
         {name: _masked(name, value, also) for name, value in named},
@@ -165,7 +165,7 @@ def _masked(name: str, value: Any, further_secrets: tuple[str, ...], depth: int 
     return value
 
 
-def _hidden(name: str, value: Any, further_secrets: tuple[str, ...]) -> Iterator[str]:
+def _secrets_in(name: str, value: Any, further_secrets: tuple[str, ...]) -> Iterator[str]:
     """Yield the secrets within `value` as strings, except secrets shorter than `SHORTEST_MASKED`.
 
     This function visits every level, even below `DEEPEST`. So it uses a list instead of recursion.

@@ -231,7 +231,7 @@ class ClaimPolicy:
         """
         skipped_other_queues, self._skipped_other_queues = self._skipped_other_queues, False
         self._room_in_chosen_queues = MOST_PREFETCHED
-        if self.hanging.is_empty(now) or not self._has_several():
+        if self.hanging.is_empty(now) or not self._has_several_queues():
             return names
         hangs = partial(self.hanging.hangs, now=now, slots=self._slots)
         hanging, others = [name for name in names if hangs(name)], [name for name in names if not hangs(name)]
@@ -241,7 +241,7 @@ class ClaimPolicy:
         self._room_in_chosen_queues, self._skipped_other_queues = room, bool(others)
         return hanging
 
-    def _has_several(self) -> bool:
+    def _has_several_queues(self) -> bool:
         names = set(self.queue_names)
         if not self._has_fixed_queues:
             names.update(filter(self._serves, (task.options.queue_name for task in registry)))

@@ -104,7 +104,7 @@ def pause_listeners(timeout: float) -> None:
     Waits at most `timeout` seconds, because a handler may block.
     """
     deadline = time.monotonic() + timeout
-    for _, listener in _listening():
+    for _, listener in _started_listeners():
         listener.enqueue_sentinel()
         listener._thread.join(max(0.0, deadline - time.monotonic()))
 
@@ -114,7 +114,7 @@ def resume_listeners() -> None:
 
     If the old thread of a listener still runs, one of the two threads ends.
     """
-    for _, listener in _listening():
+    for _, listener in _started_listeners():
         listener._thread = None
         listener.start()
 
@@ -124,13 +124,13 @@ def revive_listeners() -> None:
 
     The parent process writes the records in the old queue.
     """
-    for handler, listener in _listening():
+    for handler, listener in _started_listeners():
         handler.queue = listener.queue = queue.Queue()
         listener._thread = None
         listener.start()
 
 
-def _listening() -> list[tuple[QueueHandler, Any]]:
+def _started_listeners() -> list[tuple[QueueHandler, Any]]:
     """Return the handlers that `logging.config` has made with a started listener, each with this listener.
 
     Before Python 3.12, `logging.config` makes no listeners.
@@ -143,7 +143,7 @@ def _listening() -> list[tuple[QueueHandler, Any]]:
 
 def _close_handlers() -> None:
     with contextlib.suppress(BaseException):
-        for _, listener in _listening():
+        for _, listener in _started_listeners():
             listener.stop()
     with contextlib.suppress(BaseException):
         logging.shutdown()

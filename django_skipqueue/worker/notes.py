@@ -133,7 +133,7 @@ class AttemptNotes:
             value, text = noted_progress
             notes["progress"] = {"lease": lease, "value": value, "text": text}
         if log and self._lines:
-            lines = _last(self._lines.copy())
+            lines = _last_lines(self._lines.copy())
             dropped = max(self._line_count - len(lines), 0)
             attempt = {"lease": lease, "attempt": self._job.attempt, "worker": self._worker}
             notes["log"] = attempt | {"dropped": dropped, "lines": lines}
@@ -149,7 +149,7 @@ class AttemptNotes:
         return self._mask(text)
 
 
-def _last(lines: deque[Line]) -> list[Line]:
+def _last_lines(lines: deque[Line]) -> list[Line]:
     """Return the last lines that together have at most `MOST_CHARACTERS`, but at least one line."""
     size, line_count = 0, 0
     for _, _, logger, text in reversed(lines):
@@ -244,11 +244,11 @@ class WriteNotes(Service):
 
     def run(self, now: float) -> None:
         self.next_check = now + NOTES_CHECK_SECONDS
-        self._write(now, [notes for notes in self._noted() if notes.is_due(now)])
+        self._write(now, [notes for notes in self._notes_of_attempts() if notes.is_due(now)])
 
     def write_all(self) -> None:
         """Write the notes of the running attempts, before their jobs are released."""
-        self._write(time.monotonic(), [notes for notes in self._noted() if notes.has_changed])
+        self._write(time.monotonic(), [notes for notes in self._notes_of_attempts() if notes.has_changed])
 
     def write_last(self, attempts: Sequence[Attempt]) -> None:
         """Write the last notes of attempts that have ended, before their jobs are released."""
@@ -263,7 +263,7 @@ class WriteNotes(Service):
     def refused(self, error: BaseException) -> None:
         self.next_check = time.monotonic() + NOTES_REFUSED_SECONDS
 
-    def _noted(self) -> Iterator[AttemptNotes]:
+    def _notes_of_attempts(self) -> Iterator[AttemptNotes]:
         for running in list(self._attempts()):
             if running.noted is not None and not running.is_stuck:
                 yield running.noted

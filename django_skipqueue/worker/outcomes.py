@@ -126,7 +126,7 @@ class PendingOutcomes:
 
     @property
     def attempts(self) -> list[Attempt]:
-        return self._waiting + self.aside + [slow.attempt for slow in self.slow]
+        return self._waiting + self.aside + [slow_outcome.attempt for slow_outcome in self.slow]
 
     def refs(self) -> set[LeaseRef]:
         return {attempt.job.ref for attempt in self.attempts}
@@ -158,8 +158,8 @@ class PendingOutcomes:
         elif sent_attempts:
             self._waiting = self._waiting[len(sent_attempts) :]
             self._batch_size.succeeded()
-            for slow in self.slow:
-                slow.others_were_written = True
+            for slow_outcome in self.slow:
+                slow_outcome.others_were_written = True
         self.has_more = bool(self._waiting)
 
     def check_now(self) -> None:
@@ -177,10 +177,10 @@ class PendingOutcomes:
             self.next_check = 0.0
         self.has_more = sum(size_of_outcome(attempt.outcome) for attempt in self._waiting) > MOST_CHARACTERS_WAITING
         sent_attempts, self._sent_attempts = self._sent_attempts, []
-        slow, self._sent_slow_outcome = self._sent_slow_outcome, None
-        if slow:
+        slow_outcome, self._sent_slow_outcome = self._sent_slow_outcome, None
+        if slow_outcome:
             if timed_out:
-                slow.failed(now)
+                slow_outcome.failed(now)
         elif sent_attempts and alone:
             self._batch_size.failed(len(sent_attempts))
             if timed_out and len(sent_attempts) == 1:
@@ -193,11 +193,11 @@ class PendingOutcomes:
 
         Between two tries of a slow outcome, the other waiting outcomes are written.
         """
-        for slow in self.slow:
-            if slow.next_try <= now and (slow.others_were_written or not self._waiting):
-                if not locked([slow.attempt.job.ref]):
-                    return slow
-                slow.next_try = time.monotonic() + FIRST_SLOW_DELAY
+        for slow_outcome in self.slow:
+            if slow_outcome.next_try <= now and (slow_outcome.others_were_written or not self._waiting):
+                if not locked([slow_outcome.attempt.job.ref]):
+                    return slow_outcome
+                slow_outcome.next_try = time.monotonic() + FIRST_SLOW_DELAY
         return None
 
     def _batch(self) -> list[Attempt]:

@@ -287,8 +287,8 @@ def _decide_by_default(
         outcome = policy.decide(error, entry, attempt=job.attempt, max_attempts=job.max_attempts)
     except BaseException:  # a `Retry` subclass of the project has an `after` that raises
         outcome = policy.decide(Retry(), entry, attempt=job.attempt, max_attempts=job.max_attempts)
-    line = shorten(f"{summary(error)} (the task's backoff {problem})")
-    outcome = _without_secrets(task, job, _with_exception(replace(outcome, last_error=line), error))
+    last_error = shorten(f"{summary(error)} (the task's backoff {problem})")
+    outcome = _without_secrets(task, job, _with_exception(replace(outcome, last_error=last_error), error))
     with contextlib.suppress(Exception):  # a logging filter or handler of the project
         logs.backoff_failed(job, outcome)
     return outcome

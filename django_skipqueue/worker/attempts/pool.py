@@ -394,7 +394,7 @@ class ThreadRunner:
         try:
             connections = ThreadConnections(self.executor.interrupter)
             try:
-                self._work(entry, connections)
+                self._run_jobs(entry, connections)
             finally:
                 connections.throw_away()
                 with self._lock:
@@ -408,10 +408,10 @@ class ThreadRunner:
         except BaseException as error:
             self._finish(error)
 
-    def _work(self, entry: int, connections: ThreadConnections) -> None:
+    def _run_jobs(self, entry: int, connections: ThreadConnections) -> None:
         """Run one job after another, until the thread must end or may be in a broken state."""
         next_job: ClaimedJob | None = None
-        while (job := next_job or self._next(connections)) is not None:
+        while (job := next_job or self._next_job(connections)) is not None:
             if connections.opened:
                 connections.check()
             self.running_jobs.begin(entry, job.id)
@@ -425,12 +425,12 @@ class ThreadRunner:
             next_job = None if job.permit_key is None else self._follow(job)
             if next_job:
                 self._followed[entry] += 1
-            if running.has_harmed_thread or (connections.opened and not self._tidied(connections, attempt)):
+            if running.has_harmed_thread or (connections.opened and not self._tidy_connections(connections, attempt)):
                 if next_job:
                     self._waiting.put(next_job)
                 return
 
-    def _tidied(self, connections: ThreadConnections, attempt: Attempt) -> bool:
+    def _tidy_connections(self, connections: ThreadConnections, attempt: Attempt) -> bool:
         """Prepare the connections for the next job. Returns False if this has failed."""
         try:
             connections.tidy(failed=attempt.outcome.error is not None)
@@ -439,7 +439,7 @@ class ThreadRunner:
             return False
         return True
 
-    def _next(self, connections: ThreadConnections) -> ClaimedJob | None:
+    def _next_job(self, connections: ThreadConnections) -> ClaimedJob | None:
         """Wait for the next job. Returns `None` if the thread must end."""
         while True:
             try:
