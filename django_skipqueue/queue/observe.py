@@ -187,10 +187,10 @@ def queues_now(
     too_long_to_count = [name for name, (_, has_more, _) in queued.items() if has_more]
     oldest_first = sorted(too_long_to_count, key=lambda name: -queued[name][2])  # by `oldest_seconds`
     for name in sorted(queued.keys() | running.keys()):
-        number, is_estimate, oldest = queued.get(name, (0, False, None))
+        job_count, is_estimate, oldest = queued.get(name, (0, False, None))
         if name in oldest_first[:MOST_ESTIMATED]:
-            number = max(number, store.expected_rows(EXPECTED_QUEUED, {"queue_name": name}))
-        queues.append(QueueNow(name, number, is_estimate, oldest, *running.get(name, (0, None))))
+            job_count = max(job_count, store.expected_rows(EXPECTED_QUEUED, {"queue_name": name}))
+        queues.append(QueueNow(name, job_count, is_estimate, oldest, *running.get(name, (0, None))))
     return queues
 
 
@@ -202,7 +202,7 @@ def held_now(store: "Store", *, shown: int) -> dict[str, HeldNow]:
 
 def _running_now(store: "Store", most: int) -> dict[str, tuple[int, float]]:
     rows = store.rows(RUNNING_NOW, {"limit": most})
-    counts = {name: number for name, number, _ in rows}
+    counts = {name: job_count for name, job_count, _ in rows}
     if sum(counts.values()) >= most:
         counts = raised(counts, store.expected_rows(EXPECTED_RUNNING))
     return {name: (counts[name], longest) for name, _, longest in rows}

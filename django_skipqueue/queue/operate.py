@@ -189,7 +189,7 @@ def retry(store: "Store", ids: Iterable[int], *, over: Delay = 0.0, by: str = ""
     caller's transaction and another transaction wait for each other.
     """
     values: dict[str, Any] = {"ids": list(ids), "over": checked_seconds("over", over), **noted(by, reason)}
-    for _ in range(10):
+    for _ in range(10):  # other transactions may take the unique keys at the same moment
         try:
             with explained_deadlock():
                 rows = _change_rows(store, "retry", RETRY, values)

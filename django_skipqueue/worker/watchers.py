@@ -290,8 +290,10 @@ def resident_mb() -> float:
     """Return the memory (resident size) of this process in MiB; on a system without /proc, its maximum so far."""
     size = resident_bytes(os.getpid())
     if size is None:
-        largest = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        return largest / MEBIBYTE if sys.platform == "darwin" else largest / 1024  # bytes on macOS, KiB elsewhere
+        largest_size = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return (
+            largest_size / MEBIBYTE if sys.platform == "darwin" else largest_size / 1024
+        )  # bytes on macOS, KiB elsewhere
     return size / MEBIBYTE
 
 
