@@ -196,7 +196,7 @@ DUE_AT = "COALESCE(%(run_after)s::timestamptz, statement_timestamp() + make_inte
 """The SQL expression for the due time of a job: a given time, or a delay in seconds from now."""
 
 _VALUES_OF_SPEC = [f"%({name})s::{type}" for name, type in (INSERTED_FIELDS | SPEC_COLUMNS).items()]
-_VALUES = "".join(f", {value}" for value in (*_VALUES_OF_SPEC, *(f"%({name})s" for name in CALL_COLUMNS)))
+_FURTHER_VALUES = "".join(f", {value}" for value in (*_VALUES_OF_SPEC, *(f"%({name})s" for name in CALL_COLUMNS)))
 
 # Inserts one job. A job that is not due yet gets the status scheduled.
 # This form takes half the time of a SELECT that computes the due time only once, with RETURNING *.
@@ -213,7 +213,7 @@ VALUES (
 """,
     into=_INSERT_INTO,
     due=DUE_AT,
-    values=_VALUES,
+    values=_FURTHER_VALUES,
     **entering(column="%({})s", run_after=DUE_AT),
 )
 

@@ -184,9 +184,9 @@ class Admitted(NamedTuple):
     def decode(cls, locked: Rows | Cursor, admitted: Rows | Cursor) -> "Admitted":
         rows = fetched(admitted)
         return cls(
-            {queue_name: number for queue_name, number, *_ in rows if number},
-            [key for missed, _ in fetched(locked) for key in missed or ()],
-            frozenset(key for _, _, later, *_ in rows for key in later or ()),
+            counts={queue_name: count for queue_name, count, *_ in rows if count},
+            missed=[key for missed, _ in fetched(locked) for key in missed or ()],
+            later=frozenset(key for _, _, later, *_ in rows for key in later or ()),
         )
 
 

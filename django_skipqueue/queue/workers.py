@@ -145,7 +145,8 @@ def request_of_worker(store: "Store", worker_id: str, request: Request) -> bool:
 def heartbeats(store: "Store") -> tuple[datetime, dict[str, datetime]]:
     """The database's time, and the heartbeat of each worker by its id, without external workers."""
     rows = store.rows(HEARTBEATS)
-    return rows[0][0], {str(id): heartbeat for _, id, heartbeat in rows if id is not None}
+    database_time = rows[0][0]
+    return database_time, {str(id): heartbeat for _, id, heartbeat in rows if id is not None}
 
 
 def delete_workers(store: "Store", worker_ids: Sequence[str]) -> None:

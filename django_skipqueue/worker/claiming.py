@@ -479,6 +479,7 @@ class NeededRunners:
         runners_by_queue: dict[str, set[str]] = {}
         for queue_name, task in {(job.queue_name, job.task) for job in jobs}:
             runners_by_queue.setdefault(queue_name, set()).add(registry.runner_of(task))
+        # A full claim has found all jobs of the queues before the queue of its last job.
         reached = names[: names.index(jobs[-1].queue_name)] if is_full and jobs else names
         for name in reached:
             self._needs.pop(name, None)
