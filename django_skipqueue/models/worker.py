@@ -49,8 +49,8 @@ class WorkerManager(_WorkerManager["Worker"]):
 class Worker(models.Model):
     """One worker process. It and its supervisor write its heartbeats. Without heartbeats, its jobs are recovered.
 
-    A carrier that holds jobs, such as Celery's broker, also has a row, with `is_external`, although it is not one of
-    our worker processes.
+    A carrier, an external system that holds jobs, also has a row, with `is_external`, although it is not one of our
+    worker processes.
     """
 
     id = models.TextField(primary_key=True, editable=False)
@@ -60,7 +60,7 @@ class Worker(models.Model):
     pid = models.IntegerField(_("process id"))
     queues = StoredJSON(_("queues"), default=list)
     concurrency = models.IntegerField(_("concurrency"))
-    """How many jobs the process runs at once. 0 if it runs no jobs, but passes them on to a broker."""
+    """How many jobs the process runs at once. 0 if it runs no jobs, but passes them on to a carrier."""
     started_at = models.DateTimeField(_("started at"), db_default=Now())
     heartbeat_at = models.DateTimeField(_("last heartbeat"), db_default=Now())
     memory_mb = models.IntegerField(_("memory in MiB"), null=True)

@@ -76,7 +76,7 @@ class Pool:
     def submit(self, jobs: Iterable[ClaimedJob]) -> None:
         """Run these jobs, in their order. A job with a `permit_key` may have to wait for other jobs of its key."""
         jobs_by_runner: dict[str, list[ClaimedJob]] = {name: [] for name in self.runners}
-        # The same lists by task, because looking up a job's runner is slower.
+        # These are the lists of `jobs_by_runner`, by task, because looking up a job's runner is slower.
         jobs_by_task: dict[str, list[ClaimedJob]] = {}
         for job in jobs:
             for next_job in (job,) if job.permit_key is None else self.begin_order.enter(job):
