@@ -180,7 +180,9 @@ def expectation(task: Any, args: Sequence[Any], kwargs: Mapping[str, Any], optio
     name, registered_task = _identified(task)
     given_options = {name: value for name, value in options.items() if value is not None}
     arguments = given_options.get("arguments", {})
-    columns = {name: given_options[name] for name in ("queue_name", "run_after") if name in given_options}
+    columns: dict[str, Any] = {
+        name: given_options[name] for name in ("queue_name", "run_after") if name in given_options
+    }
     columns |= _changed(task, registered_task)
     if registered_task is None:
         return Expectation(name, None, tuple(args), {**kwargs, **arguments}, columns)
