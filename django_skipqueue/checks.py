@@ -132,16 +132,16 @@ def check_relations(**_: Any) -> list[CheckMessage]:
 def check_rules(**_: Any) -> list[CheckMessage]:
     """E012: the setting `RULES` names a rule that does not exist, or gives a rule a threshold that it cannot have."""
     try:
-        given = conf.load().rules
+        rules_setting = conf.load().rules
     except ImproperlyConfigured:
         return []  # E001 reports the reason
-    if not given:
+    if not rules_setting:
         return []  # so that a worker without `RULES` does not import the console
     from .console.rules.examination import all_rules
 
     rules = {rule.code: rule for rule in all_rules()}
     problems = []
-    for code, value in given.items():
+    for code, value in rules_setting.items():
         name = f"SKIPQUEUE['RULES'][{code!r}]"
         if code not in rules:
             problems.append(f"SKIPQUEUE['RULES'] has no rule {code!r}.{did_you_mean(code, list(rules))}")

@@ -176,11 +176,13 @@ def load() -> Settings:
     sentences = list(problems())
     if sentences:
         raise ImproperlyConfigured(" ".join(sentences))
-    given = {key.lower(): value for key, value in _project_setting().items()}
-    if "retention" in given:
-        given["retention"] = DEFAULTS.retention | given["retention"]
-    given["of_apps"] = {key: setting.made_from(given.pop(key, {})) for key, setting in APP_SETTINGS.items()}
-    return Settings(**Settings.completed(given))
+    project_values = {key.lower(): value for key, value in _project_setting().items()}
+    if "retention" in project_values:
+        project_values["retention"] = DEFAULTS.retention | project_values["retention"]
+    project_values["of_apps"] = {
+        key: setting.made_from(project_values.pop(key, {})) for key, setting in APP_SETTINGS.items()
+    }
+    return Settings(**Settings.completed(project_values))
 
 
 def load_or_default() -> Settings:
@@ -193,14 +195,14 @@ def load_or_default() -> Settings:
 
 def problems() -> Iterator[str]:
     """One sentence for each unknown key and each value of the wrong type in `SKIPQUEUE`."""
-    given = _project_setting()
-    if not isinstance(given, dict):
-        yield f"SKIPQUEUE must be a dict, not {type(given).__name__}."
+    project_setting = _project_setting()
+    if not isinstance(project_setting, dict):
+        yield f"SKIPQUEUE must be a dict, not {type(project_setting).__name__}."
         return
     hints = typing.get_type_hints(Settings)
     own_keys = (setting.name for setting in fields(Settings) if setting.metadata.get("is_key", True))
     known_keys = [*own_keys, *APP_SETTINGS]
-    for key, value in given.items():
+    for key, value in project_setting.items():
         name = key.lower() if isinstance(key, str) and key.isupper() else None
         if name not in known_keys:
             hint = _hint_for_unknown_key(str(key).upper(), [known.upper() for known in known_keys])
@@ -214,7 +216,7 @@ def problems() -> Iterator[str]:
                 yield f"SKIPQUEUE[{key!r}] must be {NUMBER_RANGES[name]}, not {value!r}."
         elif not _is_text(value, hints[name]):
             yield f"SKIPQUEUE[{key!r}] must be {TEXT_TYPES[hints[name]]}, not {value!r}."
-    yield from Settings.problems_together(given)
+    yield from Settings.problems_together(project_setting)
 
 
 def _project_setting() -> Any:
@@ -226,16 +228,16 @@ def retention_problems(name: str, value: object) -> Iterator[str]:
     if not isinstance(value, dict):
         yield f"{name} must be a dict of finished statuses, not {value!r}."
         return
-    for status, kept in value.items():
+    for status, duration in value.items():
         if status not in DEFAULTS.retention:
             yield (
                 f"{name} has no status {status!r}: the finished ones are "
                 f"{', '.join(DEFAULTS.retention)}.{close_to(str(status), list(DEFAULTS.retention))}"
             )
-        elif not is_retention(kept):
+        elif not is_retention(duration):
             yield (
                 f"{name}[{status!r}] must be a timedelta, seconds (0 to "
-                f"{LONGEST_RETENTION.total_seconds():,.0f}) or None, not {kept!r}."
+                f"{LONGEST_RETENTION.total_seconds():,.0f}) or None, not {duration!r}."
             )
 
 
@@ -243,8 +245,8 @@ def own_retention_problems(name: str, value: Any) -> Iterator[str]:
     """Yield one sentence for each mistake in a task's retention, which may not be longer than `RETENTION`."""
     invalid = list(retention_problems(name, value))
     yield from invalid
-    for status, kept in {} if invalid else value.items():
-        general, own = settings.retention_of(status), as_time(kept)
+    for status, duration in {} if invalid else value.items():
+        general, own = settings.retention_of(status), as_time(duration)
         if general is not None and (own is None or own > general):
             yield (
                 f"{name}[{status!r}] is longer than SKIPQUEUE['RETENTION'] says for all jobs, {general}. "
@@ -322,9 +324,9 @@ TEXT_TYPES = {str: "a str", NAMES_TUPLE: "a tuple of names"}
 """What a setting of each type must be, in an error message about a setting without its own check function."""
 
 
-def _is_text(value: object, kind: type) -> bool:
-    """Whether the value is a string that is not empty, or if `kind` is a tuple, a list of names."""
-    if kind is str:
+def _is_text(value: object, text_type: type) -> bool:
+    """Whether the value is a string that is not empty, or if `text_type` is a tuple, a list of names."""
+    if text_type is str:
         return isinstance(value, str) and bool(value)
     return isinstance(value, list | tuple) and all(isinstance(name, str) and words(name) for name in value)
 
@@ -372,16 +374,16 @@ def own_apps() -> set[str]:
 
 def chosen_or_all(named: str | None = None) -> tuple[str, ...]:
     """The aliases of the databases to work on: `named`, or the one that `using_database` has chosen, or else all."""
-    chosen = named or _chosen_database.get()
-    return load().served_databases if chosen is None else (chosen,)
+    chosen_alias = named or _chosen_database.get()
+    return load().served_databases if chosen_alias is None else (chosen_alias,)
 
 
 class _Lazy:
     """Loads the settings when an attribute is first read, so that importing this module reads no settings."""
 
     def __getattr__(self, name: str) -> Any:
-        if name == "database" and (chosen := _chosen_database.get()) is not None:
-            return chosen
+        if name == "database" and (chosen_alias := _chosen_database.get()) is not None:
+            return chosen_alias
         return getattr(load(), name)
 
 

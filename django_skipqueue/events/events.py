@@ -208,8 +208,8 @@ class AttemptsCompleted(AttemptsEnded):
         if len(self.attempts) <= LARGE_BATCH or logs.logger.isEnabledFor(logging.DEBUG):
             super().write_lines()
             return
-        by_task = Counter(attempt.job.task for attempt in self.attempts)
-        tasks = ", ".join(f"{count:,} {task}" for task, count in by_task.most_common(5))
+        counts_by_task = Counter(attempt.job.task for attempt in self.attempts)
+        tasks = ", ".join(f"{count:,} {task}" for task, count in counts_by_task.most_common(5))
         shown = {"count": len(self.attempts), "tasks": tasks}
         logs.write(logging.INFO, "jobs_completed", shown, extra={"jobs": len(self.attempts)})
 

@@ -36,7 +36,7 @@ class LineFormatter(logging.Formatter):
         self._tracebacks = tracebacks
 
     def format(self, record: logging.LogRecord) -> str:
-        message, *others = map(printable, record.getMessage().splitlines() or [""])
+        message, *further_message_lines = map(printable, record.getMessage().splitlines() or [""])
         event = getattr(record, "event", None)
         if event is None and getattr(record, "job_id", None) is not None:
             alias, job_id = getattr(record, "database", None), record.__dict__["job_id"]
@@ -45,7 +45,7 @@ class LineFormatter(logging.Formatter):
         coloured = event_words if message.startswith(event_words) else ""
         time = self._paint(TRACEBACK_COLOUR, self.formatTime(record, self.datefmt))
         head = self._paint(LEVEL_COLOURS.get(record.levelname, "0"), f"{record.levelname:<7} {coloured}")
-        further_lines = [*(LOG_INDENT + line for line in others), *self._traceback(record)]
+        further_lines = [*(LOG_INDENT + line for line in further_message_lines), *self._traceback(record)]
         return "\n".join([f"{time} {head}{message[len(coloured) :]}", *further_lines])
 
     def _traceback(self, record: logging.LogRecord) -> list[str]:

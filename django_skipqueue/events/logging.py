@@ -70,10 +70,14 @@ class JsonFormatter(logging.Formatter):
             yield "stack", record.stack_info
 
     def _exception(self, record: logging.LogRecord, error: BaseException) -> dict[str, str]:
-        kind = type(error)
+        error_class = type(error)
         # A record of the queue has the stack as a text, in which secret arguments are masked.
-        stack = record.exc_text or self.formatException((kind, error, error.__traceback__))
-        return {"type": f"{kind.__module__}.{kind.__qualname__}", "message": _as_text(error), "stack": stack.rstrip()}
+        stack = record.exc_text or self.formatException((error_class, error, error.__traceback__))
+        return {
+            "type": f"{error_class.__module__}.{error_class.__qualname__}",
+            "message": _as_text(error),
+            "stack": stack.rstrip(),
+        }
 
 
 def _message(record: logging.LogRecord) -> str:

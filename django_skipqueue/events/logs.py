@@ -62,9 +62,9 @@ def write(
     logger.handle(record)
 
 
-def _extra(event: str, **known: Any) -> dict[str, Any]:
-    """Return the attributes that every record has, updated with `known`."""
-    return {"event": event, "job_id": None, "queue_name": None, **log_context.worker, **known}
+def _extra(event: str, **attributes: Any) -> dict[str, Any]:
+    """Return the attributes that every record has, updated with `attributes`."""
+    return {"event": event, "job_id": None, "queue_name": None, **log_context.worker, **attributes}
 
 
 def write_about_worker(level: int, event: str, worker: str, error: BaseException | None = None, **shown: Any) -> None:
@@ -105,8 +105,8 @@ def _attempt_shown(attempt: Attempt) -> dict[str, Any]:
 
 
 def _attempt_extra(attempt: Attempt) -> dict[str, Any]:
-    figures = {"wait_ms": attempt.wait_ms, "worker_name": attempt.worker, "duration_ms": attempt.duration_ms}
-    return job_extra(attempt.job) | figures
+    measurements = {"wait_ms": attempt.wait_ms, "worker_name": attempt.worker, "duration_ms": attempt.duration_ms}
+    return job_extra(attempt.job) | measurements
 
 
 def _error(outcome: Outcome) -> dict[str, Any]:
@@ -184,12 +184,12 @@ def event_loop_blocked(worker: str, running: Mapping[str, float], stack: str, re
     running: for how many seconds each attempt in the loop has run, by task and job id.
     stack: the stack of the event loop's thread.
     """
-    longest = sorted(running, key=lambda name: -running[name])
-    parts = [f"{name} for {in_words(running[name])}" for name in longest[:RUNNING_SHOWN]]
-    if len(longest) > RUNNING_SHOWN:
-        parts.append(f"{len(longest) - RUNNING_SHOWN} more")
+    longest_first = sorted(running, key=lambda name: -running[name])
+    running_texts = [f"{name} for {in_words(running[name])}" for name in longest_first[:RUNNING_SHOWN]]
+    if len(longest_first) > RUNNING_SHOWN:
+        running_texts.append(f"{len(longest_first) - RUNNING_SHOWN} more")
     calls = innermost_calls(stack, STUCK_CALLS)
-    attempts = ", ".join(parts)
+    attempts = ", ".join(running_texts)
     write_about_worker(logging.WARNING, "event_loop_blocked", worker, released=released, running=attempts, stack=calls)
 
 

@@ -64,11 +64,11 @@ SINKS: list[Sink] = [LogSink(), SignalSink()]
 """The sinks, in the order in which they get each event."""
 
 
-def wanted(kind: type[Event]) -> bool:
+def wanted(event_class: type[Event]) -> bool:
     """Whether any sink handles events of this class at the moment."""
     for sink in SINKS:
         try:
-            if sink.wants(kind):
+            if sink.wants(event_class):
                 return True
         except JobInterrupted:
             raise

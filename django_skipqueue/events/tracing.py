@@ -88,9 +88,9 @@ def sending(spec: JobSpec, size: int, database: str) -> Iterator[TracedInsert]:
         error = raised
         raise
     finally:
-        for end in reversed(end_functions):
-            if end is not None:
-                _guarded(end, error)
+        for end_function in reversed(end_functions):
+            if end_function is not None:
+                _guarded(end_function, error)
         error = None  # break the reference cycle: the error's traceback refers to this frame
 
 
@@ -99,9 +99,9 @@ def attempt(job: ClaimedJob) -> Ended:
     end_functions = [_guarded(tracer.attempt, job) for tracer in tracers]
 
     def ended(outcome: Outcome) -> None:
-        for end in reversed(end_functions):
-            if end is not None:
-                _guarded(end, outcome)
+        for end_function in reversed(end_functions):
+            if end_function is not None:
+                _guarded(end_function, outcome)
 
     return ended
 

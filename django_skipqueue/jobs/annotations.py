@@ -74,7 +74,7 @@ def codec_of(annotation: Any) -> Codec | None:
 
 
 def _codec_of(annotation: Any, known: Known) -> Codec | None:
-    annotation = _bare(annotation)
+    annotation = _unwrapped(annotation)
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
     if origin in UNIONS:
         return _union(arguments, known)
@@ -84,14 +84,14 @@ def _codec_of(annotation: Any, known: Known) -> Codec | None:
         item_codec = _codec_of(arguments[0], known)
         return None if item_codec is None else ListOf(item_codec)
     if origin in MAPPINGS and len(arguments) == 2:
-        value_codec = _codec_of(arguments[1], known) if _bare(arguments[0]) is str else None
+        value_codec = _codec_of(arguments[1], known) if _unwrapped(arguments[0]) is str else None
         return None if value_codec is None else DictOf(value_codec)
     return _codec_of_class(annotation, known) if isinstance(annotation, type) and origin is None else None
 
 
 def plain_types(annotation: Any) -> tuple[type, ...]:
     """Which of `str`, `int` and `float` the annotation allows, itself or in a union."""
-    return tuple(kind for kind in (str, int, float) if kind in _members(annotation))
+    return tuple(plain_type for plain_type in (str, int, float) if plain_type in _members(annotation))
 
 
 def scalar_types(annotation: Any) -> tuple[type, ...]:
@@ -102,9 +102,9 @@ def scalar_types(annotation: Any) -> tuple[type, ...]:
 
 def _members(annotation: Any) -> tuple[Any, ...]:
     """The members of a union; for any other annotation, only the annotation itself."""
-    annotation = _bare(annotation)
+    annotation = _unwrapped(annotation)
     is_union = typing.get_origin(annotation) in UNIONS
-    return tuple(map(_bare, typing.get_args(annotation) if is_union else (annotation,)))
+    return tuple(map(_unwrapped, typing.get_args(annotation) if is_union else (annotation,)))
 
 
 def resolved(annotations: Mapping[str, Any], names: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -124,7 +124,7 @@ def annotations_of(function: Callable[..., Any]) -> dict[str, Any]:
     return dict(resolved(getattr(function, "__annotations__", {}), getattr(function, "__globals__", {})))
 
 
-def _bare(annotation: Any) -> Any:
+def _unwrapped(annotation: Any) -> Any:
     """Unwrap `Annotated`, `NewType` and `type` statements to the underlying type."""
     while True:
         if typing.get_origin(annotation) is typing.Annotated:
@@ -137,36 +137,36 @@ def _bare(annotation: Any) -> Any:
             return annotation
 
 
-def _codec_of_class(kind: type, known: Known) -> Codec | None:
-    if kind in SCALARS:
-        return SCALARS[kind]
-    if kind in known:
-        return known[kind]
-    if issubclass(kind, Enum):
-        return Enumeration(kind) if kind.__members__ else None
-    if issubclass(kind, Model):
-        return Reference((kind,))
-    if issubclass(kind, tuple) and hasattr(kind, "_fields"):
-        return _named_tuple(kind, known)
-    return _dataclass(kind, known) if dataclasses.is_dataclass(kind) else None
+def _codec_of_class(value_class: type, known: Known) -> Codec | None:
+    if value_class in SCALARS:
+        return SCALARS[value_class]
+    if value_class in known:
+        return known[value_class]
+    if issubclass(value_class, Enum):
+        return Enumeration(value_class) if value_class.__members__ else None
+    if issubclass(value_class, Model):
+        return Reference((value_class,))
+    if issubclass(value_class, tuple) and hasattr(value_class, "_fields"):
+        return _named_tuple(value_class, known)
+    return _dataclass(value_class, known) if dataclasses.is_dataclass(value_class) else None
 
 
-def _named_tuple(kind: Any, known: Known) -> Codec:
-    annotations = dict(resolved(getattr(kind, "__annotations__", {}), _globals_of(kind)))
-    return NamedTupleOf(kind, [_codec_of(annotations.get(name), known) for name in kind._fields])
+def _named_tuple(value_class: Any, known: Known) -> Codec:
+    annotations = dict(resolved(getattr(value_class, "__annotations__", {}), _globals_of(value_class)))
+    return NamedTupleOf(value_class, [_codec_of(annotations.get(name), known) for name in value_class._fields])
 
 
-def _dataclass(kind: type, known: Known) -> Codec | None:
-    codec = known[kind] = Dataclass(kind)
-    written = {field.name: field.type for field in dataclasses.fields(kind)}
-    annotations = dict(resolved(written, _globals_of(kind)))
-    for name in written:
+def _dataclass(value_class: type, known: Known) -> Codec | None:
+    codec = known[value_class] = Dataclass(value_class)
+    types_by_field = {field.name: field.type for field in dataclasses.fields(value_class)}
+    annotations = dict(resolved(types_by_field, _globals_of(value_class)))
+    for name in types_by_field:
         codec.codecs[name] = _codec_of(annotations[name], known) if name in annotations else None
     return codec
 
 
-def _globals_of(kind: type) -> dict[str, Any]:
-    return vars(sys.modules.get(kind.__module__, types.SimpleNamespace()))
+def _globals_of(value_class: type) -> dict[str, Any]:
+    return vars(sys.modules.get(value_class.__module__, types.SimpleNamespace()))
 
 
 def _tuple(arguments: tuple[Any, ...], known: Known) -> Codec:
@@ -182,10 +182,10 @@ def _union(arguments: tuple[Any, ...], known: Known) -> Codec | None:
 
     If two types became the same kind of JSON, such as a string, we could not tell which type a stored value has.
     """
-    members: list[tuple[Codec | None, frozenset[str], str]] = []
+    members: list[tuple[Codec | None, frozenset[str], str]] = []  # codec, kinds of JSON, name for error messages
     models: list[type[Model]] = []
     plain: frozenset[str] = frozenset()
-    for argument in map(_bare, arguments):
+    for argument in map(_unwrapped, arguments):
         codec = _codec_of(argument, known)
         if isinstance(codec, Reference):
             models.append(argument)
@@ -198,7 +198,7 @@ def _union(arguments: tuple[Any, ...], known: Known) -> Codec | None:
         members.append((reference, reference.kinds, str(reference)))
     if not members:
         return None
-    names = [_name(argument) for argument in map(_bare, arguments) if _codec_of(argument, known) is None]
+    names = [_name(argument) for argument in map(_unwrapped, arguments) if _codec_of(argument, known) is None]
     if plain:
         members.append((None, plain, " | ".join(names)))
     kinds = [kind for _, kinds, _ in members for kind in kinds]
@@ -293,8 +293,8 @@ class CallTypes:
         positional, var_args = self._positional, self._var_args
         converted = [convert(codec, name, value) for (name, codec), value in zip(positional, args, strict=False)]
         converted += [
-            convert(self.by_name.get(var_args), f"{var_args}[{number}]", value)
-            for number, value in enumerate(args[len(positional) :])
+            convert(self.by_name.get(var_args), f"{var_args}[{position}]", value)
+            for position, value in enumerate(args[len(positional) :])
         ]
         return converted, {name: convert(self._codec(name), name, value) for name, value in kwargs.items()}
 

@@ -113,13 +113,13 @@ def kind_of(value: Any) -> str:
 
 def shown(value: Any) -> str:
     """Describe a value in an error message: its shortened `repr` and its type, or only its type if `repr` raises."""
-    kind = type(value).__name__
+    type_name = type(value).__name__
     try:
         text = repr(value)
     except Exception:  # `__repr__` of a class of the project may raise
-        return f"of type {kind}"
+        return f"of type {type_name}"
     text = text if len(text) <= LONGEST_SHOWN_VALUE else f"{text[: LONGEST_SHOWN_VALUE - 1]}…"
-    return text if isinstance(value, str | int | float | None) else f"the {kind} {text}"
+    return text if isinstance(value, str | int | float | None) else f"the {type_name} {text}"
 
 
 class Scalar(Codec):
@@ -127,7 +127,7 @@ class Scalar(Codec):
 
     def __init__(
         self,
-        kind: type,
+        value_type: type,
         write: Callable[[Any], str],
         read: Callable[[str], Any],
         *,
@@ -135,7 +135,7 @@ class Scalar(Codec):
         not_: type | None = None,
     ) -> None:
         """`not_`: a subclass whose values do not count as this type. `advice`: the end of error messages."""
-        self._kind = kind
+        self._kind = value_type
         self._write = write
         self._read = read
         self._advice = advice
@@ -153,12 +153,12 @@ class Scalar(Codec):
             self.refuse(name, value, self._advice)
         try:
             text = self._write(value) if self.fits(value) else value
-            again = self._write(self._read(text))
+            round_trip = self._write(self._read(text))
         except (ValueError, InvalidOperation):
             self.refuse(name, value, self._advice)
-        if self.fits(value) and again != text:
-            self.refuse(name, value, f"It would arrive as {again}.")
-        return again
+        if self.fits(value) and round_trip != text:
+            self.refuse(name, value, f"It would arrive as {round_trip}.")
+        return round_trip
 
     def decode(self, name: str, value: Any) -> Any:
         if not isinstance(value, str):
@@ -219,10 +219,10 @@ class Enumeration(Codec):
     Other values are harder to read than names, and may change when members are added.
     """
 
-    def __init__(self, kind: type[Enum]) -> None:
-        self._enum = kind
-        values = [member.value for member in kind.__members__.values()]
-        is_number = issubclass(kind, int | Flag)
+    def __init__(self, enum_class: type[Enum]) -> None:
+        self._enum = enum_class
+        values = [member.value for member in enum_class.__members__.values()]
+        is_number = issubclass(enum_class, int | Flag)
         self._by_value = is_number or all(isinstance(value, str) for value in values)
         self.kinds = frozenset((NUMBER if is_number else STRING,))
 
@@ -263,11 +263,11 @@ class Enumeration(Codec):
 class PlainTypes(Codec):
     """Values that are already JSON. Subclasses check or convert the values before they are encoded."""
 
-    def __init__(self, kinds: tuple[type, ...]) -> None:
-        self._kinds = kinds
+    def __init__(self, allowed_types: tuple[type, ...]) -> None:
+        self._allowed_types = allowed_types
 
     def __str__(self) -> str:
-        return " | ".join("None" if kind is NoneType else kind.__name__ for kind in self._kinds)
+        return " | ".join("None" if member is NoneType else member.__name__ for member in self._allowed_types)
 
     def decode(self, name: str, value: Any) -> Any:
         return value
@@ -277,7 +277,7 @@ class MemberValue(PlainTypes):
     """Strings and numbers. A member of an enumeration such as `TextChoices` is replaced by its value."""
 
     def fits(self, value: Any) -> bool:
-        return isinstance(value, Enum) and isinstance(value, self._kinds)
+        return isinstance(value, Enum) and isinstance(value, self._allowed_types)
 
     def encode(self, name: str, value: Any) -> Any:
         return value.value if self.fits(value) else value
@@ -290,7 +290,7 @@ class CheckedScalar(PlainTypes):
     """
 
     def fits(self, value: Any) -> bool:
-        return isinstance(value, self._kinds) or (float in self._kinds and isinstance(value, int))
+        return isinstance(value, self._allowed_types) or (float in self._allowed_types and isinstance(value, int))
 
     def encode(self, name: str, value: Any) -> Any:
         if kind_of(value) and not self.fits(value):
@@ -370,13 +370,13 @@ class Reference(Codec):
 
     def decode(self, name: str, value: Any) -> Any:
         """See `Codec`. Fetches the row from the database. Raises `RowMissing` if the row no longer exists."""
-        return self._fetched([(name, value)])[0]
+        return self._fetch([(name, value)])[0]
 
     def decode_all(self, name: str, values: Sequence[Any]) -> list[Any]:
         """See `Codec`. Sends one query for each model and database."""
-        return self._fetched([(f"{name}[{position}]", value) for position, value in enumerate(values)])
+        return self._fetch([(f"{name}[{position}]", value) for position, value in enumerate(values)])
 
-    def _fetched(self, references: Sequence[tuple[str, Any]]) -> list[Any]:
+    def _fetch(self, references: Sequence[tuple[str, Any]]) -> list[Any]:
         """Fetch the instances of these references, each with the name of its argument."""
         pks_by_table: dict[tuple[str, str], set[Any]] = {}
         keys = []
@@ -424,14 +424,14 @@ class ListOf(Codec):
 
     kinds = frozenset((LIST,))
 
-    def __init__(self, item: Codec | None, make: type = list) -> None:
+    def __init__(self, item: Codec | None, container: type = list) -> None:
         self._item = item
         self.inner = (item,)
-        self._make = make
+        self._container = container
 
     def __str__(self) -> str:
         inner = "Any" if self._item is None else str(self._item)
-        return f"list[{inner}]" if self._make is list else f"tuple[{inner}, ...]"
+        return f"list[{inner}]" if self._container is list else f"tuple[{inner}, ...]"
 
     def fits(self, value: Any) -> bool:
         return isinstance(value, list | tuple)
@@ -444,7 +444,7 @@ class ListOf(Codec):
     def decode(self, name: str, value: Any) -> Any:
         if not isinstance(value, list):
             self.fail(name, value)
-        return self._make(value if self._item is None else self._item.decode_all(name, value))
+        return self._container(value if self._item is None else self._item.decode_all(name, value))
 
 
 class TupleOf(Codec):
@@ -475,9 +475,9 @@ class TupleOf(Codec):
 class NamedTupleOf(TupleOf):
     """Named tuples of one class, which become lists."""
 
-    def __init__(self, kind: Any, items: Sequence[Codec | None]) -> None:
+    def __init__(self, tuple_class: Any, items: Sequence[Codec | None]) -> None:
         super().__init__(items)
-        self._class = kind
+        self._class = tuple_class
 
     def __str__(self) -> str:
         name: str = self._class.__qualname__
@@ -522,12 +522,12 @@ class Dataclass(Codec):
 
     kinds = frozenset((OBJECT,))
 
-    def __init__(self, kind: type[Any]) -> None:
-        self._class = kind
+    def __init__(self, dataclass_type: type[Any]) -> None:
+        self._class = dataclass_type
         self.codecs: dict[str, Codec | None] = {}
         """The codec of each field. `annotations` fills this in later, because a dataclass may contain itself."""
-        self._fields = {field.name: field for field in dataclasses.fields(kind) if field.init}
-        self._may_differ = may_differ(kind)
+        self._fields = {field.name: field for field in dataclasses.fields(dataclass_type) if field.init}
+        self._may_differ = may_differ(dataclass_type)
         self._is_checking_inner = False
 
     def __str__(self) -> str:
@@ -626,7 +626,8 @@ class OneOf(Codec):
 
     def decode_all(self, name: str, values: Sequence[Any]) -> list[Any]:
         """See `Codec`. Fetches all model instances of a list with one query, although some values may be `None`."""
-        if len(self._codecs) != 1 or set(self._by_kind) - self._codecs[0].kinds != {NULL}:
+        other_kinds = set(self._by_kind) - self._codecs[0].kinds
+        if len(self._codecs) != 1 or other_kinds != {NULL}:
             return super().decode_all(name, values)
         decoded = iter(self._codecs[0].decode_all(name, [value for value in values if value is not None]))
         return [None if value is None else next(decoded) for value in values]
@@ -636,17 +637,17 @@ UNSET = object()
 """Stands for the value of a field that is not set."""
 
 
-def may_differ(kind: Any) -> bool:
+def may_differ(dataclass_type: Any) -> bool:
     """Whether `__init__` may do more than set the fields from its arguments. Called once for each dataclass.
 
     `__dataclass_fields__` contains the fields, and also each `ClassVar` and `InitVar`.
     """
-    params = vars(kind).get("__dataclass_params__")  # missing in a subclass without the decorator
-    arguments = [field for field in dataclasses.fields(kind) if field.init]
+    params = vars(dataclass_type).get("__dataclass_params__")  # missing in a subclass without the decorator
+    arguments = [field for field in dataclasses.fields(dataclass_type) if field.init]
     return (
         not (params and params.init)
-        or hasattr(kind, "__post_init__")
-        or len(kind.__dataclass_fields__) > len(arguments)
+        or hasattr(dataclass_type, "__post_init__")
+        or len(dataclass_type.__dataclass_fields__) > len(arguments)
     )
 
 
@@ -654,14 +655,14 @@ def difference(value: Any) -> str:
     """How an instance that is made again from the fields would differ from the original; empty if it would be equal."""
     fields = dataclasses.fields(value)
     try:
-        again = type(value)(**{field.name: _copied(getattr(value, field.name)) for field in fields if field.init})
+        remade = type(value)(**{field.name: _copied(getattr(value, field.name)) for field in fields if field.init})
     except Exception as error:  # raised by the project, or by Python because an `InitVar` is missing
         return f"it cannot be made again from its fields ({error})"
-    name = _differing(value, again)
-    return name and f"made again from its fields, its {name} is {shown(getattr(again, name, None))}"
+    field_name = _first_difference(value, remade)
+    return field_name and f"made again from its fields, its {field_name} is {shown(getattr(remade, field_name, None))}"
 
 
-def _differing(value: Any, other: Any) -> str:
+def _first_difference(value: Any, other: Any) -> str:
     """The name of the first field in which two instances of a dataclass differ; empty if they do not differ.
 
     A field with `init=False` and `compare=False`, such as a cache, may differ.
@@ -675,10 +676,10 @@ def _differing(value: Any, other: Any) -> str:
 
 def _copied(value: Any) -> Any:
     """Copy a list, tuple, dict or mutable dataclass, so that `__post_init__` cannot change the original."""
-    kind = type(value)
-    if kind is list or kind is tuple:
-        return kind(map(_copied, value))
-    if kind is dict:
+    value_type = type(value)
+    if value_type is list or value_type is tuple:
+        return value_type(map(_copied, value))
+    if value_type is dict:
         return {key: _copied(item) for key, item in value.items()}
     params = getattr(value, "__dataclass_params__", None)
     return value if params is None or params.frozen else copy.copy(value)
@@ -694,7 +695,7 @@ def _is_same(value: Any, other: Any) -> bool:
         if isinstance(value, dict):
             return value.keys() == other.keys() and all(_is_same(item, other[key]) for key, item in value.items())
         if dataclasses.is_dataclass(value):
-            return not _differing(value, other)
+            return not _first_difference(value, other)
     try:
         return bool(value == other)
     except Exception:  # `__eq__` of a class of the project may raise

@@ -72,7 +72,7 @@ def job(
     valid.
     """
     check_names("job", options, {*TaskOptions.__annotations__, "takes_context"})
-    given = checked(options)
+    checked_options = checked(options)
     _check_types(name=options.get("name"), atomic=options.get("atomic", False), takes_context=takes_context)
 
     def register(function: Callable[..., Any]) -> Task[Any, Any]:
@@ -82,17 +82,17 @@ def job(
                 f"{function.__module__}.{function.__qualname__} is an async def, and Django has no async transactions. "
                 "Make it a def, or put what belongs together into one that it calls with sync_to_async."
             )
-        kind = ContextTask if takes_context else Task
-        task: Task[Any, Any] = kind(
+        task_class = ContextTask if takes_context else Task
+        task: Task[Any, Any] = task_class(
             function,
             name=options.get("name") or f"{function.__module__}.{function.__qualname__}",
             # The timeout is not stored in the row, so that a change of it also applies to jobs that are already queued.
-            options=replace(given.options, timeout=None),
-            timeout=given.options.timeout,
-            policy=given.policy,
+            options=replace(checked_options.options, timeout=None),
+            timeout=checked_options.options.timeout,
+            policy=checked_options.policy,
             takes_context=takes_context,
             atomic=options.get("atomic", False),
-            redact=given.redact,
+            redact=checked_options.redact,
         )
         registry.register(task)
         return task
@@ -215,7 +215,7 @@ def with_options(**options: Unpack[RunOptions]) -> Callable[[F], F]:
     for name in DJANGO_OPTIONS:
         if name in options:
             raise InvalidOption(f"Give {name} to @task itself: @task({name}=…).")
-    given = checked(options)
+    checked_options = checked(options)
 
     def store_options(function: F) -> F:
         if not inspect.isfunction(function):
@@ -225,7 +225,7 @@ def with_options(**options: Unpack[RunOptions]) -> Callable[[F], F]:
             )
         if hasattr(function, ATTRIBUTE):
             raise InvalidTask(f"{function.__qualname__} has two @with_options. Put all options into one.")
-        setattr(function, ATTRIBUTE, given)
+        setattr(function, ATTRIBUTE, checked_options)
         return function
 
     return store_options

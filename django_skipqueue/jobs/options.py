@@ -124,25 +124,29 @@ class Options:
         for part in self.of_parts:
             part.check_beside([other for other in self.of_parts if other is not part])
 
-    def changed(self, given: Mapping[str, Any]) -> "Options":
-        """Return a copy of these options with the given values, by name. Raises `InvalidOption`."""
+    def changed(self, new_values: Mapping[str, Any]) -> "Options":
+        """Return a copy of these options with these new values, by name. Raises `InvalidOption`."""
         options_by_class = {type(part): part for part in self.of_parts}
-        for kind in OPTIONS_OF_PARTS:
-            if values := {name: value for name, value in given.items() if name in NAMES_OF_OPTIONS[kind]}:
-                options_by_class[kind] = options_by_class.get(kind, kind()).changed(values)
+        for part_class in OPTIONS_OF_PARTS:
+            if values := {name: value for name, value in new_values.items() if name in NAMES_OF_OPTIONS[part_class]}:
+                options_by_class[part_class] = options_by_class.get(part_class, part_class()).changed(values)
         of_parts = tuple(
-            options_by_class[kind] for kind in OPTIONS_OF_PARTS if options_by_class.get(kind, kind()) != kind()
+            options_by_class[part_class]
+            for part_class in OPTIONS_OF_PARTS
+            if options_by_class.get(part_class, part_class()) != part_class()
         )
-        return replace(self, of_parts=of_parts, **{name: given[name] for name in given if name in CORE_OPTIONS})
+        return replace(
+            self, of_parts=of_parts, **{name: new_values[name] for name in new_values if name in CORE_OPTIONS}
+        )
 
-    def check_using(self, given: Mapping[str, Any]) -> None:
-        """Raise `InvalidOption` if `.using()` cannot change these options to the given values."""
-        for kind in OPTIONS_OF_PARTS:
-            (self.of_part(kind) or kind()).check_using(given)
+    def check_using(self, new_values: Mapping[str, Any]) -> None:
+        """Raise `InvalidOption` if `.using()` cannot change these options to these values."""
+        for part_class in OPTIONS_OF_PARTS:
+            (self.of_part(part_class) or part_class()).check_using(new_values)
 
-    def of_part(self, kind: type[P]) -> P | None:
+    def of_part(self, part_class: type[P]) -> P | None:
         """The options of the part with this class; `None` if no option of the part was given."""
-        return next((part for part in self.of_parts if isinstance(part, kind)), None)
+        return next((part for part in self.of_parts if isinstance(part, part_class)), None)
 
     def spec(self, task: str, **columns: Any) -> JobSpec:
         """The spec for new jobs of a task with these options. `columns`: values that replace those of the options."""
@@ -186,9 +190,9 @@ SPEC_OPTIONS = [name for name in JobSpec._fields if name in CORE_OPTIONS]
 """The options that become fields of a `JobSpec`."""
 
 
-def retention_column(kept: Mapping[str, Retention]) -> str | None:
+def retention_column(retention: Mapping[str, Retention]) -> str | None:
     """Encode a retention for its column: the seconds by status, without a status whose jobs are kept forever."""
-    durations = {status: as_time(duration) for status, duration in kept.items()}
+    durations = {status: as_time(duration) for status, duration in retention.items()}
     seconds = {status: duration.total_seconds() for status, duration in durations.items() if duration is not None}
     return json.dumps(seconds) if seconds else None
 
@@ -197,8 +201,10 @@ def metadata_column(metadata: Any) -> str:
     """Encode metadata for its column. Raises `InvalidOption` for reserved keys, and if it is not small JSON."""
     if not isinstance(metadata, Mapping):
         raise InvalidOption(f"metadata must be a dict, not {type(metadata).__name__}.")
-    if taken := RESERVED_METADATA & set(metadata):
-        raise InvalidOption(f"metadata cannot have the key {min(taken)!r}: the queue uses it. Choose another name.")
+    if reserved_keys := RESERVED_METADATA & set(metadata):
+        raise InvalidOption(
+            f"metadata cannot have the key {min(reserved_keys)!r}: the queue uses it. Choose another name."
+        )
     try:
         text = encode("metadata", dict(metadata))
     except InvalidArguments as error:
@@ -211,12 +217,12 @@ def metadata_column(metadata: Any) -> str:
     return text
 
 
-def check_size(call: EncodedCall, most: int) -> EncodedCall:
-    """Return the call. Raises `InvalidArguments` if its arguments are larger than `most` bytes."""
+def check_size(call: EncodedCall, max_bytes: int) -> EncodedCall:
+    """Return the call. Raises `InvalidArguments` if its arguments are larger than `max_bytes`."""
     size = size_of(call.args) + size_of(call.kwargs)
-    if size > most:
+    if size > max_bytes:
         raise InvalidArguments(
-            f"the arguments are {size:,} bytes long, and SKIPQUEUE['MAX_ARGUMENT_BYTES'] is {most:,}. "
+            f"the arguments are {size:,} bytes long, and SKIPQUEUE['MAX_ARGUMENT_BYTES'] is {max_bytes:,}. "
             "Store what is large elsewhere, and pass its key."
         )
     return call

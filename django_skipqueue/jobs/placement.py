@@ -65,8 +65,8 @@ def shard_of(task: "Task[Any, Any]", call: EncodedCall) -> str | None:
     Raises `InvalidArguments` if `shard_by` names an argument that the call does not have.
     """
     of_parts = task.options.of_parts
-    with_shard = next((part for part in of_parts if part.has_shard), None) if of_parts else None
-    return None if with_shard is None else with_shard.shard(partial(_stored_arguments, task, call))
+    shard_options = next((part for part in of_parts if part.has_shard), None) if of_parts else None
+    return None if shard_options is None else shard_options.shard(partial(_stored_arguments, task, call))
 
 
 def _stored_arguments(task: "Task[Any, Any]", call: EncodedCall, names: Sequence[str]) -> list[Any]:
@@ -86,8 +86,8 @@ def _stored_arguments(task: "Task[Any, Any]", call: EncodedCall, names: Sequence
 
 def database_of_schedule(task: "Task[Any, Any]", call: EncodedCall) -> str:
     """The alias of the database for a schedule and its jobs. Raises `InvalidOption` if no database may hold them."""
-    chosen = placement().choose_fixed(task.spec(), call, named=task.named_database, shard=shard_of(task, call))
-    return chosen or task.database
+    fixed_alias = placement().choose_fixed(task.spec(), call, named=task.named_database, shard=shard_of(task, call))
+    return fixed_alias or task.database
 
 
 def database_of_key(spec: JobSpec, call: EncodedCall, task: "Task[Any, Any] | None") -> str:

@@ -53,15 +53,15 @@ class Registry:
         Raises `InvalidOption` if an option of the task names an argument that its function does not take.
         """
         task.options.check_signature(task.signature)
-        known = self.by_name.get(task.name)
-        if known is not None and _source(known) != _source(task):
-            self.duplicates[task.name] = (known, task)
+        previous = self.by_name.get(task.name)
+        if previous is not None and _source(previous) != _source(task):
+            self.duplicates[task.name] = (previous, task)
         DECLARED.add(task.options.queue_name)
         if task.options.is_limited:
             self.has_limits = True
         self.by_name[task.name] = task
         self.uses_threads_alone = self.uses_threads_alone and task.runner == THREADS
-        if apps.ready and known is None:  # before the apps are ready, workers import the same modules
+        if apps.ready and previous is None:  # before the apps are ready, workers import the same modules
             self._late.add(task.name)
 
     def get(self, name: str) -> "Task[Any, Any]":

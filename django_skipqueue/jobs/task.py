@@ -164,16 +164,16 @@ class Task(Generic[P, R]):
         Raises `InvalidOption` for a value that is not valid.
         """
         check_names("using", options, UsingOptions.__annotations__, elsewhere=TaskOptions.__annotations__)
-        given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
-        self.options.check_using(given)
-        if "metadata" in given:
-            given["metadata"] = metadata_column(given["metadata"])
-        other = object.__new__(type(self))
-        other.__dict__.update(self.__dict__)
-        other.__dict__.pop("_spec", None)
-        other.options = self.options.changed(given)
-        other.options.check_signature(self.signature)
-        return other
+        new_options: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
+        self.options.check_using(new_options)
+        if "metadata" in new_options:
+            new_options["metadata"] = metadata_column(new_options["metadata"])
+        changed_task = object.__new__(type(self))
+        changed_task.__dict__.update(self.__dict__)
+        changed_task.__dict__.pop("_spec", None)
+        changed_task.options = self.options.changed(new_options)
+        changed_task.options.check_signature(self.signature)
+        return changed_task
 
     @cached_property
     def _spec(self) -> JobSpec:
@@ -245,14 +245,14 @@ class Task(Generic[P, R]):
         if types is not None:
             json_args, json_kwargs = types.encode(args, kwargs)
         try:
-            texts = as_json(names, keys, json_args, json_kwargs)
+            json_texts = as_json(names, keys, json_args, json_kwargs)
         except FlattenedValue:
             from .annotations import CallTypes
 
             # If an annotation such as `str` asks for a value, a member of an enumeration is replaced by its value.
             values = CallTypes.of_values(self.__wrapped__, self.signature).encode(json_args, json_kwargs)
-            texts = as_json(names, keys, *values)
-        return check_size(EncodedCall(*texts, call_columns(self, args, kwargs)), load().max_argument_bytes)
+            json_texts = as_json(names, keys, *values)
+        return check_size(EncodedCall(*json_texts, call_columns(self, args, kwargs)), load().max_argument_bytes)
 
     def require_fit(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """Raise `InvalidArguments` for arguments that do not fit the signature."""
@@ -365,12 +365,12 @@ def _signature(function: Callable[..., Any], takes_context: bool) -> inspect.Sig
     signature = inspect.signature(function)
     if not takes_context:
         return signature
-    first, *others = signature.parameters.values() or [None]
+    first, *other_parameters = signature.parameters.values() or [None]
     if first is None or first.kind not in (first.POSITIONAL_ONLY, first.POSITIONAL_OR_KEYWORD):
         raise InvalidTask(
             f"{function.__qualname__} has takes_context=True, so its first parameter must be the context."
         )
-    return signature.replace(parameters=[other for other in others if other is not None])
+    return signature.replace(parameters=[parameter for parameter in other_parameters if parameter is not None])
 
 
 ARGUMENTS = repeat(True)
@@ -478,7 +478,7 @@ def getters_of(signature: inspect.Signature, count: int, keywords: Sequence[str]
     `*rest` returns a tuple. Each argument in `**options` has its own getter. Raises `InvalidArguments` if such a call
     does not fit the signature.
     """
-    try:
+    try:  # bind positions and keywords in place of the values
         bound = signature.bind(*range(count), **{keyword: keyword for keyword in keywords}).arguments
     except TypeError as error:
         raise InvalidArguments(f"{error}.") from None

@@ -46,7 +46,7 @@ def copy_jobs(jobs: "QuerySet[Job]", *, by: str = "", reason: str = "") -> dict[
             calls = [call_of(job, job.args_text, job.kwargs_text) for job in originals]
             deferred = store.enqueue_many(spec_of(originals[0]), calls)
             results = zip(originals, deferred, deferred.outcomes, strict=True)
-            copies |= {job.pk: copy for job, copy, outcome in results if outcome == "created"}
+            copies |= {job.pk: copy_id for job, copy_id, outcome in results if outcome == "created"}
         if copies:
             store.note_copies(copies, by=by, reason=reason)
     return copies

@@ -14,11 +14,11 @@ from django.utils.translation import gettext_lazy as _
 from ..conf import settings
 from ..events.log_format import job_name
 from ..exceptions import LeaseLost
-from ..parts.batches import models as of_batches
-from ..parts.limits import models as of_limits
-from ..parts.rates import models as of_rates
-from ..parts.steps import verbs as of_steps
-from ..parts.unique import models as of_unique
+from ..parts.batches import models as batch_models
+from ..parts.limits import models as limit_models
+from ..parts.rates import models as rate_models
+from ..parts.steps import verbs as step_verbs
+from ..parts.unique import models as unique_key_models
 from ..values.backoff import RetryPolicy
 from ..values.bounds import MAX_KEY_BYTES
 from ..values.codec import encode, shorten
@@ -43,9 +43,9 @@ def _json_type(column: str) -> Func:
 
 
 class AbstractJob(
-    of_unique.UniqueColumns,
-    of_limits.LimitColumns,
-    of_rates.RateColumns,
+    unique_key_models.UniqueColumns,
+    limit_models.LimitColumns,
+    rate_models.RateColumns,
     models.Model,
 ):
     """The columns of both the job table and a table for pruned jobs. `Job` adds the columns for claims."""
@@ -100,20 +100,20 @@ class AbstractJob(
         return worker_name(self.locked_by)
 
 
-def _of_parts(kind: str) -> list[Any]:
+def _of_parts(attribute: str) -> list[Any]:
     """The `indexes` or the `constraints` of the columns that parts add to the job table."""
     bases = (
-        of_batches.BatchColumn,
+        batch_models.BatchColumn,
         *AbstractJob.__bases__,
     )
-    of_columns = [getattr(base, "_meta", None) for base in bases]
-    return [definition for options in of_columns if options for definition in getattr(options, kind)]
+    metas = [getattr(base, "_meta", None) for base in bases]
+    return [definition for meta in metas if meta for definition in getattr(meta, attribute)]
 
 
 class Job(
-    of_steps.StepVerbs,
+    step_verbs.StepVerbs,
     JobVerbs,
-    of_batches.BatchColumn,
+    batch_models.BatchColumn,
     AbstractJob,
 ):
     """One request to run a task."""

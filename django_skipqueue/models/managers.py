@@ -9,7 +9,7 @@ from django.db import connections, models
 
 from ..conf import settings
 from ..exceptions import InvalidOption
-from ..parts.steps import verbs as of_steps
+from ..parts.steps import verbs as step_verbs
 from ..queue.parameters import claim_values
 from ..queue.store import Store
 from ..queue.unique_keys import unique_keys
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class JobQuerySet(
-    of_steps.QuerySetStepVerbs,
+    step_verbs.QuerySetStepVerbs,
     StatusFilters,
     QuerySetVerbs,
     models.QuerySet["Job"],
@@ -142,8 +142,8 @@ class JobManager(_JobManager["Job"]):
                 return self._as_enqueued(store.alias, enqueued)
             if enqueued:
                 holder = self.model._base_manager.using(store.alias).get(pk=enqueued.id)
-            elif current := unique_keys().holder(store, spec, call.unique_key or ""):
-                holder = current
+            elif current_holder := unique_keys().holder(store, spec, call.unique_key or ""):
+                holder = current_holder
             else:
                 continue  # the key became free between the two statements, because its holder finished or was claimed
             if spec.on_conflict == "raise":

@@ -10,9 +10,9 @@ from django.utils.translation import gettext_lazy as _
 
 from ..conf import settings
 from ..events import logs
-from ..parts.limits import models as of_limits
+from ..parts.limits import models as limit_models
 from ..parts.limits.queues import LimitVerbs
-from ..parts.rates import models as of_rates
+from ..parts.rates import models as rate_models
 from ..parts.rates.queues import RateVerbs
 from ..queue.queues import DECLARED, pause_queue, resume_queue
 from ..queue.store import Store, in_each
@@ -42,8 +42,8 @@ class QueueManager(_QueueManager["Queue"]):
 class Queue(
     LimitVerbs,
     RateVerbs,
-    of_limits.LimitedQueue,
-    of_rates.RatedQueue,
+    limit_models.LimitedQueue,
+    rate_models.RatedQueue,
     models.Model,
 ):
     """A queue that was ever paused, or had a limit or a rate. Workers claim no jobs of a paused queue."""
@@ -62,8 +62,8 @@ class Queue(
         verbose_name = _("queue")
         verbose_name_plural = _("queues")
         constraints = (
-            *of_limits.LimitedQueue._meta.constraints,
-            *of_rates.RatedQueue._meta.constraints,
+            *limit_models.LimitedQueue._meta.constraints,
+            *rate_models.RatedQueue._meta.constraints,
             models.CheckConstraint(name="skipqueue_queue_times", condition=are_times("paused_at", "paused_until")),
         )
 
@@ -97,5 +97,5 @@ class Queue(
 
 
 def _queues_in_use(store: Store) -> set[str]:
-    served = Worker.objects.using(store.alias).values_list("queues", flat=True)
-    return {*store.queues_with_jobs(with_paused=True), *chain.from_iterable(served)}
+    queues_of_workers = Worker.objects.using(store.alias).values_list("queues", flat=True)
+    return {*store.queues_with_jobs(with_paused=True), *chain.from_iterable(queues_of_workers)}

@@ -139,6 +139,7 @@ class QuerySetVerbs(JobQuerySet):
         jobs = self.model._base_manager.using(self.db)
         return self._in_batches(lambda ids: copy_jobs(jobs.filter(pk__in=ids), by=by, reason=reason))
 
+    # The manager does not get these methods, and templates cannot call them.
     _verb: Any
     for _verb in (retry, discard, cancel, run_now, postpone, reschedule, change_queue, change_priority, run_again):
         _verb.queryset_only = _verb.alters_data = True

@@ -24,8 +24,8 @@ class WorkerQuerySet(models.QuerySet["Worker"]):
 
     def live(self, *, worker_timeout: float | None = None) -> "WorkerQuerySet":
         """Workers with a heartbeat in the last `worker_timeout` seconds (default: the setting)."""
-        within = timedelta(seconds=settings.worker_timeout if worker_timeout is None else worker_timeout)
-        return self.filter(heartbeat_at__gt=Now() - within, is_external=False)
+        timeout = timedelta(seconds=settings.worker_timeout if worker_timeout is None else worker_timeout)
+        return self.filter(heartbeat_at__gt=Now() - timeout, is_external=False)
 
     def with_requests(self) -> "WorkerQuerySet":
         """Add to each worker the attribute `requested`: `restart`, `stop`, or empty."""
@@ -49,7 +49,8 @@ class WorkerManager(_WorkerManager["Worker"]):
 class Worker(models.Model):
     """One worker process. It and its supervisor write its heartbeats. Without heartbeats, its jobs are recovered.
 
-    A carrier that holds jobs also has a row, with `is_external`, although it is not one of our worker processes.
+    A carrier, an external system that holds jobs, also has a row, with `is_external`, although it is not one of our
+    worker processes.
     """
 
     id = models.TextField(primary_key=True, editable=False)

@@ -135,7 +135,7 @@ SELECT
     COALESCE(job.id, 0) AS id
 FROM
     unnest(%(queue_names)s::text[], %(ranks)s::smallint[], %(run_afters)s::float8[], %(ids)s::bigint[])
-        WITH ORDINALITY AS queue (name, rank, run_after, id, place)
+        WITH ORDINALITY AS queue (name, rank, run_after, id, ordinal)
     LEFT JOIN LATERAL (
         SELECT id, priority, run_after
         FROM skipqueue_job
@@ -146,7 +146,7 @@ FROM
         ORDER BY (-priority), run_after, id
         LIMIT 1
     ) AS job ON true
-ORDER BY queue.place
+ORDER BY queue.ordinal
 """
 
 
@@ -186,4 +186,4 @@ def first_in_queues(
     with transaction.atomic(using=store.alias):
         limit_statements(store, seconds)
         rows = store.rows(FIRST_IN_QUEUES, positions_as_values(queue_names, after))
-    return [(name, id, QueuePosition(*position)) for name, id, *position in rows]
+    return [(name, job_id, QueuePosition(*position)) for name, job_id, *position in rows]

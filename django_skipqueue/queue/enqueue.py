@@ -124,29 +124,41 @@ def enqueue_untraced(store: "Store", spec: JobSpec, call: EncodedCall) -> Enqueu
                 return _enqueue_alone(store, cursor, spec, call, gate)
     if not is_plain:
         return _enqueue_any(store, spec, call)
-    [(id, now)] = store.rows(ENQUEUE_PLAIN, {**spec._asdict(), **call_values(call)})
+    [(id, enqueued_at)] = store.rows(ENQUEUE_PLAIN, {**spec._asdict(), **call_values(call)})
     wake(store, (spec.queue_name,))
     store.send(JobsDeferred(store.alias, spec.task, spec.queue_name, [id]))
-    return EnqueuedJob(spec, call, id, "queued", None, now, now)
+    return EnqueuedJob(spec, call, id, "queued", None, enqueued_at, enqueued_at)
 
 
 def _enqueue_any(store: "Store", spec: JobSpec, call: EncodedCall) -> EnqueuedJob | None:
     """Insert a job that is not plain, or give the call to a waiting job that holds its unique key."""
     values = insert_values(spec) | call_values(call)
     with NO_CONTEXT if call.unique_key is None else explained_deadlock():
-        rows = [EnqueuedJob(spec, call, *row) for row in store.rows(ENQUEUE, values)]
-        if spec.replaces and not rows:
-            rows = [
-                EnqueuedJob(spec, call, old.id, old.status, old.gate, old.run_after, old.enqueued_at, is_new=False)
+        jobs = [EnqueuedJob(spec, call, *row) for row in store.rows(ENQUEUE, values)]
+        if spec.replaces and not jobs:
+            jobs = [
+                EnqueuedJob(
+                    spec,
+                    call,
+                    old.id,
+                    old.status,
+                    old.gate,
+                    old.run_after,
+                    old.enqueued_at,
+                    is_new=False,
+                )
                 for old in unique_keys().replace_waiting(store, values, [call])
             ]
-    for enqueued in rows:
-        is_later = enqueued.status == "scheduled"  # not for a replaced job, which may be enqueued long before it is due
-        delay = (enqueued.run_after - enqueued.enqueued_at).total_seconds() if is_later else 0.0
+    for enqueued in jobs:  # at most one job
+        is_scheduled = (
+            enqueued.status == "scheduled"
+        )  # not for a replaced job, which may be enqueued long before it is due
+        delay = (enqueued.run_after - enqueued.enqueued_at).total_seconds() if is_scheduled else 0.0
         new_ids = [enqueued.id] if enqueued.is_new else []
         queued = int(enqueued.status == "queued")
-        for passed in _after_insert(store, spec, new_ids, [call], queued=queued, delay=delay):
-            return enqueued._replace(status=passed.status, gate=passed.gate)
+        for passed_job in _after_insert(store, spec, new_ids, [call], queued=queued, delay=delay):
+            # The jobs that `spec.after` names are already finished, so the new job need not wait for them.
+            return enqueued._replace(status=passed_job.status, gate=passed_job.gate)
         return enqueued
     return None
 
@@ -161,8 +173,8 @@ def with_queue_limits(queue_name: str, calls: Sequence[EncodedCall]) -> Sequence
 
 def _in_context(store: "Store", spec: JobSpec) -> tuple[JobSpec, AbstractContextManager[Any]]:
     """Return the spec with the columns that the caller's `with` block adds, and a context manager for the INSERT."""
-    for in_spec in specs_of_parts:
-        spec = in_spec(spec, store.connection)
+    for adapt_spec in specs_of_parts:
+        spec = adapt_spec(spec, store.connection)
     return spec, _insert_context(store, spec) if spec.after or settings.is_spread else NO_CONTEXT
 
 
@@ -178,7 +190,7 @@ def _insert_context(store: "Store", spec: JobSpec) -> Iterator[None]:
 
 
 def _only_gate(spec: JobSpec, call: EncodedCall) -> KeyGate | None:
-    """The one gate of a part that can admit the job in the same message that inserts it.
+    """Return the gate of a part that can admit the job in the same message that inserts it.
 
     Returns `None` if the job waits at no such gate, or at several gates.
     """
@@ -195,7 +207,7 @@ def _enqueue_alone(store: "Store", cursor: Any, spec: JobSpec, call: EncodedCall
     try:
         cursor.execute(statement, {**insert_values(spec), **call_values(call), "call": call_token})
         cursor.nextset()  # skip the result of BEGIN
-        id, now, *_ = cursor.fetchone()
+        id, enqueued_at, *_ = cursor.fetchone()
         while gate and cursor.nextset():
             is_admitted = bool(cursor.rowcount)
     except BaseException as error:
@@ -206,17 +218,17 @@ def _enqueue_alone(store: "Store", cursor: Any, spec: JobSpec, call: EncodedCall
                 rows = store.rows(INSERTED, {"call": call_token})
         if not rows:
             raise
-        [(id, now)] = rows
+        [(id, enqueued_at)] = rows
         is_admitted = False
         store.send(NotifyFailed(store.alias, spec.queue_name, error))
     store.send(JobsDeferred(store.alias, spec.task, spec.queue_name, [id]))
     if gate is None:
-        return EnqueuedJob(spec, call, id, "queued", None, now, now)
+        return EnqueuedJob(spec, call, id, "queued", None, enqueued_at, enqueued_at)
     if is_admitted:
         store.send(JobsAdmitted(store.alias, {spec.queue_name: 1}))
-        return EnqueuedJob(spec, call, id, "queued", None, now, now)
+        return EnqueuedJob(spec, call, id, "queued", None, enqueued_at, enqueued_at)
     admit_after_commit(store, _keys_of([call], None), is_urgent=spec.priority > 0)
-    return EnqueuedJob(spec, call, id, "blocked", gate.name, now, now)
+    return EnqueuedJob(spec, call, id, "blocked", gate.name, enqueued_at, enqueued_at)
 
 
 def _end_transaction(store: "Store") -> None:
@@ -278,15 +290,15 @@ def _after_insert(
     return passed
 
 
-def _keys_of(calls: Sequence[EncodedCall], lone: int | None) -> dict[str, dict[str, int | None]]:
+def _keys_of(calls: Sequence[EncodedCall], only_job_id: int | None) -> dict[str, dict[str, int | None]]:
     """Return the keys for which these calls wait, by gate, as in `Admission.keys`.
 
-    lone: the job's id if there is only one job.
+    only_job_id: the job's id if there is only one job.
     """
     waiting: dict[str, dict[str, int | None]] = {}
     for gate, column in KEY_COLUMNS.items():
         if keys := {call.columns[column] for call in calls if column in call.columns}:
-            waiting[gate] = dict.fromkeys(keys, lone)
+            waiting[gate] = dict.fromkeys(keys, only_job_id)
             calls = [call for call in calls if column not in call.columns]
     return waiting
 
@@ -321,8 +333,8 @@ def _can_send_transactions(cursor: Any) -> bool:
     It cannot within a transaction that the caller has begun without Django, in pipeline mode, or if it binds parameters
     on the server, because only PostgreSQL's simple protocol allows several statements in one message.
     """
-    raw = getattr(cursor, "cursor", None)
-    if not isinstance(raw, psycopg.ClientCursor):
+    psycopg_cursor = getattr(cursor, "cursor", None)
+    if not isinstance(psycopg_cursor, psycopg.ClientCursor):
         return False
-    session = raw.connection.pgconn
+    session = psycopg_cursor.connection.pgconn
     return session.transaction_status == TransactionStatus.IDLE and session.pipeline_status == PipelineStatus.OFF

@@ -83,15 +83,15 @@ waits_for_parent: the condition of a job `child` that cannot begin before the un
 """
 
 SHARED_PLACES = {"after_prune"}
-"""The places that several parts may fill: their pieces follow each other, in the order of the parts."""
+"""The placeholders that several parts may fill. Their pieces are joined, in the order of the parts."""
 
 
 def fill(pieces: dict[str, str], parts: Iterable[PartColumns]) -> None:
     """Fill placeholders with SQL of parts. Raises `ValueError` for a placeholder that is unknown or filled twice."""
     filled: set[str] = set()
     for part in parts:
-        if wrong := part.pieces.keys() - (pieces.keys() - filled):
-            raise ValueError(f"No statement has these placeholders, or another part fills them: {sorted(wrong)}.")
+        if rejected := part.pieces.keys() - (pieces.keys() - filled):
+            raise ValueError(f"No statement has these placeholders, or another part fills them: {sorted(rejected)}.")
         shared = {name: pieces[name] + piece for name, piece in part.pieces.items() if name in SHARED_PLACES}
         pieces |= {**part.pieces, **shared}
         filled |= part.pieces.keys() - SHARED_PLACES
@@ -128,22 +128,27 @@ def entering(*, column: str, past: str | None = None, **columns: str) -> dict[st
     columns: expressions for single columns, to which `column` does not apply.
     """
     names = [condition.gate for condition in CONDITIONS]
-    statuses, gates = [], []
+    status_clauses, gate_clauses = [], []
     for condition in CONDITIONS[names.index(past) + 1 :] if past else CONDITIONS:
         expressions = {name: columns.get(name, column.format(name)) for name in placeholders(condition.holds)}
         holds = joined(condition.holds, **expressions)
-        statuses.append(f"WHEN {holds} THEN '{condition.status}'")
-        gates.append(f"WHEN {holds} THEN " + (f"'{condition.gate}'" if condition.status == "blocked" else "NULL"))
-    if not gates:
+        status_clauses.append(f"WHEN {holds} THEN '{condition.status}'")
+        gate_clauses.append(
+            f"WHEN {holds} THEN " + (f"'{condition.gate}'" if condition.status == "blocked" else "NULL")
+        )
+    if not gate_clauses:
         return {"status": "'queued'", "gate": "NULL"}
-    return {"status": " ".join(["CASE", *statuses, "ELSE 'queued' END"]), "gate": " ".join(["CASE", *gates, "END"])}
+    return {
+        "status": " ".join(["CASE", *status_clauses, "ELSE 'queued' END"]),
+        "gate": " ".join(["CASE", *gate_clauses, "END"]),
+    }
 
 
 def key_after(gate: str) -> str:
     """Return the key column of the next gate that has keys, or NULL if there is no such gate after this one."""
     gates = list(KEY_COLUMNS)
-    later = gates[gates.index(gate) + 1 :]
-    return KEY_COLUMNS[later[0]] if later else "NULL::text"
+    later_gates = gates[gates.index(gate) + 1 :]
+    return KEY_COLUMNS[later_gates[0]] if later_gates else "NULL::text"
 
 
 def returning(*, charged: bool) -> str:
@@ -177,23 +182,23 @@ WAITING_BY = SPEC_COLUMNS.keys() & {name for condition in CONDITIONS for name in
 CALL_KEYS = {part.key: part.of_key for part in COLUMNS_OF_PARTS if part.key}
 """The key columns of calls, each with the further columns, and their SQL types, that a call with this key has."""
 
-CALL_COLUMNS = {name: type for key, of_key in CALL_KEYS.items() for name, type in {key: "text", **of_key}.items()}
+CALL_COLUMNS = {name: type for key, further in CALL_KEYS.items() for name, type in {key: "text", **further}.items()}
 """The columns of parts whose values may differ between the calls of one enqueue, each with its SQL type."""
 
 COPIED_COLUMNS = {name for part in COLUMNS_OF_PARTS if part.are_copied for name in part.of_spec}
 """The columns of `SPEC_COLUMNS` that a copy of a job has."""
 
-_NAMES = "".join(f", {name}" for name in (*INSERTED_FIELDS, *SPEC_COLUMNS, *CALL_COLUMNS))
+_FURTHER_NAMES = "".join(f", {name}" for name in (*INSERTED_FIELDS, *SPEC_COLUMNS, *CALL_COLUMNS))
 
 # The beginning of an INSERT, with all columns that are written when a job is inserted.
 _INSERT_INTO = f"""INSERT INTO skipqueue_job AS job
-    (queue_name, task, args, kwargs, status, gate, run_after, held{_NAMES})"""
+    (queue_name, task, args, kwargs, status, gate, run_after, held{_FURTHER_NAMES})"""
 
 DUE_AT = "COALESCE(%(run_after)s::timestamptz, statement_timestamp() + make_interval(secs => %(delay)s))"
 """The SQL expression for the due time of a job: a given time, or a delay in seconds from now."""
 
 _VALUES_OF_SPEC = [f"%({name})s::{type}" for name, type in (INSERTED_FIELDS | SPEC_COLUMNS).items()]
-_VALUES = "".join(f", {value}" for value in (*_VALUES_OF_SPEC, *(f"%({name})s" for name in CALL_COLUMNS)))
+_FURTHER_VALUES = "".join(f", {value}" for value in (*_VALUES_OF_SPEC, *(f"%({name})s" for name in CALL_COLUMNS)))
 
 # Inserts one job. A job that is not due yet gets the status scheduled.
 # This form takes half the time of a SELECT that computes the due time only once, with RETURNING *.
@@ -210,14 +215,14 @@ VALUES (
 """,
     into=_INSERT_INTO,
     due=DUE_AT,
-    values=_VALUES,
+    values=_FURTHER_VALUES,
     **entering(column="%({})s", run_after=DUE_AT),
 )
 
 CALL_EXPRESSIONS = {
     name: f"call.{name}" if name == key else f"CASE WHEN call.{key} IS NOT NULL THEN %({name})s::{type} END"
-    for key, of_key in CALL_KEYS.items()
-    for name, type in {key: "text", **of_key}.items()
+    for key, further in CALL_KEYS.items()
+    for name, type in {key: "text", **further}.items()
 }
 """The SQL expression for each column of `CALL_COLUMNS`. If a call has no key, its further columns are NULL."""
 
@@ -258,6 +263,7 @@ FROM
 )
 
 
+# The end of a claim statement. It starts the jobs in the CTE `chosen`; `place` is the ctid of a job's row.
 _TO_RUN = """UPDATE skipqueue_job AS job
 SET status = 'running',
     lease = job.lease + 1,
@@ -268,6 +274,7 @@ SET status = 'running',
 WHERE job.ctid = ANY (ARRAY (SELECT place FROM chosen))
 {claimed}"""
 
+# SQL for whether a job holds a permit of any gate, and for the key of the last gate at which it would wait again.
 _HOLDS_PERMIT = " OR ".join(f"job.{gate.key} IS NOT NULL" for gate in CONDITIONS if gate.grants_permits) or "false"
 _PERMIT_KEY = _by_last_gate(lambda gate: "NULL" if gate.keeps_released else f"job.{gate.key}")
 
@@ -302,7 +309,7 @@ def to_run(*, more: str = "") -> str:
     return joined(_TO_RUN, more=more, claimed=CLAIMED)
 
 
-_APPENDED = """COALESCE(
+_OPERATIONS_AND_RECORD = """COALESCE(
         CASE WHEN jsonb_array_length(job.operations) < 50 THEN job.operations ELSE job.operations - 0 END, '[]'
     ) || jsonb_build_object(
         'at', statement_timestamp(), 'verb', '{verb}', 'by', %(by)s::text, 'reason', %(reason)s::text,
@@ -316,4 +323,4 @@ def recording(verb: str, *, more: Mapping[str, str] | None = None) -> str:
     more: further keys of the record, each with an SQL expression for its value.
     """
     further_pairs = "".join(f", '{key}', {value}" for key, value in (more or {}).items())
-    return joined(_APPENDED, verb=verb, more=further_pairs)
+    return joined(_OPERATIONS_AND_RECORD, verb=verb, more=further_pairs)

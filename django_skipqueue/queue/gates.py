@@ -12,6 +12,7 @@ An admission skips rows that other transactions have locked, so several supervis
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import TYPE_CHECKING, Protocol, TypeGuard
 
 from django.db import DatabaseError, connections, transaction
@@ -110,7 +111,7 @@ class TimeGate:
 
     def admit(self, store: "Store", *, limit: int) -> GateResult:
         rows = store.rows(ADMIT, {"limit": limit})
-        queued = Counter({queue_name: number for queue_name, next_gate, number, _ in rows if next_gate is None})
+        queued = Counter({queue_name: count for queue_name, next_gate, count, _ in rows if next_gate is None})
         keys_by_gate: dict[str, set[str]] = {}
         for _, next_gate, _, keys in rows:
             keys_by_gate.setdefault(next_gate, set()).update(keys)
@@ -176,12 +177,12 @@ def _through_key_gates(
 ) -> dict[str, int]:
     """Call `admit` for each gate with its waiting keys, and the keys of jobs that the previous gate has let through."""
     admitted: Counter[str] = Counter()
-    later: frozenset[str] = frozenset()
+    keys_passed_on: frozenset[str] = frozenset()
     for gate in key_gates():
-        if keys := sorted({*waiting.get(gate.name, ()), *later}):
+        if keys := sorted({*waiting.get(gate.name, ()), *keys_passed_on}):
             passed = admit(gate, keys)
             admitted.update(passed.counts)
-            later = passed.later
+            keys_passed_on = passed.later
     return dict(admitted)
 
 
@@ -198,8 +199,8 @@ def with_later(store: "Store", name: str, passed: Admitted) -> dict[str, int]:
 
 def gate_after(name: str) -> KeyGate | None:
     """The next gate with keys after the gate `name`; `None` if there is none."""
-    remaining = iter(key_gates())
-    return next((next(remaining, None) for gate in remaining if gate.name == name), None)
+    next_gates = {gate.name: next_gate for gate, next_gate in pairwise(key_gates())}
+    return next_gates.get(name)
 
 
 def sweep_gates(store: "Store", *, limit: int = BATCH_ROWS) -> bool:
@@ -243,12 +244,14 @@ class Admission:
 
     def __call__(self) -> None:
         """Admit the jobs now. If this fails, notify the supervisors, so that they admit the jobs."""
-        store, keys = self.store, self.keys
+        store, job_ids_by_gate = self.store, self.keys
         try:
             admitted = _through_key_gates(
-                keys,
-                lambda gate, waiting: gate.admit_new(
-                    store, {key: keys.get(gate.name, {}).get(key) for key in waiting}, is_urgent=self.is_urgent
+                job_ids_by_gate,
+                lambda gate, waiting_keys: gate.admit_new(
+                    store,
+                    {key: job_ids_by_gate.get(gate.name, {}).get(key) for key in waiting_keys},
+                    is_urgent=self.is_urgent,
                 ),
             )
         except DatabaseError:

@@ -18,8 +18,9 @@ if TYPE_CHECKING:
 # says so, because only a retry can follow, and a retry adds its own record. Index: the primary key.
 LOST_LEASES = """
 SELECT
-    held.id, held.lease, job.lease - held.lease, job.status, job.locked_by, job.last_error, job.errors::text,
-    job.deaths IS NOT NULL, job.status = 'discarded' AND job.operations -> -1 ->> 'verb' IN ('cancel', 'discard')
+    held.id, held.lease, job.lease - held.lease AS raised_by, job.status, job.locked_by, job.last_error,
+    job.errors::text, job.deaths IS NOT NULL AS has_deaths,
+    job.status = 'discarded' AND job.operations -> -1 ->> 'verb' IN ('cancel', 'discard') AS is_ended_by_hand
 FROM
     unnest((SELECT %(ids)s::bigint[]), (SELECT %(leases)s::bigint[])) AS held (id, lease)
     LEFT JOIN skipqueue_job AS job ON job.id = held.id
@@ -28,14 +29,15 @@ WHERE job.lease IS DISTINCT FROM held.lease
 
 # Sent by workers, after a settle timed out and before a release. Returns the ids of the jobs whose rows another
 # transaction has locked. The caller leaves these jobs out, because a statement with a locked row waits until the lock
-# timeout, and then writes none of its rows. A deleted row does not count as locked. Index: the primary key.
+# timeout, and then writes none of its rows. Of the `held` rows, `unlocked` has the rows that could be locked at once.
+# A deleted row does not count as locked. Index: the primary key.
 LOCKED_ROWS = """
 WITH held AS MATERIALIZED (
     SELECT job.id
     FROM unnest((SELECT %(ids)s::bigint[]), (SELECT %(leases)s::bigint[])) AS held (id, lease) JOIN skipqueue_job AS job
         USING (id, lease)
 ),
-free AS MATERIALIZED (
+unlocked AS MATERIALIZED (
     SELECT job.id
     FROM skipqueue_job AS job
     WHERE job.id = ANY (ARRAY (SELECT id FROM held))
@@ -43,7 +45,7 @@ free AS MATERIALIZED (
 )
 SELECT id FROM held
 EXCEPT
-SELECT id FROM free
+SELECT id FROM unlocked
 """
 
 # Sent by supervisors after workers died. Returns the ids of the workers that still hold jobs because the recovery has

@@ -153,12 +153,12 @@ def notify_of_keys(store: "Store", gate: str, keys: Iterable[str]) -> None:
     If the keys do not fit into a payload, the supervisors check all keys.
     """
     prefix = _keys_prefix(gate)
-    remaining, fitting, size = sorted({*keys}), [], len(prefix)
-    while remaining and (size := size + len(remaining[-1].encode()) + 1) <= MOST_PAYLOAD_BYTES:
-        fitting.append(remaining.pop())
-    if fitting:
-        notify_supervisors(store, prefix + "\n".join(fitting))
-    if remaining:
+    remaining_keys, fitting_keys, size = sorted({*keys}), [], len(prefix)
+    while remaining_keys and (size := size + len(remaining_keys[-1].encode()) + 1) <= MOST_PAYLOAD_BYTES:
+        fitting_keys.append(remaining_keys.pop())
+    if fitting_keys:
+        notify_supervisors(store, prefix + "\n".join(fitting_keys))
+    if remaining_keys:
         notify_supervisors(store, GATES_PAYLOAD)
 
 

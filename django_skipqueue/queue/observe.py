@@ -23,7 +23,7 @@ QUEUED_HEADS = """head AS (
         LIMIT 1
     )
     UNION ALL
-    SELECT next.queue_name, next.rank, next.run_after
+    SELECT next_head.queue_name, next_head.rank, next_head.run_after
     FROM
         head,
         LATERAL (
@@ -32,7 +32,7 @@ QUEUED_HEADS = """head AS (
             WHERE status = 'queued' AND (queue_name, (-priority)) > (head.queue_name, head.rank)
             ORDER BY queue_name, (-priority), run_after, id
             LIMIT 1
-        ) AS next
+        ) AS next_head
 )"""
 
 # Sent by pages, commands and metrics. Returns each queue with queued jobs, alphabetically: its name, the number of its
@@ -54,8 +54,8 @@ budget AS MATERIALIZED (
     SELECT LEAST(%(most)s, GREATEST(%(least)s, %(together)s / GREATEST(count(*), 1))) AS most FROM queue
 )
 SELECT
-    queue.name, counted.number, counted.number > budget.most,
-    GREATEST(date_part('epoch', statement_timestamp() - queue.oldest), 0)
+    queue.name, counted.number, counted.number > budget.most AS has_more,
+    GREATEST(date_part('epoch', statement_timestamp() - queue.oldest), 0) AS oldest_seconds
 FROM
     queue, budget,
     LATERAL (
@@ -95,19 +95,19 @@ WITH held AS MATERIALIZED (
     ORDER BY locked_at
     LIMIT %(limit)s
 ),
-of_task AS (
+tasks_by_worker AS (
     SELECT locked_by, json_object_agg(task, number) AS tasks
     FROM (SELECT locked_by, task, count(*) AS number FROM held GROUP BY locked_by, task) AS counted
     GROUP BY locked_by
 ),
-first AS (
+first_jobs AS (
     SELECT locked_by, json_agg(json_build_object('id', id, 'task', task, 'since', locked_at) ORDER BY place) AS jobs
     FROM (SELECT *, row_number() OVER (PARTITION BY locked_by ORDER BY locked_at, id) AS place FROM held) AS numbered
     WHERE place <= %(shown)s
     GROUP BY locked_by
 )
 SELECT locked_by, tasks::text, jobs::text
-FROM of_task JOIN first USING (locked_by)
+FROM tasks_by_worker JOIN first_jobs USING (locked_by)
 """
 
 # Sent by pages, commands and metrics for a queue with more jobs than `QUEUED_NOW` counts. Returns how many queued jobs
@@ -185,12 +185,12 @@ def queues_now(
     running = _running_now(store, most_running)
     queues = []
     too_long_to_count = [name for name, (_, has_more, _) in queued.items() if has_more]
-    oldest_first = sorted(too_long_to_count, key=lambda name: -queued[name][2])
+    oldest_first = sorted(too_long_to_count, key=lambda name: -queued[name][2])  # by `oldest_seconds`
     for name in sorted(queued.keys() | running.keys()):
-        number, is_estimate, oldest = queued.get(name, (0, False, None))
+        job_count, is_estimate, oldest = queued.get(name, (0, False, None))
         if name in oldest_first[:MOST_ESTIMATED]:
-            number = max(number, store.expected_rows(EXPECTED_QUEUED, {"queue_name": name}))
-        queues.append(QueueNow(name, number, is_estimate, oldest, *running.get(name, (0, None))))
+            job_count = max(job_count, store.expected_rows(EXPECTED_QUEUED, {"queue_name": name}))
+        queues.append(QueueNow(name, job_count, is_estimate, oldest, *running.get(name, (0, None))))
     return queues
 
 
@@ -202,7 +202,7 @@ def held_now(store: "Store", *, shown: int) -> dict[str, HeldNow]:
 
 def _running_now(store: "Store", most: int) -> dict[str, tuple[int, float]]:
     rows = store.rows(RUNNING_NOW, {"limit": most})
-    counts = {name: number for name, number, _ in rows}
+    counts = {name: job_count for name, job_count, _ in rows}
     if sum(counts.values()) >= most:
         counts = raised(counts, store.expected_rows(EXPECTED_RUNNING))
     return {name: (counts[name], longest) for name, _, longest in rows}

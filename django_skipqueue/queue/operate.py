@@ -189,10 +189,10 @@ def retry(store: "Store", ids: Iterable[int], *, over: Delay = 0.0, by: str = ""
     caller's transaction and another transaction wait for each other.
     """
     values: dict[str, Any] = {"ids": list(ids), "over": checked_seconds("over", over), **noted(by, reason)}
-    for _ in range(10):
+    for _ in range(10):  # other transactions may take the unique keys at the same moment
         try:
             with explained_deadlock():
-                rows = _changed(store, "retry", RETRY, values)
+                rows = _change_rows(store, "retry", RETRY, values)
         except UniqueKeyDeadlock:
             if store.connection.in_atomic_block:  # the caller must roll back, because its transaction may hold a key
                 raise
@@ -202,20 +202,20 @@ def retry(store: "Store", ids: Iterable[int], *, over: Delay = 0.0, by: str = ""
             # skips the job with this key.
             unique_keys().free_unique_keys(store, unique_keys().unique_keys_of(store, values["ids"]))
             continue
-        if rows:
+        if rows:  # the first of these jobs is due after about this time
             wake_supervisors(store, [values["over"] / len(rows)])
-        return _operated(store, "retry", rows, by, reason)
+        return _announce(store, "retry", rows, by, reason)
     raise IntegrityError("The unique keys of these jobs are being taken by others again and again; retry them singly.")
 
 
 def discard(store: "Store", ids: Iterable[int], *, by: str = "", reason: str = "") -> dict[int, str]:
     """Finish waiting jobs without running them. A failed job for which other jobs of its key wait is also discarded."""
-    return _change(store, "discard", DISCARD, ids, by, reason, done="Discarded")
+    return _change(store, "discard", DISCARD, ids, by, reason, prefix="Discarded")
 
 
 def cancel(store: "Store", ids: Iterable[int], *, by: str = "", reason: str = "") -> dict[int, str]:
     """Discard jobs that are not finished. If one is running, its worker interrupts it about a second later."""
-    return _change(store, "cancel", CANCEL, ids, by, reason, done="Cancelled")
+    return _change(store, "cancel", CANCEL, ids, by, reason, prefix="Cancelled")
 
 
 def run_now(store: "Store", ids: Iterable[int], *, by: str = "", reason: str = "") -> dict[int, str]:
@@ -231,7 +231,7 @@ def postpone(
     A job in another status, or that is already due at a later time, stays unchanged. Raises `InvalidOption` for a time
     that the column cannot store.
     """
-    return _change(store, "postpone", POSTPONE, ids, by, reason, **_due(run_after))
+    return _change(store, "postpone", POSTPONE, ids, by, reason, **_due_values(run_after))
 
 
 def reschedule(
@@ -241,7 +241,7 @@ def reschedule(
 
     A job in another status stays unchanged. Raises `InvalidOption` for a time that the column cannot store.
     """
-    return _change(store, "reschedule", RESCHEDULE, ids, by, reason, **_due(run_after))
+    return _change(store, "reschedule", RESCHEDULE, ids, by, reason, **_due_values(run_after))
 
 
 def change_queue(
@@ -276,19 +276,19 @@ def note_copies(store: "Store", copies: Mapping[int, int], *, by: str = "", reas
 
 
 def _change(
-    store: "Store", verb: str, statement: str, ids: Iterable[int], by: str, reason: str, done: str = "", **values: Any
+    store: "Store", verb: str, statement: str, ids: Iterable[int], by: str, reason: str, prefix: str = "", **values: Any
 ) -> dict[int, str]:
-    """Send the statement of a verb. `done`: if the verb sets the jobs' `last_error`, how that begins."""
+    """Send the statement of a verb. `prefix`: how the jobs' `last_error` begins, if the verb sets it."""
     operator = noted(by, reason)
-    if done:
-        values["last_error"] = _reason_line(done, **operator)
-    rows = _changed(store, verb, statement, {"ids": list(ids), **operator, **values})
+    if prefix:
+        values["last_error"] = _reason_line(prefix, **operator)
+    rows = _change_rows(store, verb, statement, {"ids": list(ids), **operator, **values})
     if rows:
         wake_supervisors(store, [values.get("delay", 0.0)])
-    return _operated(store, verb, rows, by, reason)
+    return _announce(store, verb, rows, by, reason)
 
 
-def _changed(store: "Store", verb: str, statement: str, values: dict[str, Any]) -> list[tuple[Any, ...]]:
+def _change_rows(store: "Store", verb: str, statement: str, values: dict[str, Any]) -> list[tuple[Any, ...]]:
     """Change jobs, and the rows that parts keep of these jobs, in one transaction. Returns the statement's rows."""
     with transaction.atomic(using=store.alias):
         rows = store.rows(statement, values)
@@ -298,7 +298,7 @@ def _changed(store: "Store", verb: str, statement: str, values: dict[str, Any]) 
     return rows
 
 
-def _operated(store: "Store", verb: str, rows: list[tuple[Any, ...]], by: str, reason: str) -> dict[int, str]:
+def _announce(store: "Store", verb: str, rows: list[tuple[Any, ...]], by: str, reason: str) -> dict[int, str]:
     """Notify the workers that can claim the changed jobs, and send the event. Returns their ids and new statuses."""
     wake(store, (queue_name for _, queue_name, status in rows if status == "queued"))
     if any(status == "blocked" for _, _, status in rows):
@@ -309,7 +309,7 @@ def _operated(store: "Store", verb: str, rows: list[tuple[Any, ...]], by: str, r
     return changed
 
 
-def _due(run_after: datetime | timedelta) -> dict[str, Any]:
+def _due_values(run_after: datetime | timedelta) -> dict[str, Any]:
     """The SQL parameters for a due time. Raises `InvalidOption` for a time that the column cannot store."""
     check_run_after(run_after)
     return {
@@ -318,7 +318,7 @@ def _due(run_after: datetime | timedelta) -> dict[str, Any]:
     }
 
 
-def _reason_line(done: str, by: str, reason: str) -> str:
+def _reason_line(action: str, by: str, reason: str) -> str:
     if not by:
-        return reason or f"{done} by hand."
-    return shorten(f"{done} by {by}: {reason}" if reason else f"{done} by {by}.")
+        return reason or f"{action} by hand."
+    return shorten(f"{action} by {by}: {reason}" if reason else f"{action} by {by}.")

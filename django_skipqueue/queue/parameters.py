@@ -91,20 +91,21 @@ def settlements_as_values(settlements: Sequence[Settlement]) -> dict[str, Any]:
     """The parameters of SETTLE: an array for each column. If all outcomes are `COMPLETED`, most arrays are empty."""
     ids, leases, outcomes, started, ended = zip(*settlements, strict=True) if settlements else ((), (), (), (), ())
     now = time.monotonic()
-    not_plain = () if all(outcome is COMPLETED for outcome in outcomes) else outcomes
+    # PostgreSQL fills up the empty arrays with NULL, which stands for a plain completion.
+    sent_outcomes = () if all(outcome is COMPLETED for outcome in outcomes) else outcomes
     return {
         "ids": _as_array(ids),
         "leases": _as_array(leases),
         "started": _ages(started, now),
         "ended": _ages(ended, now),
-        "statuses": [outcome.status for outcome in not_plain],
-        "delays": [float(outcome.delay) for outcome in not_plain],
-        "refunds": [outcome.refund for outcome in not_plain],
-        "results": [outcome.result for outcome in not_plain],
-        "last_errors": [outcome.last_error for outcome in not_plain],
-        "errors": [outcome.error and json.dumps(outcome.error) for outcome in not_plain],
-        "unknown": [outcome.is_unknown for outcome in not_plain],
-        "notes": [outcome.notes for outcome in not_plain],
+        "statuses": [outcome.status for outcome in sent_outcomes],
+        "delays": [float(outcome.delay) for outcome in sent_outcomes],
+        "refunds": [outcome.refund for outcome in sent_outcomes],
+        "results": [outcome.result for outcome in sent_outcomes],
+        "last_errors": [outcome.last_error for outcome in sent_outcomes],
+        "errors": [outcome.error and json.dumps(outcome.error) for outcome in sent_outcomes],
+        "unknown": [outcome.is_unknown for outcome in sent_outcomes],
+        "notes": [outcome.notes for outcome in sent_outcomes],
     }
 
 
@@ -164,7 +165,7 @@ def in_claim_order(jobs: Iterable[ClaimedJob], queue_names: Sequence[str]) -> li
     ordered = sorted(jobs, key=attrgetter("run_after", "id"))
     ordered.sort(key=attrgetter("priority"), reverse=True)
     if len(queue_names) > 1:
-        position = {name: number for number, name in enumerate(queue_names)}
+        position = {name: index for index, name in enumerate(queue_names)}
         ordered.sort(key=lambda job: position[job.queue_name])
     return ordered
 
@@ -183,9 +184,9 @@ class Admitted(NamedTuple):
     def decode(cls, locked: Rows | Cursor, admitted: Rows | Cursor) -> "Admitted":
         rows = fetched(admitted)
         return cls(
-            {queue_name: number for queue_name, number, *_ in rows if number},
-            [key for missed, _ in fetched(locked) for key in missed or ()],
-            frozenset(key for _, _, later, *_ in rows for key in later or ()),
+            counts={queue_name: count for queue_name, count, *_ in rows if count},
+            missed=[key for missed, _ in fetched(locked) for key in missed or ()],
+            later=frozenset(key for _, _, later, *_ in rows for key in later or ()),
         )
 
 
@@ -216,7 +217,8 @@ class ExchangeResult:
     def jobs(self, rows: Rows | Cursor) -> Iterator[ClaimedJob]:
         """Make a job of each row. The rows have the columns of CLAIM; the time of the claim is added to each."""
         as_job: Callable[[tuple[Any, ...]], ClaimedJob] = partial(tuple.__new__, ClaimedJob)  # half the time of `_make`
-        return map(as_job, map(add, fetched(rows), repeat((self.sent,))))
+        rows_with_time = map(add, fetched(rows), repeat((self.sent,)))
+        return map(as_job, rows_with_time)
 
     def count_claimed(self) -> int:
         return len(self.claimed_rows) if isinstance(self.claimed_rows, list) else self.claimed_rows.rowcount
@@ -225,8 +227,8 @@ class ExchangeResult:
         rows = self.claimed_rows
         if isinstance(rows, list):
             return Counter(row[QUEUE_COLUMN] for row in rows)
-        raw = rows.pgresult
-        names = [raw.get_value(row, QUEUE_COLUMN) for row in range(raw.ntuples)] if raw else []
+        result = rows.pgresult
+        names = [result.get_value(row, QUEUE_COLUMN) for row in range(result.ntuples)] if result else []
         return Counter(name.decode() for name in names if name)
 
 
@@ -244,8 +246,8 @@ def pipelined(
     results: list[Rows | Cursor]
     # A single statement needs no pipeline, which would cost more than a small statement.
     with nullcontext() if is_single else connection.pipeline() as pipeline:
-        short = [statement and (unindented(statement[0]), statement[1]) for statement in statements]
-        results = [psycopg.Cursor(connection).execute(*statement) if statement else [] for statement in short]
+        shortened = [statement and (unindented(statement[0]), statement[1]) for statement in statements]
+        results = [psycopg.Cursor(connection).execute(*statement) if statement else [] for statement in shortened]
         if pipeline:
             _end_transaction(connection, pipeline)
         if meanwhile:
@@ -290,8 +292,8 @@ def is_refused(error: DatabaseError) -> bool:
 
 def without_detail(error: DatabaseError) -> Exception:
     """Copy an error without PostgreSQL's DETAIL, which quotes the row, and so the secrets in the job's arguments."""
-    primary = getattr(getattr(error.__cause__, "diag", None), "message_primary", None)
-    return stand_in(error, primary or str(error))
+    message = getattr(getattr(error.__cause__, "diag", None), "message_primary", None)
+    return stand_in(error, message or str(error))
 
 
 def storable_failure(settlement: Settlement, error: Exception) -> Settlement:

@@ -25,24 +25,24 @@ _RETENTIONS = ", ".join(f"('{status}', %({status})s::interval)" for status in FI
 # for each status, and prune_own.
 EXPIRED = joined(
     """
-SELECT kept_job.id
+SELECT expired.id
 FROM
     (
         VALUES
             {retentions}
-    ) AS kept (status, retention),
+    ) AS period (status, retention),
     LATERAL (
         SELECT id
         FROM skipqueue_job AS job
         WHERE
             status IN ({finished})
-            AND status = kept.status
-            AND finished_at <= statement_timestamp() - kept.retention - make_interval(secs => %(grace)s)
+            AND status = period.status
+            AND finished_at <= statement_timestamp() - period.retention - make_interval(secs => %(grace)s)
             AND id <> ALL (%(skipped)s::bigint[]){unless_needed}
         ORDER BY finished_at
         LIMIT %(limit)s
         FOR UPDATE SKIP LOCKED
-    ) AS kept_job
+    ) AS expired
 UNION ALL
 SELECT id
 FROM (
@@ -57,7 +57,7 @@ FROM (
     ORDER BY (finished_at AT TIME ZONE 'UTC') + make_interval(secs => (retention ->> status)::float8)
     LIMIT %(limit)s
     FOR UPDATE SKIP LOCKED
-) AS with_their_own
+) AS with_own_retention
 LIMIT %(limit)s
 """,
     retentions=_RETENTIONS,
@@ -86,19 +86,19 @@ PRUNE_LAG = joined(
     """
 SELECT extract(epoch FROM statement_timestamp() - min(due))::float8
 FROM (
-    SELECT job.finished_at + kept.retention AS due
+    SELECT job.finished_at + period.retention AS due
     FROM
         (
             VALUES
                 {retentions}
-        ) AS kept (status, retention),
+        ) AS period (status, retention),
         LATERAL (
             SELECT finished_at
             FROM skipqueue_job
             WHERE
                 status IN ({finished})
-                AND status = kept.status
-                AND finished_at <= statement_timestamp() - kept.retention
+                AND status = period.status
+                AND finished_at <= statement_timestamp() - period.retention
             ORDER BY finished_at
             LIMIT 1
         ) AS job
@@ -114,7 +114,7 @@ FROM (
                 <= statement_timestamp() AT TIME ZONE 'UTC'
         ORDER BY (finished_at AT TIME ZONE 'UTC') + make_interval(secs => (retention ->> status)::float8)
         LIMIT 1
-    ) AS with_their_own
+    ) AS with_own_retention
 ) AS oldest
 """,
     retentions=_RETENTIONS,

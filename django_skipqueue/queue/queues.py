@@ -60,32 +60,43 @@ _GATES = [condition for condition in CONDITIONS if condition.key]
 """The gates that admit jobs key by key, such as the gate of the limits. A queue may give such keys to its jobs."""
 
 
-def _own_or_queue(name: str, type: str, *, key: str) -> str:
-    """SQL for a column that belongs to this key: the job's own value, or else the value from its new queue."""
+def _own_or_queue_value(name: str, type: str, *, key: str) -> str:
+    """SQL for a column that belongs to this key: the job's own value, or else the value from its new queue.
+
+    A key that begins with `queue:` comes from a queue.
+    """
     return f"CASE WHEN NOT starts_with({key}, 'queue:') THEN {name} ELSE %({name})s::{type} END AS {name}"
 
 
 def _keeps_permit(condition: Condition) -> str:
     """SQL for whether a job keeps its permit of this gate, because it has its own key, and has passed the gate."""
-    at_later_gate = [f" OR gate = '{later.gate}'" for later in _GATES[_GATES.index(condition) + 1 :]]
+    or_at_later_gate = [f" OR gate = '{later.gate}'" for later in _GATES[_GATES.index(condition) + 1 :]]
     has_own_key = f"NOT starts_with({condition.key}, 'queue:')"
-    return f"COALESCE({has_own_key} AND (status = 'queued'{''.join(at_later_gate)}), false) AS keeps_{condition.gate}"
+    return (
+        f"COALESCE({has_own_key} AND (status = 'queued'{''.join(or_at_later_gate)}), false) AS keeps_{condition.gate}"
+    )
 
 
+# For each gate: the columns of its key, and whether the job keeps its permit.
 _CHOSEN_COLUMNS = "".join(
     f",\n        {column}"
     for gate in _GATES
     for column in (
-        *(_own_or_queue(name, type, key=gate.key) for name, type in {gate.key: "text", **CALL_KEYS[gate.key]}.items()),
+        *(
+            _own_or_queue_value(name, type, key=gate.key)
+            for name, type in {gate.key: "text", **CALL_KEYS[gate.key]}.items()
+        ),
         *([_keeps_permit(gate)] if gate.grants_permits else []),
     )
 )
 
+# The keys before and after the change of the queue.
 _KEYS_OF_JOB = "".join(f", job.{gate.key}" for gate in _GATES)
 _KEYS_CHOSEN = "".join(f", chosen.{gate.key}" for gate in _GATES)
 
 _SET_COLUMNS = "".join(f"\n    {name} = chosen.{name}," for gate in _GATES for name in (gate.key, *CALL_KEYS[gate.key]))
 
+# The key with which each gate decides whether the job must wait. NULL, so that it need not, if it keeps its permit.
 _NEW_KEYS = {
     gate.key: f"(CASE WHEN NOT chosen.keeps_{gate.gate} THEN chosen.{gate.key} END)"
     if gate.grants_permits
@@ -95,6 +106,7 @@ _NEW_KEYS = {
 
 _ENTERING = entering(column="job.{}", past="time", **_NEW_KEYS)
 
+# Whether a key has changed, so that the job passes the gates again.
 _ENTERS = f"job.status IN ('queued', 'blocked') AND (job.id{_KEYS_OF_JOB}) IS DISTINCT FROM (chosen.id{_KEYS_CHOSEN})"
 
 # Sent by operators. Puts waiting jobs into another queue, and returns them. If a worker claims a job at the same

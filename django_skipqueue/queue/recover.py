@@ -30,15 +30,15 @@ END_SESSIONS = """
 SELECT CASE WHEN may.end_it THEN pg_terminate_backend(session.pid) ELSE false END
 FROM
     pg_stat_activity AS session
-    JOIN pg_roles AS owner ON owner.oid = session.usesysid
-    JOIN pg_roles AS own ON own.rolname = current_user
+    JOIN pg_roles AS session_role ON session_role.oid = session.usesysid
+    JOIN pg_roles AS our_role ON our_role.rolname = current_user
     CROSS JOIN LATERAL (
         SELECT
-            own.rolsuper
+            our_role.rolsuper
             OR (
-                NOT owner.rolsuper
+                NOT session_role.rolsuper
                 AND session.state IS NOT NULL
-                AND (pg_has_role(owner.oid, 'USAGE') OR pg_has_role('pg_signal_backend', 'USAGE'))
+                AND (pg_has_role(session_role.oid, 'USAGE') OR pg_has_role('pg_signal_backend', 'USAGE'))
             )
     ) AS may (end_it)
 WHERE
@@ -110,17 +110,17 @@ recovered AS (
                             SELECT FROM skipqueue_worker AS worker
                             WHERE worker.id = job.locked_by AND worker.concurrency <> 1 AND NOT worker.is_external
                         )
-                ) AS death (number, is_proof),
+                ) AS death (number, blames_job),
                 LATERAL (
                     SELECT
                         CASE
-                            WHEN death.is_proof OR job.attempts >= job.max_attempts THEN 'failed'
+                            WHEN death.blames_job OR job.attempts >= job.max_attempts THEN 'failed'
                             WHEN death.number >= 2 OR %(crashed)s THEN 'scheduled'
                             WHEN ({gate}) IS NOT NULL THEN 'blocked'
                             ELSE 'queued'
                         END,
                         %(reason)s || CASE
-                            WHEN death.is_proof
+                            WHEN death.blames_job
                             THEN '; three workers in a row died while they ran this job, so it is not run again'
                             ELSE ''
                         END
@@ -203,7 +203,8 @@ def recover(
     job_ids: recover only these jobs.
     crashed: whether a process ended unexpectedly. One of its jobs may be the cause, so the jobs wait some seconds.
     """
-    age = 0.0 if worker_ids is not None else settings.worker_timeout if worker_timeout is None else worker_timeout
+    timeout = settings.worker_timeout if worker_timeout is None else worker_timeout
+    age = 0.0 if worker_ids is not None else timeout
     return _recover(
         store,
         age=age,

@@ -97,7 +97,7 @@ def release(store: "Store", leases: Iterable[LeaseRef], *, interrupted: bool = F
     later: make the jobs wait for up to 10 seconds first. Meanwhile they give up their permits.
     """
     values = {**leases_as_values(leases), "interrupted": interrupted, "later": later}
-    return _released(store, store.rows(*store.guarded(RELEASE, values)), later=later)
+    return _announce_release(store, store.rows(*store.guarded(RELEASE, values)), later=later)
 
 
 def release_orphans(
@@ -109,10 +109,10 @@ def release_orphans(
     claimed_until: release only jobs that were claimed at this time or before it, by the database's clock.
     """
     values = {"worker_id": worker_id, "known": list(known), "claimed_until": claimed_until}
-    return _released(store, store.rows(RELEASE_ORPHANS, values))
+    return _announce_release(store, store.rows(RELEASE_ORPHANS, values))
 
 
-def _released(store: "Store", rows: list[tuple[int, str, str | None, str]], *, later: bool = False) -> set[int]:
+def _announce_release(store: "Store", rows: list[tuple[int, str, str | None, str]], *, later: bool = False) -> set[int]:
     """Notify the workers, admit jobs of the freed keys, and send the event. Returns the ids of the released jobs."""
     if rows and later:
         notify_supervisors(store, GATES_PAYLOAD)  # the jobs are due soon, and their permits are free

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 # attempt, if it noted any; see NOTE_ATTEMPTS. An array that is shorter than `ids` is filled up with NULL. In most
 # batches every outcome is a plain completion, so that only ids, leases and times are sent. If the values came as JSON,
 # the statement would take an eighth longer.
-# The WHERE has no condition on the status. With one, the planner might read every running and dead entry of the recover
+# The WHERE has no condition on the status. With it, the planner might read every running and dead entry of the recover
 # index instead, which takes 55 µs per job instead of 8 µs.
 _SETTLE = """
 UPDATE skipqueue_job AS job
@@ -107,15 +107,16 @@ WHERE job.id = outcome.id AND job.lease = outcome.lease{only}
 RETURNING job.id, outcome.lease, {settled}
 """
 
-_PLACES = {
+_PLACEHOLDERS = {
     **entering(column="job.{}", run_after="statement_timestamp() + make_interval(secs => outcome.delay)"),
     "settled": PIECES["settled"],
 }
 
-SETTLE = joined(_SETTLE, **_PLACES, snoozes="", only="")
+SETTLE = joined(_SETTLE, **_PLACEHOLDERS, snoozes="", only="")
 
 # A further column that SETTLE_SNOOZES sets: it records each snooze in `operations`. Successive snoozes share one record
-# with their number, so that they do not displace the records of operators.
+# with their number, so that they do not displace the records of operators. `operations - -1` is the list without its
+# last record, `operations - 0` without its first.
 _SNOOZES = """
     operations = CASE
         WHEN outcome.refund IS NULL OR outcome.refund = 0 OR outcome.is_unknown THEN job.operations
@@ -142,7 +143,7 @@ _SNOOZES = """
 
 # Sent instead of SETTLE for a batch with a snooze, because recording snoozes takes time. Returns the columns of SETTLE.
 # Index: the primary key.
-SETTLE_SNOOZES = joined(_SETTLE, **_PLACES, snoozes=_SNOOZES, only="")
+SETTLE_SNOOZES = joined(_SETTLE, **_PLACEHOLDERS, snoozes=_SNOOZES, only="")
 
 # Sent after SETTLE, if some of the jobs are due again at once. Returns the queue of each such job, and the gate and the
 # key for which it waits, if any. The array is a subquery, so that the planner does not see its length. Index: the
@@ -163,12 +164,12 @@ WHERE
 # is appended once. Index: the primary key.
 _APPEND_CANCELLED_ERRORS = """
 WITH cancelled AS MATERIALIZED (
-    SELECT job.id, ended.error
+    SELECT job.id, attempt.error
     FROM
         unnest((SELECT %(ids)s::bigint[]), (SELECT %(leases)s::bigint[]), (SELECT %(errors)s::text[]::jsonb[]))
-            AS ended (id, lease, error)
-        JOIN skipqueue_job AS job ON job.id = ended.id AND job.lease = ended.lease + 1
-    WHERE job.status = 'discarded' AND (job.errors -> -1 @> ended.error) IS NOT TRUE
+            AS attempt (id, lease, error)
+        JOIN skipqueue_job AS job ON job.id = attempt.id AND job.lease = attempt.lease + 1
+    WHERE job.status = 'discarded' AND (job.errors -> -1 @> attempt.error) IS NOT TRUE
     ORDER BY job.id
     FOR NO KEY UPDATE OF job SKIP LOCKED
 )
@@ -227,15 +228,17 @@ def exchange(  # noqa: PLR0913 (one round trip does all of this)
     afterwards.
     """
     batch = in_lock_order(settlements)
-    settle = _statement(store, batch) if batch else None
+    settle_statement = _statement(store, batch) if batch else None
     values = claim_values(queue_names, after=after or {}, limit=limit, worker_id=worker_id)
-    claiming = (claim or CLAIM, values) if limit > 0 and queue_names else None
+    claim_statement = (claim or CLAIM, values) if limit > 0 and queue_names else None
     connection = store.connection
     connection.ensure_connection()
     sent = time.monotonic()
     try:
         with connection.wrap_database_errors:
-            settled, *rows, claimed = pipelined(connection.connection, [settle, *between, claiming], meanwhile)
+            settled, *rows, claimed = pipelined(
+                connection.connection, [settle_statement, *between, claim_statement], meanwhile
+            )
     except DatabaseError as error:
         if not is_refused(error) or not batch:
             raise
@@ -246,7 +249,7 @@ def exchange(  # noqa: PLR0913 (one round trip does all of this)
         result = replace(result, settled_rows=list(written), refused=refused)
     else:
         result = ExchangeResult(settled, claimed, queue_names, sent, between=rows)
-    if settle and "scheduled" in settle[1]["statuses"]:
+    if settle_statement and "scheduled" in settle_statement[1]["statuses"]:
         with suppress(DatabaseError):  # an error here must not lose the result of the exchange
             _wake_for(store, batch)
     return result

@@ -88,7 +88,7 @@ def _can_be_tested(session: PsycopgConnection) -> bool:
 
 def session_answers(session: PsycopgConnection) -> bool:
     try:
-        with _watched(session, lambda: False):
+        with _watched(session, lambda: False):  # closes the session as soon as the server is silent
             session.execute("")
     except psycopg.OperationalError:
         return False
@@ -111,11 +111,11 @@ def answers_new_session(connection: BaseDatabaseWrapper, session: PsycopgConnect
 
 
 @contextmanager
-def _watched(session: PsycopgConnection, is_there: Callable[[], bool]) -> Iterator[None]:
-    """Within this block, call `is_there` when the server is silent. If it returns False, close the session."""
+def _watched(session: PsycopgConnection, still_answers: Callable[[], bool]) -> Iterator[None]:
+    """Within this block, call `still_answers` when the server is silent. If it returns False, close the session."""
 
     def wait(generator: Any, *args: Any, **options: Any) -> Any:
-        return type(session).wait(session, _with_silence_check(generator, session, is_there), *args, **options)
+        return type(session).wait(session, _with_silence_check(generator, session, still_answers), *args, **options)
 
     vars(session)["wait"] = wait
     try:
@@ -125,14 +125,14 @@ def _watched(session: PsycopgConnection, is_there: Callable[[], bool]) -> Iterat
 
 
 def _with_silence_check(
-    generator: Generator[Any, Any, T], session: PsycopgConnection, is_there: Callable[[], bool]
+    generator: Generator[Any, Any, T], session: PsycopgConnection, still_answers: Callable[[], bool]
 ) -> Generator[Any, Any, T]:
     """Wrap a generator by which psycopg waits for a socket. Wait here first, so that psycopg finds the socket ready."""
     try:
         socket_event = next(generator)
         while True:
             while not _is_ready(session, socket_event):
-                if not is_there():
+                if not still_answers():
                     session.close()
                     raise psycopg.OperationalError(SILENT)
             socket_event = generator.send((yield socket_event))
@@ -179,20 +179,20 @@ def can_be_reached(alias: str) -> bool:
             connection.close()
         if connection.connection is None:
             connect(connection)
-        is_there = answers(connection)
+        is_reachable = answers(connection)
     except OperationalError:
-        is_there = False
-    if not is_there:
+        is_reachable = False
+    if not is_reachable:
         avoided_until[alias] = time.monotonic() + AVOIDED_SECONDS
-    return is_there
+    return is_reachable
 
 
-def _was_closed(raw: psycopg.Connection) -> bool:
+def _was_closed(session: psycopg.Connection) -> bool:
     """Whether the server has ended the session, for example because it stops. Reads received data without waiting."""
-    if raw.closed:
+    if session.closed:
         return True
     try:
-        raw.pgconn.consume_input()
+        session.pgconn.consume_input()
     except psycopg.OperationalError:
         return True
     return False

@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 def guards(only: str) -> dict[str, str]:
     """The statements that write a job by its lease, each with a variant that has the further SQL condition `only`."""
-    outcomes = {**settles._PLACES, "only": only}
+    outcomes = {**settles._PLACEHOLDERS, "only": only}
     return {
         settles.SETTLE: joined(settles._SETTLE, snoozes="", **outcomes),
         settles.SETTLE_SNOOZES: joined(settles._SETTLE, snoozes=settles._SNOOZES, **outcomes),
@@ -152,13 +152,13 @@ def in_each(database: str | None, verb: Callable[[Store], T]) -> list[T]:
     that names all databases for which `verb` failed.
     """
     results: list[T] = []
-    failed: dict[str, OperationalError] = {}
+    errors_by_alias: dict[str, OperationalError] = {}
     for alias in chosen_or_all() if database is None else (database,):
         try:
             results.append(verb(Store(alias)))
         except OperationalError as error:
-            failed[alias] = error
-    for first in failed.values():
-        first.add_note(f"Nothing was done in the database {', '.join(failed)}. Repeat it there.")
-        raise first
+            errors_by_alias[alias] = error
+    for first_error in errors_by_alias.values():
+        first_error.add_note(f"Nothing was done in the database {', '.join(errors_by_alias)}. Repeat it there.")
+        raise first_error
     return results

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 # write the permanent row of its external worker with the current settings. Returns the id and the request of each
 # worker. Index: the primary key.
 HEARTBEAT_WORKERS = """
-INSERT INTO skipqueue_worker AS written (
+INSERT INTO skipqueue_worker AS stored (
     id, name, hostname, pid, queues, concurrency, memory_mb, jobs_done, deployment, version, is_external, started_at,
     heartbeat_at
 )
@@ -34,12 +34,12 @@ ON CONFLICT (id) DO UPDATE SET
     heartbeat_at = statement_timestamp(),
     memory_mb = excluded.memory_mb,
     jobs_done = excluded.jobs_done,
-    queues = CASE WHEN written.is_external THEN excluded.queues ELSE written.queues END,
-    concurrency = CASE WHEN written.is_external THEN excluded.concurrency ELSE written.concurrency END
+    queues = CASE WHEN stored.is_external THEN excluded.queues ELSE stored.queues END,
+    concurrency = CASE WHEN stored.is_external THEN excluded.concurrency ELSE stored.concurrency END
 RETURNING
-    written.id,
+    stored.id,
     COALESCE(
-        (SELECT asked.request FROM skipqueue_worker_request AS asked WHERE asked.worker_id = written.id), ''
+        (SELECT pending.request FROM skipqueue_worker_request AS pending WHERE pending.worker_id = stored.id), ''
     )
 """
 
@@ -47,17 +47,17 @@ RETURNING
 # row if the worker has no row. From the previous heartbeat, the worker sees whether its supervisor has written one in
 # between. Index: the primary key.
 HEARTBEAT_WORKER = """
-WITH before AS MATERIALIZED (
+WITH previous AS MATERIALIZED (
     SELECT id, heartbeat_at FROM skipqueue_worker WHERE id = %(worker_id)s FOR NO KEY UPDATE
 )
 UPDATE skipqueue_worker AS worker
 SET heartbeat_at = statement_timestamp()
-FROM before
-WHERE worker.id = before.id
+FROM previous
+WHERE worker.id = previous.id
 RETURNING
-    before.heartbeat_at,
+    previous.heartbeat_at,
     worker.heartbeat_at,
-    COALESCE((SELECT asked.request FROM skipqueue_worker_request AS asked WHERE asked.worker_id = worker.id), '')
+    COALESCE((SELECT pending.request FROM skipqueue_worker_request AS pending WHERE pending.worker_id = worker.id), '')
 """
 
 # Sent by Worker.restart and Worker.stop. Returns the id if the worker has a row. Once the request is committed, the
@@ -72,27 +72,27 @@ RETURNING worker_id
 """
 
 # Sent by supervisors, to find dead workers. Returns the database's time, and the id and heartbeat of each worker.
-# Leaves out external workers, which never count as dead.
+# Leaves out external workers, which never count as dead. If there is no worker, returns one row with only the time.
 HEARTBEATS = """
 SELECT statement_timestamp(), worker.id, worker.heartbeat_at
-FROM (SELECT) AS always LEFT JOIN skipqueue_worker AS worker ON NOT worker.is_external
+FROM (SELECT) AS empty_row LEFT JOIN skipqueue_worker AS worker ON NOT worker.is_external
 """
 
 # Sent by supervisors and workers. Deletes the rows of workers that have stopped, and requests to workers without a row.
 # A request that is not committed yet is deleted by a later call. Both tables have few rows for each worker process.
 DELETE_WORKERS = """
-WITH answered AS MATERIALIZED (
-    SELECT asked.worker_id
-    FROM skipqueue_worker_request AS asked
+WITH obsolete AS MATERIALIZED (
+    SELECT request.worker_id
+    FROM skipqueue_worker_request AS request
     WHERE
-        asked.worker_id = ANY (%(worker_ids)s::text[])
-        OR NOT EXISTS (SELECT FROM skipqueue_worker AS worker WHERE worker.id = asked.worker_id)
+        request.worker_id = ANY (%(worker_ids)s::text[])
+        OR NOT EXISTS (SELECT FROM skipqueue_worker AS worker WHERE worker.id = request.worker_id)
     LIMIT 1000
-    FOR UPDATE OF asked SKIP LOCKED
+    FOR UPDATE OF request SKIP LOCKED
 ),
-forgotten AS (
+deleted AS (
     DELETE FROM skipqueue_worker_request AS request
-    WHERE request.worker_id = ANY (ARRAY (SELECT worker_id FROM answered))
+    WHERE request.worker_id = ANY (ARRAY (SELECT worker_id FROM obsolete))
 )
 DELETE FROM skipqueue_worker WHERE id = ANY (%(worker_ids)s::text[])
 """
@@ -126,8 +126,8 @@ def heartbeat_worker(store: "Store", worker_id: str) -> tuple[datetime, datetime
 
     Returns `None` if the worker has no row.
     """
-    for before, now, requested in store.rows(HEARTBEAT_WORKER, {"worker_id": worker_id}):
-        return before, now, requested
+    for previous, current, requested in store.rows(HEARTBEAT_WORKER, {"worker_id": worker_id}):
+        return previous, current, requested
     return None
 
 
@@ -145,7 +145,8 @@ def request_of_worker(store: "Store", worker_id: str, request: Request) -> bool:
 def heartbeats(store: "Store") -> tuple[datetime, dict[str, datetime]]:
     """The database's time, and the heartbeat of each worker by its id, without external workers."""
     rows = store.rows(HEARTBEATS)
-    return rows[0][0], {str(id): heartbeat for _, id, heartbeat in rows if id is not None}
+    database_time = rows[0][0]
+    return database_time, {str(id): heartbeat for _, id, heartbeat in rows if id is not None}
 
 
 def delete_workers(store: "Store", worker_ids: Sequence[str]) -> None:

@@ -47,9 +47,9 @@ class Contention:
         self.quiet_until = 0.0
         self._won_at = float("-inf")
 
-    def see(self, others: Collection[str]) -> None:
+    def see(self, worker_ids: Collection[str]) -> None:
         """Note the ids, `supervisor/number:digits`, of the live workers of other supervisors."""
-        self.machines = 1 + len({id.rpartition("/")[0] for id in others})
+        self.machines = 1 + len({id.rpartition("/")[0] for id in worker_ids})
 
     def answer_at(self, jobs: int, now: float) -> float:
         """When to answer notifications of this many jobs: at once, if there is a job for every machine."""
@@ -148,10 +148,10 @@ class CallWorkers(Service):
                 self.contention.lost(now)
         if self._answer_at <= now:
             self._answer_at = NEVER
-            wanted, self._wanted = self._wanted, Counter()
-            if len(wanted) > MOST_CALLS:
-                wanted = Counter({"": wanted.total()})
-            for queue_name, jobs in wanted.items():
+            jobs_by_queue, self._wanted = self._wanted, Counter()
+            if len(jobs_by_queue) > MOST_CALLS:
+                jobs_by_queue = Counter({"": jobs_by_queue.total()})
+            for queue_name, jobs in jobs_by_queue.items():
                 self._call(queue_name, jobs, now)
 
     def notified(self, payloads: Collection[str]) -> None:
@@ -182,21 +182,21 @@ class CallWorkers(Service):
         """Call workers for this many jobs, most free slots first. If slots are lacking, also call the full workers."""
         untried = [process for process in self._processes if process not in tried]
         called: list[CalledWorker] = []
-        wanted = jobs
+        jobs_to_claim = jobs
         for process in sorted(untried, key=lambda process: process.vacancy(now), reverse=True):
             slots = process.vacancy(now)
             if jobs <= 0 or not slots:
                 break
             claimed = process.shared.claimed
-            number = process.call(queue_name, min(jobs, slots), now)
-            called.append(CalledWorker(process, process.id, number, slots, claimed))
+            call_number = process.call(queue_name, min(jobs, slots), now)
+            called.append(CalledWorker(process, process.id, call_number, slots, claimed))
             jobs -= slots
         if jobs > 0:
             for process in untried:
                 process.call(queue_name, 0, now)
         if called:
             all_tried = [*tried, *(worker.process for worker in called)]
-            self._rounds.append(Round(queue_name, wanted, called, now + CALL_PATIENCE_SECONDS, all_tried))
+            self._rounds.append(Round(queue_name, jobs_to_claim, called, now + CALL_PATIENCE_SECONDS, all_tried))
 
     def _note_claims(self, now: float) -> None:
         claimed = sum(process.shared.claimed for process in self._processes if process.pid)

@@ -36,12 +36,12 @@ def _gauge(name: str, text: str) -> Metric:
     return Metric(f"{METRIC_PREFIX}{name}", "gauge", text, WORKER_LABELS)
 
 
-def _of_running(value: Value) -> Value:
+def _if_started(value: Value) -> Value:
     """Return a function that gives the value, or `None` for a worker whose process does not run."""
     return lambda worker: value(worker) if worker.has_started else None
 
 
-def _of_worker(value: Value) -> Value:
+def _if_it_runs_jobs(value: Value) -> Value:
     """Return a function that gives the value, or `None` for a process without slots, which runs no jobs."""
     return lambda worker: value(worker) if worker.slots else None
 
@@ -52,20 +52,23 @@ METRICS: tuple[tuple[Metric, Value], ...] = (
         Metric(f"{METRIC_PREFIX}jobs_done_total", "counter", "Attempts that the worker has settled.", WORKER_LABELS),
         lambda worker: worker.jobs_done,
     ),
-    (_gauge("jobs_running", "Jobs that run."), _of_worker(_of_running(lambda worker: worker.jobs_running))),
-    (_gauge("slots", "Jobs of one kind that may run at once."), _of_worker(lambda worker: worker.slots)),
-    (_gauge("slots_free", "Jobs that could begin at once."), _of_worker(_of_running(lambda worker: worker.slots_free))),
+    (_gauge("jobs_running", "Jobs that run."), _if_it_runs_jobs(_if_started(lambda worker: worker.jobs_running))),
+    (_gauge("slots", "Jobs of one kind that may run at once."), _if_it_runs_jobs(lambda worker: worker.slots)),
+    (
+        _gauge("slots_free", "Jobs that could begin at once."),
+        _if_it_runs_jobs(_if_started(lambda worker: worker.slots_free)),
+    ),
     (
         Metric(f"{METRIC_PREFIX}restarts_total", "counter", "Processes after the first one.", WORKER_LABELS),
         lambda worker: max(worker.starts - 1, 0),
     ),
     (
         _gauge("memory_bytes", "Resident size of the worker process."),
-        _of_running(lambda worker: resident_bytes(worker.pid)),
+        _if_started(lambda worker: resident_bytes(worker.pid)),
     ),
     (
         _gauge("heartbeat_age_seconds", "Seconds since the supervisor wrote the worker's heartbeat."),
-        _of_running(lambda worker: max(time.monotonic() - worker.heartbeat_at, 0.0)),
+        _if_started(lambda worker: max(time.monotonic() - worker.heartbeat_at, 0.0)),
     ),
 )
 """The metrics that have a series for each worker, each with its value."""
@@ -82,13 +85,13 @@ def figures(states: Sequence[SupervisorState], *, names_databases: bool) -> Iter
     def family(metric: Metric, values: Sequence[tuple[SupervisorState, tuple[str, ...], float]]) -> Family:
         if not names_databases:
             return Family(metric, {labels: value for _, labels, value in values})
-        named = metric._replace(labels=("database", *metric.labels))
-        return Family(named, {(state.alias, *labels): value for state, labels, value in values})
+        with_database = metric._replace(labels=("database", *metric.labels))
+        return Family(with_database, {(state.alias, *labels): value for state, labels, value in values})
 
     metrics_of_parts = (gauge for part in installed_parts() for gauge in part.gauges)
     for metric, value in (*METRICS, *metrics_of_parts):
-        numbers = [(state, worker.name, value(worker)) for state in states for worker in state.workers]
-        yield family(metric, [(state, (name,), float(number)) for state, name, number in numbers if number is not None])
+        values = [(state, worker.name, value(worker)) for state in states for worker in state.workers]
+        yield family(metric, [(state, (name,), float(number)) for state, name, number in values if number is not None])
     yield family(
         SUPERVISOR_REACHES_DATABASE, [(state, (), float(state.database is DatabaseState.REACHED)) for state in states]
     )
@@ -165,15 +168,15 @@ class HttpExchange:
 
 def respond(received: bytes, answer: Answer) -> bytes:
     """The response to the request; empty until the whole request was received."""
-    head, end, _ = received.replace(b"\r\n", b"\n").partition(b"\n\n")
+    head, blank_line, _ = received.replace(b"\r\n", b"\n").partition(b"\n\n")
     if len(received) > LARGEST_REQUEST:
         return _response(Page("431 Request Header Fields Too Large", "The request is too large.\n"))
-    if not end:
+    if not blank_line:
         return b""
-    parts = head.partition(b"\n")[0].decode("latin-1").split(" ")
-    if len(parts) != 3 or not parts[1].startswith("/") or parts[2] not in ("HTTP/1.0", "HTTP/1.1"):
+    request_line = head.partition(b"\n")[0].decode("latin-1").split(" ")
+    if len(request_line) != 3 or not request_line[1].startswith("/") or request_line[2] not in ("HTTP/1.0", "HTTP/1.1"):
         return _response(Page("400 Bad Request", "This is not HTTP/1.1.\n"))
-    method, target, _ = parts
+    method, target, _ = request_line
     if method not in ("GET", "HEAD"):
         return _response(Page("405 Method Not Allowed", "Use GET or HEAD.\n"), "Allow: GET, HEAD\r\n")
     return _response(_page(target.partition("?")[0], answer), with_body=method == "GET")
@@ -217,8 +220,8 @@ class HealthPages:
             return Page("200 OK", exposition(families), CONTENT_TYPE)
         return None
 
-    def _problems(self, why: Callable[[SupervisorState], str], states: Sequence[SupervisorState]) -> list[str]:
-        problems = [(state.alias, " ".join(problem.split())) for state in states if (problem := why(state))]
+    def _problems(self, problem_of: Callable[[SupervisorState], str], states: Sequence[SupervisorState]) -> list[str]:
+        problems = [(state.alias, " ".join(problem.split())) for state in states if (problem := problem_of(state))]
         return [f"{alias}: {problem}" if self._names_databases else problem for alias, problem in problems]
 
 
@@ -286,8 +289,8 @@ class HealthPort:
         """Close the port, at the end or in a forked child process. The thread must not run."""
         for exchange in self._exchanges:
             exchange.close()
-        for opened in (self._listener, self._stopped, self._stop):
-            opened.close()
+        for open_socket in (self._listener, self._stopped, self._stop):
+            open_socket.close()
 
     # Called in the thread of the port
 
@@ -297,12 +300,12 @@ class HealthPort:
             if self._stopped in ready:
                 self._stopped.recv(1)
                 return
-            for exchange in [other for other in self._exchanges if other in ready and other.proceed()]:
+            for exchange in [candidate for candidate in self._exchanges if candidate in ready and candidate.proceed()]:
                 self._end(exchange)
             if self._listener in ready:
                 self._accept()
             now = time.monotonic()
-            for exchange in [other for other in self._exchanges if other.end_at <= now]:
+            for exchange in [candidate for candidate in self._exchanges if candidate.end_at <= now]:
                 self._end(exchange)
 
     def _wait(self) -> list[object]:

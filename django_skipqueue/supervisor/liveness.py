@@ -101,7 +101,7 @@ class Unchanged:
         """longest_gap: if `observe` is not called for more than this many seconds, all values are forgotten."""
         self._longest_gap = longest_gap
         self._began = self._ended = float("-inf")
-        self._seen: dict[str, tuple[Hashable, float]] = {}
+        self._seen: dict[str, tuple[Hashable, float]] = {}  # each value, and when it was first observed
 
     def observe(self, values: Mapping[str, Hashable], began: float, ended: float) -> bool:
         """Note the values, which were read between `began` and `ended`. Names that are missing are forgotten.
@@ -109,10 +109,10 @@ class Unchanged:
         Returns False if the gap since the last observation was too long, so that all values count as new.
         """
         has_no_gap = ended - self._ended <= self._longest_gap
-        before = self._seen if has_no_gap else {}
+        earlier = self._seen if has_no_gap else {}
         self._began, self._ended = began, ended
         self._seen = {
-            name: before[name] if name in before and before[name][0] == value else (value, ended)
+            name: earlier[name] if name in earlier and earlier[name][0] == value else (value, ended)
             for name, value in values.items()
         }
         return has_no_gap
@@ -157,11 +157,11 @@ class DeadWorkers:
             heartbeats.pop(id, None)
         if not self._heartbeats.observe(heartbeats, began, ended):
             self.times.clear()
-        silent = {id: self._heartbeats.seconds(id) for id in heartbeats}
-        self.ids = sorted(id for id, seconds in silent.items() if seconds >= self._timeout)
-        longest = max((seconds for seconds in silent.values() if seconds < self._timeout), default=0.0)
-        self._seen([id for id in silent if id not in self.ids])
-        self.next_death = ended + self._timeout - longest
+        silences = {id: self._heartbeats.seconds(id) for id in heartbeats}
+        self.ids = sorted(id for id, seconds in silences.items() if seconds >= self._timeout)
+        longest_silence = max((seconds for seconds in silences.values() if seconds < self._timeout), default=0.0)
+        self._seen([id for id in silences if id not in self.ids])
+        self.next_death = ended + self._timeout - longest_silence
         self._note_time(began, ended, database_time)
 
     def _note_time(self, began: float, ended: float, database_time: datetime) -> None:
@@ -275,24 +275,24 @@ class Watchdog(Periodic):
             if self._last_steps.get(process.id) in (Step.STACKS_REQUESTED, Step.KILLED)
         ]
 
-    def _decide(self, process: WorkerProcess, silent: float) -> None:
-        """Take the next step against a process whose stamps have not changed for `silent` seconds."""
+    def _decide(self, process: WorkerProcess, silent_seconds: float) -> None:
+        """Take the next step against a process whose stamps have not changed for this many seconds."""
         last_step = self._last_steps.get(process.id)
         limit = max(FROZEN_AFTER, process.stamps.last().within)
-        if silent < SILENT_AFTER:
+        if silent_seconds < SILENT_AFTER:
             if self._last_steps.pop(process.id, None):
                 liveness_logs.worker_back(process.name)
         elif last_step is None:
             self._last_steps[process.id] = Step.LOGGED
-            liveness_logs.worker_silent(process.name, silent)
-        elif silent >= limit and last_step is Step.LOGGED:
+            liveness_logs.worker_silent(process.name, silent_seconds)
+        elif silent_seconds >= limit and last_step is Step.LOGGED:
             self._last_steps[process.id] = Step.STACKS_REQUESTED
             process.signal(STACKS_SIGNAL)
             self.run_again_in(STACKS_TIME)
         elif last_step is Step.STACKS_REQUESTED:
             self._last_steps[process.id] = Step.KILLED
-            liveness_logs.worker_frozen(process.name, silent)
-            process.kill_frozen(silent)
+            liveness_logs.worker_frozen(process.name, silent_seconds)
+            process.kill_frozen(silent_seconds)
 
 
 def print_stacks_on_signal() -> None:

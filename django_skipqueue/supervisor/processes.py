@@ -70,15 +70,15 @@ class ForkedProcess:
         Raises `OSError` if the system does not allow another process.
         """
         self.start_at, self.started_at = NEVER, time.monotonic()
-        with contextlib.ExitStack() as opened:
+        with contextlib.ExitStack() as cleanup:
             read_end, self.lifeline = os.pipe()
-            opened.callback(os.close, read_end)
-            opened.callback(self._close_lifeline)
+            cleanup.callback(os.close, read_end)
+            cleanup.callback(self._close_lifeline)
             os.set_blocking(self.lifeline, False)
             self.pid = os.fork()
             if self.pid == 0:
                 _run_and_exit(self.name, run, read_end)
-            opened.pop_all()
+            cleanup.pop_all()
             self.starts += 1
         os.close(read_end)
 

@@ -59,7 +59,7 @@ class Recover(Periodic):
     def _recover_batch(self) -> bool:
         """Recover one batch of the jobs of dead workers. Returns whether there may be more."""
         now = time.monotonic()
-        self._retry_at = {id: at for id, at in self._retry_at.items() if id in self._dead.ids}
+        self._retry_at = {id: retry_at for id, retry_at in self._retry_at.items() if id in self._dead.ids}
         due = [id for id in self._dead.ids if self._retry_at.get(id, 0.0) <= now]
         recovered: list[RecoveredJob] = []
         if due:
@@ -96,13 +96,15 @@ class RecoverOwn(Service):
 
     @property
     def due_at(self) -> float:
-        return min((dead.check_at for _, dead in self._waiting()), default=NEVER)
+        return min((dead.check_at for _, dead in self._awaiting_recovery()), default=NEVER)
 
     def run(self, now: float) -> None:
         """Delete the rows of processes that ended well and hold no jobs. Take back the jobs of all other processes."""
-        self._forget_idle([pair for pair in self._waiting() if pair[1].ended_well and pair[1].check_at <= now])
-        while due := [pair for pair in self._waiting() if pair[1].check_at <= now]:
-            self._take_back(*min(due, key=lambda pair: (pair[1].ended_well, pair[1].check_at)), now)
+        due = [(process, dead) for process, dead in self._awaiting_recovery() if dead.check_at <= now]
+        self._forget_idle([(process, dead) for process, dead in due if dead.ended_well])
+        while due := [(process, dead) for process, dead in self._awaiting_recovery() if dead.check_at <= now]:
+            process, dead = min(due, key=lambda pair: (pair[1].ended_well, pair[1].check_at))
+            self._take_back(process, dead, now)
             if time.monotonic() > now + LONGEST_RECOVER_RUN:
                 break
 
@@ -112,15 +114,15 @@ class RecoverOwn(Service):
             dead.check_at = time.monotonic() + RECOVER_REFUSED_SECONDS
         liveness_logs.service_failed(self.name, error, RECOVER_REFUSED_SECONDS)
 
-    def _waiting(self) -> list[tuple[WorkerProcess, DeadProcess]]:
+    def _awaiting_recovery(self) -> list[tuple[WorkerProcess, DeadProcess]]:
         return [(process, dead) for process in self._processes for dead in process.awaiting_recovery]
 
-    def _forget_idle(self, ended: list[tuple[WorkerProcess, DeadProcess]]) -> None:
-        self._handled = [dead for _, dead in ended]
-        if ended:
+    def _forget_idle(self, ended_processes: list[tuple[WorkerProcess, DeadProcess]]) -> None:
+        self._handled = [dead for _, dead in ended_processes]
+        if ended_processes:
             holding = self._store.still_holding([dead.id for dead in self._handled])
             self._store.delete_workers([dead.id for dead in self._handled if dead.id not in holding])
-            for process, dead in ended:
+            for process, dead in ended_processes:
                 if dead.id not in holding:
                     process.awaiting_recovery.remove(dead)
 

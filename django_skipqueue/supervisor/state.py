@@ -142,8 +142,8 @@ class SharedState:
 
     def write(self, state: SupervisorState) -> None:
         self._counts[0] = state.database
-        for start, worker in zip(self._starts(), state.workers, strict=True):
-            for position, count in enumerate(worker[1:-1], start):
+        for start, worker in zip(self._start_positions(), state.workers, strict=True):
+            for position, count in enumerate(worker[1:-1], start):  # without the name and the heartbeat's time
                 self._counts[position] = count
             self._times[start + COUNTS_OF_WORKER] = worker.heartbeat_at
 
@@ -152,12 +152,12 @@ class SharedState:
             WorkerProcessState._make(
                 (name, *self._counts[start : start + COUNTS_OF_WORKER], self._times[start + COUNTS_OF_WORKER])
             )
-            for name, start in zip(self._names, self._starts(), strict=True)
+            for name, start in zip(self._names, self._start_positions(), strict=True)
         ]
         database = DatabaseState(self._counts[0])
         return SupervisorState(self._alias, self.pulse.turned_at, self.pulse.late_at, database, tuple(workers))
 
-    def _starts(self) -> range:
+    def _start_positions(self) -> range:
         return range(1, 1 + NUMBERS_OF_WORKER * len(self._names), NUMBERS_OF_WORKER)
 
 

@@ -84,15 +84,15 @@ class Supervisor:
         )
         self._log = log or LogQueue()
         self._workers = [WorkerProcess(name, options.concurrency) for name in options.worker_names]
-        self._alone = WorkerProcess(f"{options.name}/alone", 1, start_at=NEVER)
+        self._alone = WorkerProcess(f"{options.name}/alone", 1, start_at=NEVER)  # for jobs that must run alone
         self.processes = [*self._workers, self._alone]
         self._run_alone = RunAlone(self._workers, self._alone)
         self._heartbeat = Heartbeat(
             self.store,
             workers=lambda: rows_of(options, self.processes),
             interval=options.seconds_between_heartbeats,
-            on_written=self._heartbeats_written,
-            on_requests=self._requested,
+            on_written=self._note_heartbeats,
+            on_requests=self._obey_requests,
         )
         self._heartbeat.due_at = NEVER  # until workers are started
         self._contention = Contention()
@@ -164,13 +164,13 @@ class Supervisor:
             self._health_port.close()
         self._log.end(LAST_LINES)
 
-    def _heartbeats_written(self, began: float) -> None:
+    def _note_heartbeats(self, began: float) -> None:
         self.control.check_timeouts()
         for process in self.processes:
             if process.pid:
                 process.shared.heartbeat_at = began
 
-    def _requested(self, requests: Mapping[str, str]) -> None:
+    def _obey_requests(self, requests: Mapping[str, str]) -> None:
         """Obey the requests of operators to the running processes. Each heartbeat returns all open requests."""
         for process in self.processes:
             if process.pid and not self._stopping:
@@ -262,8 +262,8 @@ class Supervisor:
 
     def _become_worker(self, process: WorkerProcess, lifeline: int, _: LogQueue) -> int:
         """Close the supervisor's resources in the child process, and run its control loop. Returns the exit code."""
-        for other in self.processes:
-            other.close_inherited()
+        for sibling in self.processes:
+            sibling.close_inherited()
         self.wakeup.close()
         self._systemd.forget()
         if self._health_port:
@@ -294,9 +294,9 @@ class Supervisor:
             dead = process.ended()
             if dead is not None:
                 self._handle_signals_first()
-                self._died(process, dead)
+                self._handle_death(process, dead)
 
-    def _died(self, process: WorkerProcess, dead: DeadProcess) -> None:
+    def _handle_death(self, process: WorkerProcess, dead: DeadProcess) -> None:
         ended_well = dead.code == EXIT_CLEAN
         work_is_done = ended_well and (self.options.drain or self.options.max_jobs is not None)
         restarts = not (self._stopping or work_is_done or process is self._alone)

@@ -46,8 +46,8 @@ class NotifySystemd(Periodic):
                 self.run_again_in(START_INTERVAL)
                 return
             self._send("READY=1")
-        alive = [] if any(state.is_late for state in states) else ["WATCHDOG=1"]
-        self._send(*alive, f"STATUS={_status(states)}")
+        sign_of_life = [] if any(state.is_late for state in states) else ["WATCHDOG=1"]
+        self._send(*sign_of_life, f"STATUS={_status(states)}")
         self.run_again_in(min(self.seconds_of_watchdog / 2, STATUS_INTERVAL))
 
     def stopping(self) -> None:
@@ -61,10 +61,10 @@ class NotifySystemd(Periodic):
         """Send one datagram without waiting. It is lost if systemd does not read it."""
         if not self._address:
             return
-        name = f"\0{self._address[1:]}" if self._address.startswith("@") else self._address  # the abstract namespace
+        address = f"\0{self._address[1:]}" if self._address.startswith("@") else self._address  # the abstract namespace
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
-                sender.sendto("\n".join(lines).encode(), socket.MSG_DONTWAIT, name)
+                sender.sendto("\n".join(lines).encode(), socket.MSG_DONTWAIT, address)
         except OSError:
             return
 
@@ -72,15 +72,15 @@ class NotifySystemd(Periodic):
 def _status(states: Sequence[SupervisorState]) -> str:
     workers = [worker for state in states for worker in state.workers]
     running = sum(worker.pid > 0 for worker in workers)
-    jobs, done = sum(worker.jobs_running for worker in workers), sum(worker.jobs_done for worker in workers)
-    figures = f"{running} of {counted(len(workers), 'worker')}, {counted(jobs, 'job')} running, "
-    lost = [state.alias for state in states if state.database is DatabaseState.LOST] if len(states) > 1 else []
-    unreachable = f"; cannot be reached: {', '.join(lost)}" if lost else ""
-    return f"{figures}{counted(done, 'attempt')} done{unreachable}"
+    running_jobs, attempts = sum(worker.jobs_running for worker in workers), sum(worker.jobs_done for worker in workers)
+    counts = f"{running} of {counted(len(workers), 'worker')}, {counted(running_jobs, 'job')} running, "
+    lost_aliases = [state.alias for state in states if state.database is DatabaseState.LOST] if len(states) > 1 else []
+    unreachable = f"; cannot be reached: {', '.join(lost_aliases)}" if lost_aliases else ""
+    return f"{counts}{counted(attempts, 'attempt')} done{unreachable}"
 
 
 def _watchdog_seconds(environment: MutableMapping[str, str]) -> float:
     """The seconds within which systemd expects a sign of life of this process; infinity if it expects none."""
     microseconds = environment.pop("WATCHDOG_USEC", "")
-    process = environment.pop("WATCHDOG_PID", str(os.getpid()))
-    return int(microseconds) / 1e6 if microseconds.isdecimal() and process == str(os.getpid()) else NEVER
+    watched_pid = environment.pop("WATCHDOG_PID", str(os.getpid()))
+    return int(microseconds) / 1e6 if microseconds.isdecimal() and watched_pid == str(os.getpid()) else NEVER

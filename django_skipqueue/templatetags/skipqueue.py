@@ -36,15 +36,15 @@ def queue_notices(context: Context, *, says_all_is_well: bool = False) -> dict[s
     verdict = notices_cache.get()
     problems = [ShownProblem.to(user, problem) for problem in verdict.problems]
     severities, elsewhere = [verdict.severity], []
-    for alias, other in notices_cache.elsewhere().items():
-        if not other.is_well:
-            severities.append(other.severity)
+    for alias, other_verdict in notices_cache.elsewhere().items():
+        if not other_verdict.is_well:
+            severities.append(other_verdict.severity)
             with using_database(alias):
-                elsewhere.append((f"{alias}: {other}", address_of("job_dashboard", site=_site(context))))
-    worst = min(severities, key=lambda severity: severity.rank)
+                elsewhere.append((f"{alias}: {other_verdict}", address_of("job_dashboard", site=_site(context))))
+    worst_severity = min(severities, key=lambda severity: severity.rank)
     return {
-        "verdict": None if worst == Severity.OK and not says_all_is_well else verdict,
-        "severity": worst,
+        "verdict": None if worst_severity == Severity.OK and not says_all_is_well else verdict,
+        "severity": worst_severity,
         "database": settings.database,
         "elsewhere": elsewhere,
         "unfolded": problems[:UNFOLDED],

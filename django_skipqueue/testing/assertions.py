@@ -51,11 +51,11 @@ class Expectation:
 
     def differences(self, job: Job) -> Iterator[str]:
         """The names of the arguments and columns in which this job of the task differs from the expectation."""
-        given: dict[Any, Any] = (
+        actual_arguments: dict[Any, Any] = (
             {**dict(enumerate(job.args)), **job.kwargs} if self.task is None else _bound(self.task, job)
         )
         for name, value in [*enumerate(self.positional), *self.arguments.items()]:
-            if not _is_same(self.task, str(name), value, given.get(name, NOT_GIVEN)):
+            if not _is_same(self.task, str(name), value, actual_arguments.get(name, NOT_GIVEN)):
                 yield str(name)
         for name, value in self.columns.items():
             if not _is_column(job, name, value):
@@ -98,8 +98,9 @@ def assert_deferred(
     expected = expectation(task, args, kwargs, {**options, "among": among, "database": database})
     jobs = _jobs(among, database)
     matching = [job for job in jobs if _is_expected(job, expected)]
-    if (not matching) if count is None else len(matching) != count:
-        raise AssertionError("\n".join([_failure(expected, len(matching), count), *_instead(jobs, expected)]))
+    has_failed = not matching if count is None else len(matching) != count
+    if has_failed:
+        raise AssertionError("\n".join([_failure(expected, len(matching), count), *_deferred_instead(jobs, expected)]))
     return matching
 
 
@@ -150,9 +151,9 @@ def _is_expected(job: Job, expected: Expectation) -> bool:
     return job.task == expected.name and not any(expected.differences(job))
 
 
-def _counted(number: int, expected: Expectation | None) -> str:
-    jobs = "1 job" if number == 1 else f"{number} jobs"
-    return f"{jobs}{f' of {expected}' if expected else ''} {'was' if number == 1 else 'were'}"
+def _counted(count: int, expected: Expectation | None) -> str:
+    jobs = "1 job" if count == 1 else f"{count} jobs"
+    return f"{jobs}{f' of {expected}' if expected else ''} {'was' if count == 1 else 'were'}"
 
 
 def _failure(expected: Expectation, matching: int, count: int | None) -> str:
@@ -161,7 +162,7 @@ def _failure(expected: Expectation, matching: int, count: int | None) -> str:
     return f"{_counted(matching, expected)} deferred, not {count}."
 
 
-def _instead(jobs: list[Job], expected: Expectation) -> list[str]:
+def _deferred_instead(jobs: list[Job], expected: Expectation) -> list[str]:
     """A line about each deferred job. Jobs of the expected task come first, with the names in which they differ."""
     if not jobs:
         return ["No job was deferred at all."]
@@ -176,18 +177,21 @@ def expectation(task: Any, args: Sequence[Any], kwargs: Mapping[str, Any], optio
 
     Raises `InvalidArguments` for arguments that the task does not have.
     """
-    name, known = _identified(task)
-    given = {name: value for name, value in options.items() if value is not None}
-    arguments = given.get("arguments", {})
-    columns = {name: given[name] for name in ("queue_name", "run_after") if name in given} | _changed(task, known)
-    if known is None:
+    name, registered_task = _identified(task)
+    given_options = {name: value for name, value in options.items() if value is not None}
+    arguments = given_options.get("arguments", {})
+    columns: dict[str, Any] = {
+        name: given_options[name] for name in ("queue_name", "run_after") if name in given_options
+    }
+    columns |= _changed(task, registered_task)
+    if registered_task is None:
         return Expectation(name, None, tuple(args), {**kwargs, **arguments}, columns)
-    _refuse_ambiguous(known, given)
+    _refuse_ambiguous(registered_task, given_options)
     try:
-        bound = known.signature.bind_partial(*args, **kwargs, **arguments).arguments
+        bound = registered_task.signature.bind_partial(*args, **kwargs, **arguments).arguments
     except TypeError as error:
-        raise InvalidArguments(f"{name}{known.signature}: {error}.") from None
-    return Expectation(name, known, (), _by_name(known, bound), columns)
+        raise InvalidArguments(f"{name}{registered_task.signature}: {error}.") from None
+    return Expectation(name, registered_task, (), _by_name(registered_task, bound), columns)
 
 
 def _identified(task: Any) -> tuple[str, Task[Any, Any] | None]:
@@ -206,14 +210,15 @@ def _identified(task: Any) -> tuple[str, Task[Any, Any] | None]:
         ) from None
 
 
-def _changed(task: Any, known: Task[Any, Any] | None) -> dict[str, Any]:
+def _changed(task: Any, registered_task: Task[Any, Any] | None) -> dict[str, Any]:
     """The options that `.using()` changed, because `send_receipt.using(queue_name="bulk")` expects the queue `bulk`."""
-    if known is None or isinstance(task, str):
+    if registered_task is None or isinstance(task, str):
         return {}
-    original = known.options.spec(known.name)
-    given = task.options.spec(known.name) if isinstance(task, Task) else task  # Django's task has the options as fields
+    original = registered_task.options.spec(registered_task.name)
+    # A task of Django has the options as fields.
+    changed_spec = task.options.spec(registered_task.name) if isinstance(task, Task) else task
     names = [name for name in JobSpec._fields if name not in ("task", "on_conflict")]
-    values = {name: getattr(given, name, None) for name in names}
+    values = {name: getattr(changed_spec, name, None) for name in names}
     changed = {name: value for name, value in values.items() if value not in (None, getattr(original, name))}
     for name in changed:
         if not hasattr(Job, name):

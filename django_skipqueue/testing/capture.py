@@ -108,7 +108,7 @@ def lines(jobs: Sequence[Job], differences: Mapping[int, str] | None = None) -> 
 
     differences: by the id of a job, the names of the arguments and columns in which the job is not as expected.
     """
-    others = len(jobs) - MOST_JOBS_SHOWN
+    further_jobs = len(jobs) - MOST_JOBS_SHOWN
     notes = {id: f"  (other: {names})" for id, names in (differences or {}).items() if names}
-    shown = [line(job) + notes.get(job.pk, "") for job in jobs[:MOST_JOBS_SHOWN]]
-    return [*shown, *([f"  … and {others} more"] if others > 0 else [])]
+    shown_lines = [line(job) + notes.get(job.pk, "") for job in jobs[:MOST_JOBS_SHOWN]]
+    return [*shown_lines, *([f"  … and {further_jobs} more"] if further_jobs > 0 else [])]

@@ -40,14 +40,14 @@ def run_jobs_and_kill(step: str, **options: Any) -> None:
     Returns when the process is dead, and its jobs are recovered. Needs jobs that are committed. options: of `run_jobs`.
     """
     connections.close_all()
-    child = os.fork()
-    if not child:
+    child_pid = os.fork()
+    if not child_pid:  # this is the child process
         try:
             with _calling_after(step, lambda: os.kill(os.getpid(), signal.SIGKILL)):
                 run_jobs(**options)
         finally:
             os._exit(1)
-    _, status = os.waitpid(child, 0)
+    _, status = os.waitpid(child_pid, 0)
     if not os.WIFSIGNALED(status):
         raise AssertionError(f"No attempt has recorded a step {step!r}: the jobs have run without it, or have failed.")
     reason = f"kill_after({step!r}) killed the process"

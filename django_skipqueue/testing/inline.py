@@ -34,7 +34,7 @@ class InlineJobs(list[Job]):
     @async_unsafe("run_inline() sends queries: in an async test, write `async with run_inline()`.")
     def __enter__(self) -> "InlineJobs":
         self._this_thread.depths = {alias: len(connections[alias].atomic_blocks) for alias in self._aliases}
-        self._replaced = {}
+        self._replaced = {}  # by connection: the `savepoint_commit` that somebody has set on it; `None` if nobody has
         for connection in map(connections.__getitem__, self._aliases):
             self._replaced[connection] = vars(connection).get("savepoint_commit")
             vars(connection)["savepoint_commit"] = self._run_after(connection, connection.savepoint_commit)
@@ -48,10 +48,10 @@ class InlineJobs(list[Job]):
                 self._run()
         finally:
             SINKS[:] = [sink for sink in SINKS if sink is not self]
-            for connection, replaced in self._replaced.items():
+            for connection, original in self._replaced.items():
                 del vars(connection)["savepoint_commit"]
-                if replaced is not None:
-                    vars(connection)["savepoint_commit"] = replaced
+                if original is not None:
+                    vars(connection)["savepoint_commit"] = original
         if error is None and self._errors:
             raise self._errors[0]
 

@@ -201,9 +201,9 @@ class Forced:
 
     def _fire(self, fired: Planned, due: datetime) -> bool:
         self._put_clocks_forward(due)
-        following = fired.fire(self._store, due)
-        others = [(next_due, planned) for next_due, planned in self._planned if planned is not fired]
-        self._planned = others + ([(following, fired)] if following else [])
+        next_time = fired.fire(self._store, due)
+        other_planned = [(next_due, planned) for next_due, planned in self._planned if planned is not fired]
+        self._planned = other_planned + ([(next_time, fired)] if next_time else [])
         return True
 
     def _gates_due(self) -> Iterator[tuple[datetime, Act]]:
@@ -244,21 +244,21 @@ class Run:
 
     def drain(self) -> bool:
         """Run jobs until none is left. Returns whether any job ran. Raises as `run_jobs` does."""
-        before = len(self._ran)
-        while job := self._next():
+        count_before = len(self._ran)
+        while job := self._next_job():
             if len(self._ran) == self._limit:
                 self._store.release([job.ref])
                 raise RuntimeError(f"{self._limit} attempts were made and there are still jobs to run.")
             self._ran.append(job.id)
             self._run(job)
-        return len(self._ran) > before
+        return len(self._ran) > count_before
 
     def jobs(self) -> list[Job]:
         """The jobs that ran, as they are now, in the order of their first attempts. Deleted jobs are left out."""
         jobs_by_id = Job.objects.using(self._alias).in_bulk(self._ran)
         return [jobs_by_id[id] for id in dict.fromkeys(self._ran) if id in jobs_by_id]
 
-    def _next(self) -> ClaimedJob | None:
+    def _next_job(self) -> ClaimedJob | None:
         """Claim one job. If there is none, open the gates, let the parts make jobs, or make scheduled jobs due."""
         while True:
             queues = self._store.queues_with_jobs() if self._queue_names is None else self._queue_names
@@ -280,11 +280,11 @@ class Run:
             self._store.recover(worker_ids=[TEST_WORKER_ID], job_ids=[job.id], reason=str(attempt.outcome.exception))
             return
         if not attempt.is_written and not self._store.settle([attempt.settlement]):
-            kind, attempt = ended_otherwise(attempt, self._store.lost_leases([job.ref]).get(job.ref))
+            event_class, attempt = ended_otherwise(attempt, self._store.lost_leases([job.ref]).get(job.ref))
         else:
-            kind = EVENTS[attempt.outcome.status]
-        if signals.wants(kind):
-            signals.handle(kind([attempt]), alive=lambda: None)
+            event_class = EVENTS[attempt.outcome.status]
+        if signals.wants(event_class):
+            signals.handle(event_class([attempt]), alive=lambda: None)
         self._raise(attempt)
 
     def _raise(self, attempt: Attempt) -> None:
@@ -301,6 +301,7 @@ def _ends_the_test(error: BaseException) -> bool:
 
 
 def _now(alias: str) -> datetime:
+    """The database's time, read by an aggregate, which returns a row even if the table is empty."""
     moment: datetime = Queue.objects.using(alias).aggregate(now=Coalesce(Max(Now()), Now()))["now"]
     return moment
 
@@ -313,14 +314,14 @@ class OpenTransaction:
 
     def __init__(self, connection: BaseDatabaseWrapper) -> None:
         self._connection = connection
-        self._hooks = len(connection.run_on_commit)
+        self._hook_count = len(connection.run_on_commit)
         self._savepoint = str(connection.savepoint())
 
     def run_hooks(self) -> None:
         """Call the commit hooks that the attempt registered, and forget them. Do not call hooks that wake workers."""
         hooks: list[Any] = self._connection.run_on_commit  # a list of tuples with three items
-        while len(hooks) > self._hooks and not self._is_broken():
-            _, hook, robust = hooks.pop(self._hooks)
+        while len(hooks) > self._hook_count and not self._is_broken():
+            _, hook, robust = hooks.pop(self._hook_count)
             if isinstance(hook, Notification):
                 continue
             try:
@@ -335,7 +336,7 @@ class OpenTransaction:
         if self._connection.closed_in_transaction:  # the next statement will raise Django's error about this
             return
         if self._is_broken():
-            del self._connection.run_on_commit[self._hooks :]
+            del self._connection.run_on_commit[self._hook_count :]
             self._connection.needs_rollback = False
             self._connection.savepoint_rollback(self._savepoint)
         self._connection.savepoint_commit(self._savepoint)
@@ -353,8 +354,10 @@ class OpenTransactions:
     """
 
     def __enter__(self) -> Self:
-        opened = connections.all(initialized_only=True)
-        self._transactions = [OpenTransaction(connection) for connection in opened if connection.in_atomic_block]
+        open_connections = connections.all(initialized_only=True)
+        self._transactions = [
+            OpenTransaction(connection) for connection in open_connections if connection.in_atomic_block
+        ]
         return self
 
     def __exit__(self, *_: object) -> None:

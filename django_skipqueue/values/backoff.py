@@ -33,7 +33,7 @@ def exponential(base: float = 2.0, *, cap: float = 15 * 60, jitter: float = 0.1)
             seconds = float(base) ** attempt
         except OverflowError:
             seconds = cap
-        return _spread(seconds, jitter, cap)
+        return _with_jitter(seconds, jitter, cap)
 
     return delay
 
@@ -42,14 +42,14 @@ def linear(step: float = 30.0, *, cap: float = 15 * 60, jitter: float = 0.1) -> 
     """Delay by `step * attempt` seconds, at most `cap`."""
     _check("step", step)
     _check_spread(jitter, cap)
-    return lambda attempt: _spread(step * attempt, jitter, cap)
+    return lambda attempt: _with_jitter(step * attempt, jitter, cap)
 
 
 def constant(seconds: float = 60.0, *, jitter: float = 0.1) -> Backoff:
     """Delay by this number of seconds after every attempt."""
     _check("seconds", seconds)
     _check_spread(jitter)
-    return lambda _attempt: _spread(seconds, jitter)
+    return lambda _attempt: _with_jitter(seconds, jitter)
 
 
 def check_backoff(backoff: object) -> None:
@@ -87,7 +87,7 @@ def _check(name: str, value: object, *, least: float = 0, most: float = math.inf
         raise InvalidOption(f"{name} of a backoff must be a number {allowed}, not {value!r}.")
 
 
-def _spread(seconds: float, jitter: float, cap: float = math.inf) -> float:
+def _with_jitter(seconds: float, jitter: float, cap: float = math.inf) -> float:
     """Add the jitter, and keep the delay below the cap. Shrink it first, so that delays at the cap vary as well."""
     return min(seconds, cap / (1 + jitter)) * random.uniform(1 - jitter, 1 + jitter)  # noqa: S311 (no secret depends on it)
 

@@ -153,10 +153,10 @@ def check_run_after(run_after: datetime | timedelta | None) -> None:
         raise InvalidOption(f"run_after must be a datetime or timedelta(seconds=…), not {run_after!r}.")
     if is_naive(run_after) == django_settings.USE_TZ:
         kind = "an aware" if django_settings.USE_TZ else "a naive"
-        make = "make_aware" if django_settings.USE_TZ else "make_naive"
+        function = "make_aware" if django_settings.USE_TZ else "make_naive"
         raise InvalidOption(
             f"run_after must be {kind} datetime under USE_TZ = {django_settings.USE_TZ}. Use a timedelta, "
-            f"django.utils.timezone.now() + timedelta(…), or django.utils.timezone.{make}(…)."
+            f"django.utils.timezone.now() + timedelta(…), or django.utils.timezone.{function}(…)."
         )
     if not 1 < run_after.year < 9998:
         raise InvalidOption(f"run_after must be before the year 9998, not {run_after!r}.")

@@ -88,11 +88,11 @@ def _check(name: str, value: Any, levels: int = MOST_LEVELS) -> int:
 
     Returns the flags of the value: `HAS_LARGE_FLOAT` and `HAS_FLATTENED`, combined by `|`.
     """
-    kind, flags = type(value), 0
-    if kind is str:
+    value_type, flags = type(value), 0
+    if value_type is str:
         _check_text(name, value)
         return flags
-    if kind is int or value is None:
+    if value_type is int or value is None:
         return flags
     if isinstance(value, str):
         _check_text(name, value)
@@ -106,9 +106,11 @@ def _check(name: str, value: Any, levels: int = MOST_LEVELS) -> int:
         _check_levels(name, levels)
         flags = _check_dict(name, value, levels - 1)
     elif not isinstance(value, int):
-        article = "an" if kind.__name__[0] in "AEIOaeio" else "a"
-        raise InvalidArguments(f"{name} is {article} {kind.__name__}, which is not JSON. Pass {instead_of(value)}.")
-    return flags if kind in PLAIN_TYPES or not is_flattened(value) else flags | HAS_FLATTENED
+        article = "an" if value_type.__name__[0] in "AEIOaeio" else "a"
+        raise InvalidArguments(
+            f"{name} is {article} {value_type.__name__}, which is not JSON. Pass {instead_of(value)}."
+        )
+    return flags if value_type in PLAIN_TYPES or not is_flattened(value) else flags | HAS_FLATTENED
 
 
 def _check_float(name: str, value: float) -> int:
@@ -169,9 +171,9 @@ def clean(text: str, limit: int) -> str:
     if len(text) <= limit:
         return text
     note = f"\n… {len(text) - limit} characters left out …\n"
-    kept = max(limit - len(note), 0)
-    kept_at_start = kept // 3
-    kept_at_end = kept - kept_at_start
+    kept_count = max(limit - len(note), 0)
+    kept_at_start = kept_count // 3
+    kept_at_end = kept_count - kept_at_start
     return text[:kept_at_start] + note + text[len(text) - kept_at_end :]
 
 

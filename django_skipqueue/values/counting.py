@@ -18,7 +18,7 @@ class Recent:
 
     def __init__(self, span: float) -> None:
         self._span = span
-        self.added: deque[tuple[float, int]] = deque()
+        self.added: deque[tuple[float, int]] = deque()  # times, each with the number of events that were added
         self._count = 0
 
     def add(self, count: int, now: float) -> None:
@@ -61,15 +61,15 @@ def histogram(durations: Iterable[float]) -> list[int]:
     for bound in BOUNDS:
         if counted == len(ordered):
             return counts
-        below = bisect_right(ordered, bound, counted)
-        counts.append(below - counted)
-        counted = below
+        counted_with_bucket = bisect_right(ordered, bound, counted)
+        counts.append(counted_with_bucket - counted)
+        counted = counted_with_bucket
     return [*counts, len(ordered) - counted] if counted < len(ordered) else counts
 
 
-def added(one: Sequence[int], other: Sequence[int]) -> list[int]:
+def added(counts: Sequence[int], further_counts: Sequence[int]) -> list[int]:
     """Add two histograms bucket by bucket. A histogram may leave out empty buckets at its end."""
-    return [count + other_count for count, other_count in zip_longest(one, other, fillvalue=0)]
+    return [count + further_count for count, further_count in zip_longest(counts, further_counts, fillvalue=0)]
 
 
 def all_buckets(counts: Sequence[int]) -> list[int]:

@@ -56,15 +56,15 @@ def _lines(family: Family) -> Iterator[str]:
         labels = ",".join(
             f'{label}="{_escaped(text)}"' for label, text in zip(family.metric.labels, values, strict=True)
         )
-        shown = f"{{{labels}}}" if labels else ""
+        braced_labels = f"{{{labels}}}" if labels else ""
         if isinstance(value, Histogram):
-            before = f"{labels}," if labels else ""
-            for bound, number in cumulative(value.counts):
-                yield f'{name}_bucket{{{before}le="{bound}"}} {number}\n'
-            yield f"{name}_sum{shown} {_number(value.total)}\n"
-            yield f"{name}_count{shown} {sum(value.counts)}\n"
+            label_prefix = f"{labels}," if labels else ""
+            for bound, count in cumulative(value.counts):
+                yield f'{name}_bucket{{{label_prefix}le="{bound}"}} {count}\n'
+            yield f"{name}_sum{braced_labels} {_number(value.total)}\n"
+            yield f"{name}_count{braced_labels} {sum(value.counts)}\n"
         else:
-            yield f"{name}{shown} {_number(value)}\n"
+            yield f"{name}{braced_labels} {_number(value)}\n"
 
 
 def _number(value: float) -> str:

@@ -57,9 +57,9 @@ def key_of(kind: str, name: str, names: tuple[str, ...], arguments: Mapping[str,
     Calls with equal JSON values share a key; 42 and "42" make two keys.
     """
     if not names:
-        return f"{kind}:{_short(name)}"
+        return f"{kind}:{_shortened(name)}"
     values = ", ".join([f"{argument}={_value(argument, arguments)}" for argument in names])
-    return f"{kind}:{_short(name)} {_short(values)}"
+    return f"{kind}:{_shortened(name)} {_shortened(values)}"
 
 
 def _value(name: str, arguments: Mapping[str, Any]) -> str:
@@ -70,7 +70,7 @@ def _value(name: str, arguments: Mapping[str, Any]) -> str:
     return text if type(value) is int else json.dumps(json.loads(text), sort_keys=True)
 
 
-def _short(text: str) -> str:
+def _shortened(text: str) -> str:
     # UTF-8 has at most 4 bytes for a character.
     if 4 * len(text) <= KEY_PART_BYTES or len(text.encode()) <= KEY_PART_BYTES:
         return text

@@ -90,19 +90,19 @@ def checked_text(name: str, text: Any) -> str:
     return text
 
 
-def progress_of(written: Any, lease: int | None = None) -> Progress | None:
+def progress_of(stored: Any, lease: int | None = None) -> Progress | None:
     """Read the progress from a job's row. Return `None` if the row has none, or one of another `lease`."""
-    if not isinstance(written, dict) or lease not in (None, written.get("lease")):
+    if not isinstance(stored, dict) or lease not in (None, stored.get("lease")):
         return None
-    value, text = written.get("value"), written.get("text")
+    value, text = stored.get("value"), stored.get("text")
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
         return None
-    return Progress(float(value), text if isinstance(text, str) else "", _moment(written.get("at")))
+    return Progress(float(value), text if isinstance(text, str) else "", _moment(stored.get("at")))
 
 
-def logs_of(written: Any) -> list[AttemptLog]:
+def logs_of(stored: Any) -> list[AttemptLog]:
     """Read the logs of the attempts from a job's row. The log of the oldest attempt is first."""
-    entries = written if isinstance(written, list) else []
+    entries = stored if isinstance(stored, list) else []
     return [_log(entry) for entry in entries if isinstance(entry, dict)]
 
 

@@ -181,11 +181,11 @@ def first_line(error: BaseException) -> str:
 
 
 def _class_name(error: BaseException) -> str:
-    kind = type(error)
+    error_class = type(error)
     try:
-        return f"{kind.__module__}.{kind.__qualname__}"
+        return f"{error_class.__module__}.{error_class.__qualname__}"
     except BaseException:  # the job must get its outcome even if the class has a strange `__module__`
-        return kind.__name__
+        return error_class.__name__
 
 
 def _message(error: BaseException) -> str:

@@ -30,8 +30,8 @@ class Part:
     placement: Any = None
     """A `jobs.placement.Placement`, which chooses the database of each new job."""
     joined_database: Callable[[], str | None] | None = None
-    """Returns the alias of the database that all jobs must go to which the caller enqueues now, for example because the
-    caller adds to a batch there. Returns `None` if any database will do."""
+    """Returns the alias of the database into which the caller must put all jobs now, for example because the caller
+    adds to a batch there. Returns `None` if any database will do."""
     in_spec: Callable[[JobSpec, Any], JobSpec] | None = None
     """Takes the spec of new jobs and the connection. Returns the spec with the columns that the caller's `with` block
     adds, such as a batch. Raises `InvalidOption`."""

@@ -418,13 +418,13 @@ whole `runworker` command of the process stops, as after SIGTERM."""
 RESTART_REASON = "an operator has requested it"
 
 
-def serves(given: Collection[str], queue_name: str, *, external: Collection[str]) -> bool:
+def serves(listed_queues: Collection[str], queue_name: str, *, external: Collection[str]) -> bool:
     """Whether a worker serves this queue.
 
-    given: the queues in the worker's option `--queues`. If it is empty, the worker serves every queue except the
-    `external` queues, whose jobs run outside of our workers.
+    listed_queues: the queues in the worker's option `--queues`. If it is empty, the worker serves every queue except
+    the `external` queues, whose jobs run outside of our workers.
     """
-    return queue_name in given if given else queue_name not in external
+    return queue_name in listed_queues if listed_queues else queue_name not in external
 
 
 class Cause(NamedTuple):

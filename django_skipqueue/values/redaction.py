@@ -53,11 +53,13 @@ class Redacted(NamedTuple):
 
         If the text contains a backslash, it may contain secrets that Python or JSON has escaped. These are masked too.
         """
-        forms: Iterable[str] = self.secrets
+        spellings: Iterable[str] = self.secrets
         if "\\" in text:
-            forms = sorted({form for secret in self.secrets for form in _spellings(secret)}, key=len, reverse=True)
-        for form in forms:
-            text = text.replace(form, MASK)
+            spellings = sorted(
+                {spelling for secret in self.secrets for spelling in _spellings(secret)}, key=len, reverse=True
+            )
+        for spelling in spellings:
+            text = text.replace(spelling, MASK)
         return text
 
 
@@ -77,7 +79,7 @@ def redact(
     padded_names = (*names, *[""] * len(args))
     positional = list(zip(padded_names, args, strict=False))
     named = list((kwargs or {}).items())
-    secrets = {text for name, value in (*positional, *named) for text in _hidden(name, value, also)}
+    secrets = {text for name, value in (*positional, *named) for text in _secrets_in(name, value, also)}
     return Redacted(
         [_masked(name, value, also) for name, value in positional],
         {name: _masked(name, value, also) for name, value in named},
@@ -85,14 +87,14 @@ def redact(
     )
 
 
-def has_secret(name: str, value: Any, also: tuple[str, ...] = ()) -> bool:
+def has_secret(name: str, value: Any, further_secrets: tuple[str, ...] = ()) -> bool:
     """Whether `redact` would mask the value, or a part of it."""
     if not isinstance(value, CONTAINERS):
-        return value is not None and _is_secret(name, also)
+        return value is not None and _is_secret(name, further_secrets)
     to_visit: list[tuple[str, Any]] = [(name, value)]
     while to_visit:
         name, value = to_visit.pop()
-        if value is not None and _is_secret(name, also):
+        if value is not None and _is_secret(name, further_secrets):
             return True
         if isinstance(value, CONTAINERS):
             to_visit += value.items() if isinstance(value, dict) else [("", item) for item in value]
@@ -103,26 +105,26 @@ class UnknownMask(ValueError):
     """An edited value has a mask where the original had no secret, so nobody knows which value the mask hides."""
 
 
-def restored(given: Any, shown: Any, original: Any) -> Any:
-    """Put the secrets of `original` back into `given`. Somebody has edited `given` from `shown`, a masked copy.
+def restored(edited: Any, shown: Any, original: Any) -> Any:
+    """Put the secrets of `original` back into `edited`, which somebody has made from `shown`, a masked copy.
 
     An unchanged value becomes the original value again. A list item is put back only if nothing in it has changed,
     because its position alone does not identify it. Raises `UnknownMask` for any other mask.
     """
-    if _is_same(given, shown):
+    if _is_same(edited, shown):
         return original
-    if isinstance(given, dict):
+    if isinstance(edited, dict):
         was_dict = isinstance(shown, dict)
         return {
             key: restored(item, shown[key], original[key]) if was_dict and key in shown else _without_mask(item)
-            for key, item in given.items()
+            for key, item in edited.items()
         }
-    if isinstance(given, list) and isinstance(shown, list) and len(given) == len(shown):
+    if isinstance(edited, list) and isinstance(shown, list) and len(edited) == len(shown):
         return [
-            value if _is_same(item, masked) else _without_mask(item)
-            for item, masked, value in zip(given, shown, original, strict=True)
+            original_item if _is_same(item, shown_item) else _without_mask(item)
+            for item, shown_item, original_item in zip(edited, shown, original, strict=True)
         ]
-    return _without_mask(given)
+    return _without_mask(edited)
 
 
 def _is_same(value: Any, other: Any) -> bool:
@@ -149,21 +151,21 @@ def words(name: str) -> list[str]:
     return [word.lower() for word in WORD.findall(name[:LONGEST_READ_NAME])]
 
 
-def _masked(name: str, value: Any, also: tuple[str, ...], depth: int = 0) -> Any:
+def _masked(name: str, value: Any, further_secrets: tuple[str, ...], depth: int = 0) -> Any:
     if value is None:
         return None
-    if _is_secret(name, also):
+    if _is_secret(name, further_secrets):
         return MASK
     if isinstance(value, dict | list) and depth == DEEPEST:
         return "…"
     if isinstance(value, dict):
-        return {key: _masked(key, item, also, depth + 1) for key, item in value.items()}
+        return {key: _masked(key, item, further_secrets, depth + 1) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_masked("", item, also, depth + 1) for item in value]
+        return [_masked("", item, further_secrets, depth + 1) for item in value]
     return value
 
 
-def _hidden(name: str, value: Any, also: tuple[str, ...]) -> Iterator[str]:
+def _secrets_in(name: str, value: Any, further_secrets: tuple[str, ...]) -> Iterator[str]:
     """Yield the secrets within `value` as strings, except secrets shorter than `SHORTEST_MASKED`.
 
     This function visits every level, even below `DEEPEST`. So it uses a list instead of recursion.
@@ -171,7 +173,7 @@ def _hidden(name: str, value: Any, also: tuple[str, ...]) -> Iterator[str]:
     to_visit = [(name, value, False)]
     while to_visit:
         name, value, is_secret = to_visit.pop()
-        is_secret = is_secret or _is_secret(name, also)
+        is_secret = is_secret or _is_secret(name, further_secrets)
         if isinstance(value, dict):
             to_visit += [(key, item, is_secret) for key, item in value.items()]
         elif isinstance(value, list | tuple):
@@ -190,9 +192,9 @@ def _spellings(text: str) -> Iterator[str]:
 
 
 @lru_cache(maxsize=1024)
-def _is_secret(name: str, also: tuple[str, ...]) -> bool:
+def _is_secret(name: str, further_secrets: tuple[str, ...]) -> bool:
     snake_name = _in_snake_case(name)
-    return any(_in_snake_case(secret) in snake_name for secret in (*SECRETS, *also))
+    return any(_in_snake_case(secret) in snake_name for secret in (*SECRETS, *further_secrets))
 
 
 @lru_cache(maxsize=1024)

@@ -150,28 +150,28 @@ def is_concurrency(value: object) -> bool:
 LIMITS_OF_QUEUES = ("concurrency", "rate")
 
 
-def queue_problems(name: str, given: object) -> Iterator[str]:
+def queue_problems(name: str, setting: object) -> Iterator[str]:
     """Yield one sentence for each mistake in the setting `QUEUES`. `name` is its name in these sentences.
 
     A valid value is `{"mail": {"concurrency": 20, "rate": "50/s"}, "imports": {"concurrency": None}}`, for example.
     """
-    if not isinstance(given, dict):
+    if not isinstance(setting, dict):
         yield (
-            f"{name} must be a dict of limits by the name of a queue, not {given!r}. Which queues a worker serves is "
+            f"{name} must be a dict of limits by the name of a queue, not {setting!r}. Which queues a worker serves is "
             "an option of runworker: --queues, or SKIPQUEUE_QUEUES in its environment."
         )
         return
-    for queue, limits in given.items():
-        place = f"{name}[{queue!r}]"
+    for queue, limits in setting.items():
+        queue_path = f"{name}[{queue!r}]"
         if not isinstance(queue, str) or not queue or queue.strip() != queue or "," in queue:
             yield f"{name} has the key {queue!r}; a key is the name of a queue."
         elif not isinstance(limits, dict):
-            yield f"{place} must be a dict, not {limits!r}."
+            yield f"{queue_path} must be a dict, not {limits!r}."
         else:
             for key, value in limits.items():
-                at = f"{place}[{key!r}]"
+                at = f"{queue_path}[{key!r}]"
                 if key not in LIMITS_OF_QUEUES:
-                    yield f"{place} has no key {key!r}. It knows {', '.join(LIMITS_OF_QUEUES)}."
+                    yield f"{queue_path} has no key {key!r}. It knows {', '.join(LIMITS_OF_QUEUES)}."
                 elif key == "concurrency" and not is_concurrency(value):
                     yield f"{at} must be {CONCURRENCY}, or None for a limit that is set in the admin, not {value!r}."
                 elif key == "rate" and not is_rate(value):

@@ -40,10 +40,10 @@ def cut(error: BaseException) -> None:
 def formatted_stack(frame: FrameType) -> str:
     """Format the stack of a running task. It begins with the first call that the executor made, as a traceback does."""
     calls = traceback.extract_stack(frame)
-    first = max((number for number, call in enumerate(calls, 1) if call.filename == EXECUTOR), default=0)
-    while first < len(calls) - 1 and calls[first].filename.startswith(PACKAGE):
-        first += 1
-    return "".join(traceback.format_list(calls[min(first, len(calls) - 1) :]))
+    first_shown = max((position for position, call in enumerate(calls, 1) if call.filename == EXECUTOR), default=0)
+    while first_shown < len(calls) - 1 and calls[first_shown].filename.startswith(PACKAGE):
+        first_shown += 1
+    return "".join(traceback.format_list(calls[min(first_shown, len(calls) - 1) :]))
 
 
 def innermost_calls(stack: str, most: int) -> str:
@@ -74,9 +74,9 @@ def _entries(entry: TracebackType | None) -> Iterator[TracebackType]:
 
 def stand_in(error: BaseException, message: str) -> Exception:
     """Make an exception with the same name and traceback, but with another message and no cause, to hide a secret."""
-    same_name = type(type(error).__name__, (Exception,), {"__module__": type(error).__module__})
-    harmless: Exception = same_name(message)
-    return harmless.with_traceback(error.__traceback__)
+    same_named_class = type(type(error).__name__, (Exception,), {"__module__": type(error).__module__})
+    replacement: Exception = same_named_class(message)
+    return replacement.with_traceback(error.__traceback__)
 
 
 def formatted(error: BaseException) -> str:

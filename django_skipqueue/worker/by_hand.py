@@ -40,7 +40,8 @@ def run_attempt(executor: Executor, job: ClaimedJob) -> Attempt:
         is_async = registry.get(job.task).is_async
     except UnknownTask:
         is_async = False  # the executor decides the outcome of an unknown task
-    return (async_to_sync(executor.execute_async) if is_async else executor.execute)(RunningAttempt(job))
+    run_task = async_to_sync(executor.execute_async) if is_async else executor.execute
+    return run_task(RunningAttempt(job))
 
 
 def _as_claimed(job: Job) -> ClaimedJob:

@@ -160,8 +160,8 @@ class ClaimPolicy:
         self._needed_runners = NeededRunners()
         self.free: Free = dict.fromkeys(RUNNER_NAMES, 1)
         """How many more jobs each runner had room for at the last call of `room`."""
-        self._batch_size = BatchSize()
-        self._head_batch_size = BatchSize()
+        self._batch_size = BatchSize()  # of claims that start after a remembered position
+        self._head_batch_size = BatchSize()  # of claims from the front
         self._has_fixed_queues = bool(options.queue_names)
         self._serves = options.serves
         self._poll_interval = options.poll_interval
@@ -175,19 +175,19 @@ class ClaimPolicy:
         return max(self._next_claim_at, self._shared.watched_until) if self._is_idle else self._next_claim_at
 
     def room(
-        self, unfinished: Mapping[str, int], coming: int, now: float, *, unresponsive: Collection[str] = ()
+        self, unfinished: Mapping[str, int], not_taken: int, now: float, *, unresponsive: Collection[str] = ()
     ) -> int:
         """Return how many jobs to claim.
 
         unfinished: the number of unfinished jobs that each runner has.
-        coming: the number of claimed jobs that no runner has yet.
+        not_taken: the number of claimed jobs that no runner has yet.
         unresponsive: the runners that do not begin their waiting jobs.
         """
         if registry.uses_threads_alone:
-            return self.capacities[THREADS].room(unfinished[THREADS] + coming, now, most=self._most_held)
+            return self.capacities[THREADS].room(unfinished[THREADS] + not_taken, now, most=self._most_held)
         most = self._most_held
         self.free = {
-            runner: 0 if runner in unresponsive else capacity.room(unfinished[runner] + coming, now, most=most)
+            runner: 0 if runner in unresponsive else capacity.room(unfinished[runner] + not_taken, now, most=most)
             for runner, capacity in self.capacities.items()
         }
         if not any(self.free.values()):
@@ -231,7 +231,7 @@ class ClaimPolicy:
         """
         skipped_other_queues, self._skipped_other_queues = self._skipped_other_queues, False
         self._room_in_chosen_queues = MOST_PREFETCHED
-        if self.hanging.is_empty(now) or not self._has_several():
+        if self.hanging.is_empty(now) or not self._has_several_queues():
             return names
         hangs = partial(self.hanging.hangs, now=now, slots=self._slots)
         hanging, others = [name for name in names if hangs(name)], [name for name in names if not hangs(name)]
@@ -241,7 +241,7 @@ class ClaimPolicy:
         self._room_in_chosen_queues, self._skipped_other_queues = room, bool(others)
         return hanging
 
-    def _has_several(self) -> bool:
+    def _has_several_queues(self) -> bool:
         names = set(self.queue_names)
         if not self._has_fixed_queues:
             names.update(filter(self._serves, (task.options.queue_name for task in registry)))
@@ -318,9 +318,10 @@ class ClaimPolicy:
         self._must_check_front = self._must_check_front and not from_front
         self._next_claim_at = now + self._poll_interval
         self._is_idle = not self._is_drain
+        supervisor_calls = self._shared.watched_until > now and not self._is_drain
         if from_front and self._last_found_name:
             self._next_claim_at, self._is_idle = self._next_search, False
-        elif self._must_check_front or not (from_front or (self._shared.watched_until > now and not self._is_drain)):
+        elif self._must_check_front or not (from_front or supervisor_calls):
             self._next_claim_at, self._is_idle = min(self._next_claim_at, self.cursor.due_at), False
         if len(names) < len(self.queue_names):  # the claim skipped some queues
             self._next_claim_at, self._is_idle = min(self._next_claim_at, now + RUNNERS_KNOWN_SECONDS), False
@@ -347,10 +348,11 @@ class ClaimPolicy:
             name: lost_claim.after.get(name, position) if job_id is None else position._replace(id=job_id - 1)
             for name, job_id, position in found
         }
-        first = next(((name, job_id, position) for name, job_id, position in found if job_id is not None), None)
-        if first and lost_claim.limit == 1 and positions[first[0]] == lost_claim.after.get(first[0]):
-            name, job_id, positions[name] = first
-            logs.job_not_claimed(job_id, name)
+        jobs = [(name, job_id, position) for name, job_id, position in found if job_id is not None]
+        for name, job_id, position in jobs[:1]:
+            if lost_claim.limit == 1 and positions[name] == lost_claim.after.get(name):
+                positions[name] = position
+                logs.job_not_claimed(job_id, name)
         self.cursor.move_to(positions, now)
 
     def start_over(self) -> None:
@@ -408,6 +410,7 @@ class Capacity:
 
     def __init__(self, concurrency: int) -> None:
         self._concurrency = concurrency
+        # These count the jobs that have finished within the last seconds.
         self.within_span = Recent(PREFETCH_SECONDS)
         self._within_wait = Recent(LONGEST_WAIT_AHEAD)
 
@@ -476,6 +479,7 @@ class NeededRunners:
         runners_by_queue: dict[str, set[str]] = {}
         for queue_name, task in {(job.queue_name, job.task) for job in jobs}:
             runners_by_queue.setdefault(queue_name, set()).add(registry.runner_of(task))
+        # A full claim has found all jobs of the queues before the queue of its last job.
         reached = names[: names.index(jobs[-1].queue_name)] if is_full and jobs else names
         for name in reached:
             self._needs.pop(name, None)
@@ -483,10 +487,10 @@ class NeededRunners:
             self._needs[name] = RunnersOfQueue(runners, now + RUNNERS_KNOWN_SECONDS)
 
     def _room(self, name: str, free: Free, now: float) -> int:
-        need = self._needs.get(name)
-        if need is None or need.until <= now:
+        needed = self._needs.get(name)
+        if needed is None or needed.until <= now:
             return max(free.values())
-        return min(free[runner] for runner in need.runners)
+        return min(free[runner] for runner in needed.runners)
 
 
 FULL_SCAN_SHARE = 1 / 20
@@ -502,9 +506,9 @@ FIRST_FRONT_PAUSE, LONGEST_FRONT_PAUSE = 4.0, 60.0
 """After a claim from the front timed out, the seconds until the next one. The pause doubles with each timeout."""
 
 
-def pause_after(took: float) -> float:
-    """Return the seconds until the next claim from the front, if the last one took `took` seconds."""
-    return min(took * (1 / FULL_SCAN_SHARE - 1), MAX_FULL_SCAN_PAUSE)
+def pause_after(seconds: float) -> float:
+    """Return the seconds until the next claim from the front, if the last claim took this many seconds."""
+    return min(seconds * (1 / FULL_SCAN_SHARE - 1), MAX_FULL_SCAN_PAUSE)
 
 
 class ClaimCursor:
@@ -538,11 +542,12 @@ class ClaimCursor:
             self.due_at = now + pause_after(seconds_to_first)
             self._is_front_cheap = seconds_to_first < CHEAP_FRONT_SECONDS
             self._positions = {}
-        for name, last in {job.queue_name: job for job in jobs}.items():
+        for name, last_job in {job.queue_name: job for job in jobs}.items():  # the last job of each queue
             # A claim from the front that was sent later may have found earlier jobs. If so, keep its position.
             start = after.get(name, QUEUE_HEAD)
             if name not in self._positions or self._positions[name] >= start:
-                self._positions[name] = max(last.position, start)  # a job that was just admitted may be before `start`
+                # A job that was just admitted may be before `start`.
+                self._positions[name] = max(last_job.position, start)
 
     def start_over(self) -> None:
         """Claim from the front at once, unless the last claim from the front failed."""

@@ -92,15 +92,15 @@ class ControlConnection:
         self.payloads: list[str] = []
         self._prepares = False
         self._may_prepare = True
-        self.planned_at = 0.0
+        self.planned_at = 0.0  # when PostgreSQL was last made to plan the statements
         self.probe = NotificationProbe(store.alias, who)
         self._label = who
         self._failures = 0
         self._has_timed_out = False
         self._cut_at = NEVER  # when the alarm cuts the connection, by the monotonic clock
-        self._timeouts = True
-        self._are_checked = False
-        self._is_bounded = False
+        self._timeouts = True  # whether the server accepts its timeouts as options of the connection
+        self._are_checked = False  # whether `check_timeouts` has sent its statement
+        self._is_bounded = False  # whether `_bound_transactions` was called on this connection
         connections[store.alias] = own_connection(store.alias)
         self.wrapper: Any = connections[store.alias]
         options = self.wrapper.settings_dict["OPTIONS"]
@@ -211,8 +211,8 @@ class ControlConnection:
         return self.probe.without_probes(payloads)
 
     def fileno(self) -> int | None:
-        raw = self.wrapper.connection
-        return None if raw is None or raw.closed else raw.fileno()
+        session = self.wrapper.connection
+        return None if session is None or session.closed else session.fileno()
 
     def close(self) -> None:
         """Close the connection. The next statement opens another connection."""
@@ -254,10 +254,10 @@ class ControlConnection:
             if seconds_left < NEVER:
                 signal.setitimer(signal.ITIMER_REAL, seconds_left, 1.0)
             return
-        file = self.fileno()
-        if file is not None:
+        socket_number = self.fileno()
+        if socket_number is not None:
             self._has_timed_out = True
-            with contextlib.suppress(OSError), socket.socket(fileno=os.dup(file)) as stalled:
+            with contextlib.suppress(OSError), socket.socket(fileno=os.dup(socket_number)) as stalled:
                 stalled.shutdown(socket.SHUT_RDWR)
 
     def _succeeded(self) -> None:
@@ -291,8 +291,8 @@ class ControlConnection:
             liveness_logs.timeouts_refused(self._label, in_a_line(error))
             return
         self._failures += 1
-        longest = min(LONGEST_REOPEN_DELAY, FIRST_REOPEN_DELAY * 2 ** min(self._failures, 10))
-        delay = random.uniform(longest / 2, longest)  # noqa: S311 (spreads load, guards nothing)
+        longest_delay = min(LONGEST_REOPEN_DELAY, FIRST_REOPEN_DELAY * 2 ** min(self._failures, 10))
+        delay = random.uniform(longest_delay / 2, longest_delay)  # noqa: S311 (spreads load, guards nothing)
         self.is_broken = True
         self.retry_at = time.monotonic() + delay
         liveness_logs.database_lost(self._label, error, delay)
@@ -311,7 +311,7 @@ class NotificationProbe:
         self._payload = f"{PROBE_PREFIX}{uuid.uuid4()}"
         self.has_arrived = False
         self._sent_at = 0.0
-        self.is_settled = False
+        self.is_settled = False  # whether we know if notifications arrive
         self._has_warned = False
 
     def check(self) -> None:

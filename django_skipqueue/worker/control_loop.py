@@ -159,14 +159,14 @@ class ControlLoop(ABC):
                 liveness_logs.supervisor_gone(self.name, timeout)
             self._lifeline = None
             self.stop(timeout)
-        for kind, queue_name in decode_commands(data):
-            if kind == CALL:
+        for command, queue_name in decode_commands(data):
+            if command == CALL:
                 self.shared.read_call()
                 self._called(queue_name)
-            elif kind == RECYCLE:
+            elif command == RECYCLE:
                 self._recycle(RESTART_REASON)
             else:
-                self.stop(0 if kind == STOP_NOW else None)
+                self.stop(0 if command == STOP_NOW else None)
 
     def stop(self, timeout: float | None = None) -> None:
         """Begin to stop. Only sets flags, because signal handlers call this. A later call never delays the deadline."""
@@ -179,10 +179,10 @@ HEARTBEAT_RETRY_SECONDS = 1.0
 """The seconds until a failed heartbeat is repeated."""
 
 
-def worker_row(options: WorkerOptions, *, id: str, name: str, pid: int, **figures: int | None) -> Mapping[str, Any]:
+def worker_row(options: WorkerOptions, *, id: str, name: str, pid: int, **columns: int | None) -> Mapping[str, Any]:
     """The columns of a worker's row, without its times.
 
-    figures: memory_mb and jobs_done, if they are known; and concurrency, if it differs from the options.
+    columns: memory_mb and jobs_done, if they are known; and concurrency, if it differs from the options.
     """
     return {
         "id": id,
@@ -193,7 +193,7 @@ def worker_row(options: WorkerOptions, *, id: str, name: str, pid: int, **figure
         "concurrency": options.concurrency,
         "deployment": settings.deployment or "",
         "version": VERSION,
-        **figures,
+        **columns,
     }
 
 
@@ -224,9 +224,9 @@ class OwnRow(Service):
         self._alive_at = float("-inf")  # when this worker last wrote a heartbeat, by the monotonic clock
         self._written: datetime | None = None  # the last heartbeat that this worker wrote, by the database's clock
         self.supervisor_seen_at = time.monotonic()  # when the row last had a heartbeat from the supervisor
-        self._is_alone = False
-        self._was_made = False
-        self._was_refused = False
+        self._is_alone = False  # whether the supervisor has written no heartbeat for half the worker timeout
+        self._was_made = False  # whether the row was inserted
+        self._was_refused = False  # whether PostgreSQL refused the last heartbeat
 
     @property
     def due_at(self) -> float:
@@ -253,8 +253,8 @@ class OwnRow(Service):
         self._was_refused = False
         self._alive_at = now
         self._next = now + self._interval
-        before, written, requested = row or (None, None, "")
-        self._note_supervisor(before, written)
+        previous_heartbeat, new_heartbeat, requested = row or (None, None, "")
+        self._note_supervisor(previous_heartbeat, new_heartbeat)
         if requested and self._is_alone:
             self._requested(requested)
 
@@ -264,14 +264,14 @@ class OwnRow(Service):
             liveness_logs.heartbeat_refused(self._row["name"], error)
         self._was_refused = True
 
-    def _note_supervisor(self, before: datetime | None, written: datetime | None) -> None:
+    def _note_supervisor(self, previous_heartbeat: datetime | None, new_heartbeat: datetime | None) -> None:
         """Note whether the supervisor has written a heartbeat.
 
-        before: the heartbeat that the row had. If this worker did not write it, the supervisor did.
+        previous_heartbeat: the heartbeat that the row had. If this worker did not write it, the supervisor did.
         """
         now = time.monotonic()
         self.supervisor_seen_at = max(self.supervisor_seen_at, self.shared.heartbeat_at)
-        if before is None or before != self._written:
+        if previous_heartbeat is None or previous_heartbeat != self._written:
             self.supervisor_seen_at = now
             if self._is_alone:
                 liveness_logs.supervisor_back(self._row["name"])
@@ -279,7 +279,7 @@ class OwnRow(Service):
         elif not self._is_alone and now - self.supervisor_seen_at >= self._timeout / 2:
             self._is_alone = True
             liveness_logs.supervisor_silent(self._row["name"], now - self.supervisor_seen_at)
-        self._written = written
+        self._written = new_heartbeat
 
 
 LISTEN_CHECK_SECONDS = 1.0

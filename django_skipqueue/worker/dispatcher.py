@@ -190,20 +190,20 @@ class Observers:
     """The observers of all parts."""
 
     def __init__(self) -> None:
-        pairs = [pair for part in installed_parts() for pair in part.observers]
-        self.made: list[Observer] = [make_observer() for make_observer, _ in pairs]
-        self._make_services = [make_service for _, make_service in pairs]
+        maker_pairs = [maker_pair for part in installed_parts() for maker_pair in part.observers]
+        self.all: list[Observer] = [make_observer() for make_observer, _ in maker_pairs]
+        self._make_services = [make_service for _, make_service in maker_pairs]
 
     def services(self, store: Store) -> list[Periodic]:
         """Make the services that store the observations, at intervals and at the end of the process."""
-        pairs = zip(self._make_services, self.made, strict=True)
+        pairs = zip(self._make_services, self.all, strict=True)
         return [make_service(store, observer) for make_service, observer in pairs]
 
     def observing(self, send: Send) -> Send:
         """Return a function that shows an event to the observers, and then sends it."""
 
         def observe_and_send(event: Event) -> None:
-            for observer in self.made:
+            for observer in self.all:
                 observer.sent(event)
             send(event)
 

@@ -154,7 +154,7 @@ class ExchangeService(Service):
         self.pending = PendingOutcomes()
         self.observers = Observers()
         self.observing = self.observers.services(store)
-        self.reports = OutcomeReports(dispatcher, self.observers.made, remembered=remembered, not_held=not_held)
+        self.reports = OutcomeReports(dispatcher, self.observers.all, remembered=remembered, not_held=not_held)
         self.buffer = ExchangeBuffer(self._apply)
         self._id, self._holder, self._in_exchange = id, holder, in_exchange
         self.store, self._control, self._shared = store, control, shared
@@ -202,15 +202,15 @@ class ExchangeService(Service):
             if self._shared.is_session or self._control.is_session:
                 self._control.prepare_statements()
             self._shared.begin_claim()
-            exchanged = self._send(plan)
-            if exchanged.room:
+            exchange = self._send(plan)
+            if exchange.room:
                 self._shared.end_claim()
             self.apply()  # for the case that the previous result was not applied, because an outcome was refused
-            self.buffer.put(exchanged)
-            least = exchanged.room if self._delays_full_claims_only else 0
-            if self.buffer.claimed < max(least, DELAYED_RESULT_JOBS):
+            self.buffer.put(exchange)
+            least_jobs_to_delay = exchange.room if self._delays_full_claims_only else 0
+            if self.buffer.claimed < max(least_jobs_to_delay, DELAYED_RESULT_JOBS):
                 found_empty = self.apply()
-            self._control.note_exchange(exchanged.ended - exchanged.started)  # at the end, as it may send a statement
+            self._control.note_exchange(exchange.ended - exchange.started)  # at the end, as it may send a statement
         if self._control.is_broken:
             self._failed()
         self.report_lost()
@@ -223,20 +223,20 @@ class ExchangeService(Service):
         room = 0 if attempts and (plan.settles_alone or self.pending.is_slow_alone) else plan.claims
         if room and self.claiming.lost:
             self._find_position(self.claiming.lost)
-        names = self.claiming.choose_queues(self.store.queues_with_jobs, time.monotonic, room) if room else []
-        part = self._in_exchange.statements_of_parts(attempts, has_room=room > 0, claims=bool(names))
-        after = self.claiming.after(names, started, admitting=part.admits) if room else {}
+        queue_names = self.claiming.choose_queues(self.store.queues_with_jobs, time.monotonic, room) if room else []
+        extra = self._in_exchange.statements_of_parts(attempts, has_room=room > 0, claims=bool(queue_names))
+        after = self.claiming.after(queue_names, started, admitting=extra.admits) if room else {}
         room = self.claiming.limit(room, after)
-        self._sent_exchange = SentExchange(attempts, Claim(names, room, after) if room else None)
+        self._sent_exchange = SentExchange(attempts, Claim(queue_names, room, after) if room else None)
         answer = self.store.exchange(
             [attempt.settlement for attempt in attempts if not attempt.is_written],
-            queue_names=names,
+            queue_names=queue_names,
             limit=room,
             worker_id=self._id,
             after=after,
             meanwhile=None if self.buffer.is_empty else self.apply,
-            between=part.statements,
-            claim=part.claim,
+            between=extra.statements,
+            claim=extra.claim,
         )
         self._in_exchange.answered(answer)
         self._sent_exchange = None
@@ -279,14 +279,14 @@ class ExchangeService(Service):
         """Apply the result of the last exchange, if it waits. Returns whether the queues were found empty."""
         return self.buffer.apply()
 
-    def _apply(self, exchanged: Exchange) -> bool:
+    def _apply(self, exchange: Exchange) -> bool:
         """Forget the jobs whose outcomes were written, and take claimed jobs. Returns whether the queues were empty."""
-        answer = exchanged.answer
+        answer = exchange.answer
         if claimed_ahead := self._in_exchange.claimed_ahead(answer):
-            for observer in self.observers.made:
+            for observer in self.observers.all:
                 observer.claimed(claimed_ahead)
             self._holder.take_ahead(claimed_ahead)
-        if attempts := exchanged.attempts:
+        if attempts := exchange.attempts:
             settled = answer.settled()
             self.reports.report(attempts, settled, answer.refused)
             if any(settled.values()):
@@ -300,15 +300,15 @@ class ExchangeService(Service):
         claimed = answer.claimed()
         if claimed:
             self.jobs_claimed += len(claimed)
-            for observer in self.observers.made:
+            for observer in self.observers.all:
                 observer.claimed(claimed)
             self._in_exchange.claimed(claimed)
-            self._holder.take(claimed, exchanged.free)
-        return exchanged.room > 0 and self.claiming.claimed(
+            self._holder.take(claimed, exchange.free)
+        return exchange.room > 0 and self.claiming.claimed(
             claimed,
-            room=exchanged.room,
+            room=exchange.room,
             names=answer.queue_names,
-            after=exchanged.after,
-            started=exchanged.started,
-            ended=exchanged.ended,
+            after=exchange.after,
+            started=exchange.started,
+            ended=exchange.ended,
         )

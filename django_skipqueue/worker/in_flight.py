@@ -93,23 +93,23 @@ class InFlightJobs:
         """
         if not self.may_claim(now) or self._dispatcher.is_full or self.pending.has_more:
             return 0
-        coming = self.exchanges.buffer.claimed
-        room = self.claiming.room(self._unfinished(), coming, now, unresponsive=self._pool.unresponsive(now))
+        not_taken = self.exchanges.buffer.claimed
+        room = self.claiming.room(self._unfinished(), not_taken, now, unresponsive=self._pool.unresponsive(now))
         if self._options.max_jobs is None:
             return room
-        return max(0, min(room, self._options.max_jobs - self.exchanges.jobs_done - len(self.jobs) - coming))
+        return max(0, min(room, self._options.max_jobs - self.exchanges.jobs_done - len(self.jobs) - not_taken))
 
     def offer(self, room: int) -> None:
         """Show the supervisor how many more jobs could begin at once, and how many jobs run."""
         slots, unfinished = self._options.concurrency, self._unfinished().values()
-        free = 0 if self._pool.unresponsive(time.monotonic()) else max(slots - max(unfinished), 0)
+        free_slots = 0 if self._pool.unresponsive(time.monotonic()) else max(slots - max(unfinished), 0)
         running = sum(min(jobs, slots) for jobs in unfinished)
-        self._shared.offer(slots=min(free, room), room=room, claimed=self.exchanges.jobs_claimed, running=running)
+        self._shared.offer(slots=min(free_slots, room), room=room, claimed=self.exchanges.jobs_claimed, running=running)
 
     def _holds(self, is_in_queues: Callable[[str], bool]) -> int:
         """Return the number of unfinished jobs in the queues for whose names `is_in_queues` returns true."""
-        ended = self.pending.refs().union(self._pool.kept_back)
-        return sum(is_in_queues(job.queue_name) for ref, job in self.jobs.items() if ref not in ended)
+        ended_refs = self.pending.refs().union(self._pool.kept_back)
+        return sum(is_in_queues(job.queue_name) for ref, job in self.jobs.items() if ref not in ended_refs)
 
     def _unfinished(self) -> dict[str, int]:
         return {runner: self._pool.unfinished(runner) for runner in RUNNER_NAMES}
@@ -188,8 +188,8 @@ class InFlightJobs:
         if self._claimed_without_room:
             return self._control.retry_at
         slots = self._options.concurrency
-        waits = len(self.jobs) > slots and max(self._unfinished().values()) > slots
-        due_at = 0.0 if waits or self._pool.begin_order.has_waiting else self._pool.unresponsive_at
+        jobs_wait = len(self.jobs) > slots and max(self._unfinished().values()) > slots
+        due_at = 0.0 if jobs_wait or self._pool.begin_order.has_waiting else self._pool.unresponsive_at
         return max(due_at, self._next_surplus_check, self._control.retry_at)
 
     def release_surplus(self) -> None:

@@ -46,7 +46,7 @@ class LogQueue:
         """Start the thread, which writes the waiting lines and all later lines."""
         # This filter must come before the project's filters. A log queue of the parent process has no thread in this
         # process, so it is removed.
-        other_filters = [other for other in self._logger.filters if not isinstance(other, LogQueue)]
+        other_filters = [log_filter for log_filter in self._logger.filters if not isinstance(log_filter, LogQueue)]
         self._logger.filters[:] = [self, *other_filters]
         with self._ending:
             self._end = None
@@ -74,24 +74,24 @@ class LogQueue:
         """Write the waiting lines, and close the project's handlers, because `os._exit` would lose buffered lines."""
         deadline = time.monotonic() + timeout
         if self.end(timeout):
-            closing = threading.Thread(target=_close_handlers, name="skipqueue-log", daemon=True)
-            closing.start()
-            closing.join(max(0.0, deadline - time.monotonic()))
+            closing_thread = threading.Thread(target=_close_handlers, name="skipqueue-log", daemon=True)
+            closing_thread.start()
+            closing_thread.join(max(0.0, deadline - time.monotonic()))
 
     # Called in the writer's thread
 
     def _run(self) -> None:
         while True:
-            record = self._waiting.get()
-            if isinstance(record, threading.Event):
+            item = self._waiting.get()
+            if isinstance(item, threading.Event):
                 _flush_streams()
                 with self._ending:
-                    if record is self._end:
+                    if item is self._end:
                         self._writer = None
                         return
                 continue
             with contextlib.suppress(BaseException):  # a handler, formatter or filter of the project may raise
-                self._logger.handle(record)
+                self._logger.handle(item)
             if self._dropped:
                 dropped, self._dropped = self._dropped, 0
                 with contextlib.suppress(BaseException):
@@ -104,7 +104,7 @@ def pause_listeners(timeout: float) -> None:
     Waits at most `timeout` seconds, because a handler may block.
     """
     deadline = time.monotonic() + timeout
-    for _, listener in _listening():
+    for _, listener in _started_listeners():
         listener.enqueue_sentinel()
         listener._thread.join(max(0.0, deadline - time.monotonic()))
 
@@ -114,7 +114,7 @@ def resume_listeners() -> None:
 
     If the old thread of a listener still runs, one of the two threads ends.
     """
-    for _, listener in _listening():
+    for _, listener in _started_listeners():
         listener._thread = None
         listener.start()
 
@@ -124,13 +124,13 @@ def revive_listeners() -> None:
 
     The parent process writes the records in the old queue.
     """
-    for handler, listener in _listening():
+    for handler, listener in _started_listeners():
         handler.queue = listener.queue = queue.Queue()
         listener._thread = None
         listener.start()
 
 
-def _listening() -> list[tuple[QueueHandler, Any]]:
+def _started_listeners() -> list[tuple[QueueHandler, Any]]:
     """Return the handlers that `logging.config` has made with a started listener, each with this listener.
 
     Before Python 3.12, `logging.config` makes no listeners.
@@ -143,7 +143,7 @@ def _listening() -> list[tuple[QueueHandler, Any]]:
 
 def _close_handlers() -> None:
     with contextlib.suppress(BaseException):
-        for _, listener in _listening():
+        for _, listener in _started_listeners():
             listener.stop()
     with contextlib.suppress(BaseException):
         logging.shutdown()

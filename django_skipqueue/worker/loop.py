@@ -81,8 +81,8 @@ class Periodic(Service):
     def refused(self, error: BaseException) -> None:
         """Log the error, and run again after a delay, which grows with each successive error."""
         self._failures += 1
-        longest = min(LONGEST_RETRY_DELAY, FIRST_RETRY_DELAY * 2 ** min(self._failures, 10))
-        delay = random.uniform(longest / 2, longest)  # noqa: S311 (spreads load, guards nothing)
+        longest_delay = min(LONGEST_RETRY_DELAY, FIRST_RETRY_DELAY * 2 ** min(self._failures, 10))
+        delay = random.uniform(longest_delay / 2, longest_delay)  # noqa: S311 (spreads load, guards nothing)
         self.run_again_in(delay)
         liveness_logs.service_failed(self.name, error, delay)
 
@@ -123,11 +123,11 @@ class Wakeup:
     def on_signals(self, handler: Callable[[int], None], signals: Iterable[signal.Signals]) -> None:
         """Make these signals call `handler` and end a wait. The handler should only set a flag."""
 
-        def handle(number: int, _: FrameType | None) -> None:
-            handler(number)
+        def handle(signal_number: int, _: FrameType | None) -> None:
+            handler(signal_number)
 
-        for number in signals:
-            signal.signal(number, handle)
+        for signal_number in signals:
+            signal.signal(signal_number, handle)
         signal.set_wakeup_fd(self.write_end, warn_on_full_buffer=False)
 
     def call(self) -> None:
@@ -200,13 +200,13 @@ class Loop:
         The sleep also ends when one of `files` can be read. Returns whether the file `lifeline` can be read.
         """
         self._deliver_notifications()  # a notification that came with an answer does not make the socket readable
-        socket = self.control.fileno()
+        database_socket = self.control.fileno()
         ready = self._wakeup.wait(
             min(until, self.due_at) - time.monotonic(),
             unless=unless,
-            files=[file for file in (lifeline, socket, *files) if file is not None],
+            files=[file for file in (lifeline, database_socket, *files) if file is not None],
         )
-        if socket in ready:
+        if database_socket in ready:
             self._deliver_notifications()
         return lifeline in ready
 

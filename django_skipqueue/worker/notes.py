@@ -133,7 +133,7 @@ class AttemptNotes:
             value, text = noted_progress
             notes["progress"] = {"lease": lease, "value": value, "text": text}
         if log and self._lines:
-            lines = _last(self._lines.copy())
+            lines = _last_lines(self._lines.copy())
             dropped = max(self._line_count - len(lines), 0)
             attempt = {"lease": lease, "attempt": self._job.attempt, "worker": self._worker}
             notes["log"] = attempt | {"dropped": dropped, "lines": lines}
@@ -149,15 +149,15 @@ class AttemptNotes:
         return self._mask(text)
 
 
-def _last(lines: deque[Line]) -> list[Line]:
+def _last_lines(lines: deque[Line]) -> list[Line]:
     """Return the last lines that together have at most `MOST_CHARACTERS`, but at least one line."""
-    size, kept = 0, 0
-    for line in reversed(lines):
-        size += len(line[2]) + len(line[3])
-        if size > MOST_CHARACTERS and kept:
+    size, line_count = 0, 0
+    for _, _, logger, text in reversed(lines):
+        size += len(logger) + len(text)
+        if size > MOST_CHARACTERS and line_count:
             break
-        kept += 1
-    return list(lines)[len(lines) - kept :]
+        line_count += 1
+    return list(lines)[len(lines) - line_count :]
 
 
 _FORMATTER = logging.Formatter()
@@ -244,26 +244,26 @@ class WriteNotes(Service):
 
     def run(self, now: float) -> None:
         self.next_check = now + NOTES_CHECK_SECONDS
-        self._write(now, [notes for notes in self._noted() if notes.is_due(now)])
+        self._write(now, [notes for notes in self._notes_of_attempts() if notes.is_due(now)])
 
     def write_all(self) -> None:
         """Write the notes of the running attempts, before their jobs are released."""
-        self._write(time.monotonic(), [notes for notes in self._noted() if notes.has_changed])
+        self._write(time.monotonic(), [notes for notes in self._notes_of_attempts() if notes.has_changed])
 
     def write_last(self, attempts: Sequence[Attempt]) -> None:
         """Write the last notes of attempts that have ended, before their jobs are released."""
-        last = [
+        last_notes = [
             Noted(*attempt.job.ref, attempt.started, attempt.outcome.notes)
             for attempt in attempts
             if attempt.outcome.notes is not None
         ]
-        if last:
-            self._store.note_attempts(last)
+        if last_notes:
+            self._store.note_attempts(last_notes)
 
     def refused(self, error: BaseException) -> None:
         self.next_check = time.monotonic() + NOTES_REFUSED_SECONDS
 
-    def _noted(self) -> Iterator[AttemptNotes]:
+    def _notes_of_attempts(self) -> Iterator[AttemptNotes]:
         for running in list(self._attempts()):
             if running.noted is not None and not running.is_stuck:
                 yield running.noted
@@ -279,15 +279,15 @@ class WriteNotes(Service):
             text = notes.take(now)
             size += len(text)
             notes_by_record[Noted(*notes.ref, notes.started, text)] = notes
-        late, self._late = self._late, []
-        if not notes_by_record and not late:
+        late_notes, self._late = self._late, []
+        if not notes_by_record and not late_notes:
             return
         try:
-            written = self._store.note_attempts([*late, *notes_by_record])
+            written_ids = self._store.note_attempts([*late_notes, *notes_by_record])
         except Error:
             for notes in notes_by_record.values():
                 notes.not_written()
             raise
         for noted, notes in notes_by_record.items():
-            if noted.job_id not in written:  # the row was locked, or the lease is no longer valid
+            if noted.job_id not in written_ids:  # the row was locked, or the lease is no longer valid
                 notes.not_written()

@@ -76,8 +76,8 @@ class SlowOutcome:
 
 def size_of_outcome(outcome: Outcome) -> int:
     """The number of characters in the outcome's result, error and notes."""
-    error, texts = outcome.error, len(outcome.result or "") + len(outcome.notes or "")
-    return texts + (len(error["message"]) + len(error["traceback"]) if error else 0)
+    error, text_size = outcome.error, len(outcome.result or "") + len(outcome.notes or "")
+    return text_size + (len(error["message"]) + len(error["traceback"]) if error else 0)
 
 
 def _too_slow(attempt: Attempt, tries: int) -> Outcome:
@@ -126,7 +126,7 @@ class PendingOutcomes:
 
     @property
     def attempts(self) -> list[Attempt]:
-        return self._waiting + self.aside + [slow.attempt for slow in self.slow]
+        return self._waiting + self.aside + [slow_outcome.attempt for slow_outcome in self.slow]
 
     def refs(self) -> set[LeaseRef]:
         return {attempt.job.ref for attempt in self.attempts}
@@ -158,8 +158,8 @@ class PendingOutcomes:
         elif sent_attempts:
             self._waiting = self._waiting[len(sent_attempts) :]
             self._batch_size.succeeded()
-            for slow in self.slow:
-                slow.others_were_written = True
+            for slow_outcome in self.slow:
+                slow_outcome.others_were_written = True
         self.has_more = bool(self._waiting)
 
     def check_now(self) -> None:
@@ -177,10 +177,10 @@ class PendingOutcomes:
             self.next_check = 0.0
         self.has_more = sum(size_of_outcome(attempt.outcome) for attempt in self._waiting) > MOST_CHARACTERS_WAITING
         sent_attempts, self._sent_attempts = self._sent_attempts, []
-        slow, self._sent_slow_outcome = self._sent_slow_outcome, None
-        if slow:
+        slow_outcome, self._sent_slow_outcome = self._sent_slow_outcome, None
+        if slow_outcome:
             if timed_out:
-                slow.failed(now)
+                slow_outcome.failed(now)
         elif sent_attempts and alone:
             self._batch_size.failed(len(sent_attempts))
             if timed_out and len(sent_attempts) == 1:
@@ -193,11 +193,11 @@ class PendingOutcomes:
 
         Between two tries of a slow outcome, the other waiting outcomes are written.
         """
-        for slow in self.slow:
-            if slow.next_try <= now and (slow.others_were_written or not self._waiting):
-                if not locked([slow.attempt.job.ref]):
-                    return slow
-                slow.next_try = time.monotonic() + FIRST_SLOW_DELAY
+        for slow_outcome in self.slow:
+            if slow_outcome.next_try <= now and (slow_outcome.others_were_written or not self._waiting):
+                if not locked([slow_outcome.attempt.job.ref]):
+                    return slow_outcome
+                slow_outcome.next_try = time.monotonic() + FIRST_SLOW_DELAY
         return None
 
     def _batch(self) -> list[Attempt]:
@@ -212,12 +212,12 @@ class PendingOutcomes:
 
     def _set_locked_aside(self, locked: Locked) -> None:
         attempts = self.aside + self._waiting
-        ids = locked([attempt.job.ref for attempt in attempts])
-        if newly_locked_ids := [attempt.job.id for attempt in self._waiting if attempt.job.id in ids]:
+        locked_ids = locked([attempt.job.ref for attempt in attempts])
+        if newly_locked_ids := [attempt.job.id for attempt in self._waiting if attempt.job.id in locked_ids]:
             logs.rows_locked(self._waiting[0].worker, newly_locked_ids[0], len(newly_locked_ids))
-        self._waiting = [attempt for attempt in attempts if attempt.job.id not in ids]
-        self.aside = [attempt for attempt in attempts if attempt.job.id in ids]
-        self.next_check = time.monotonic() + LOCKED_CHECK_SECONDS if ids else NEVER
+        self._waiting = [attempt for attempt in attempts if attempt.job.id not in locked_ids]
+        self.aside = [attempt for attempt in attempts if attempt.job.id in locked_ids]
+        self.next_check = time.monotonic() + LOCKED_CHECK_SECONDS if locked_ids else NEVER
 
 
 EVENTS: dict[str, type[AttemptsEnded]] = {
@@ -258,7 +258,7 @@ class OutcomeReports:
 
         refused: for outcomes that PostgreSQL refused, the outcomes that were written instead.
         """
-        ended: defaultdict[type[AttemptsEnded], list[Attempt]] = defaultdict(list)
+        attempts_by_event: defaultdict[type[AttemptsEnded], list[Attempt]] = defaultdict(list)
         duplicates: list[Attempt] = []
         for sent_attempt in attempts:
             ref = sent_attempt.job.ref
@@ -266,10 +266,10 @@ class OutcomeReports:
                 duplicates.append(sent_attempt)
                 continue
             attempt = sent_attempt._replace(outcome=refused[ref]) if ref in refused else sent_attempt
-            kind = EVENTS[attempt.outcome.status] if attempt.is_written or ref in settled else LeasesLost
-            ended[kind].append(attempt)
-        self.lost += ended.pop(LeasesLost, [])
-        self._send(ended)
+            event_class = EVENTS[attempt.outcome.status] if attempt.is_written or ref in settled else LeasesLost
+            attempts_by_event[event_class].append(attempt)
+        self.lost += attempts_by_event.pop(LeasesLost, [])
+        self._send(attempts_by_event)
         if duplicates:
             self._dispatcher.send(OutcomesDropped(duplicates, DUPLICATE))
 
@@ -279,32 +279,32 @@ class OutcomeReports:
         cancelled = {ref for ref, lease in leases.items() if lease.cancel_reason is not None}
         ended_by_cancel = [attempt for attempt in self.lost if attempt.job.ref in cancelled]
         store.append_cancelled_errors(attempt.settlement for attempt in ended_by_cancel)
-        noted = [  # `settle` could not write these notes, because the cancel has raised the lease by 1
+        late_notes = [  # `settle` could not write these notes, because the cancel has raised the lease by 1
             Noted(attempt.job.id, attempt.job.lease + 1, attempt.started, attempt.outcome.notes)
             for attempt in ended_by_cancel
             if attempt.outcome.notes is not None
         ]
-        if noted:
-            store.note_attempts(noted)
-        ended: defaultdict[type[AttemptsEnded], list[Attempt]] = defaultdict(list)
+        if late_notes:
+            store.note_attempts(late_notes)
+        attempts_by_event: defaultdict[type[AttemptsEnded], list[Attempt]] = defaultdict(list)
         not_held: list[Attempt] = []
         for sent_attempt in self.lost:
             lease = leases.get(sent_attempt.job.ref)
             if self._not_held and lease is None:  # the lease is valid, so another process holds the job
                 not_held.append(sent_attempt)
                 continue
-            kind, attempt = ended_otherwise(sent_attempt, lease)
-            ended[kind].append(attempt)
+            event_class, attempt = ended_otherwise(sent_attempt, lease)
+            attempts_by_event[event_class].append(attempt)
         self.lost = []
-        self._send(ended)
+        self._send(attempts_by_event)
         if not_held:
             self._dispatcher.send(OutcomesDropped(not_held, self._not_held))
 
-    def _send(self, ended: Mapping[type[AttemptsEnded], list[Attempt]]) -> None:
-        for kind, attempts in ended.items():
+    def _send(self, attempts_by_event: Mapping[type[AttemptsEnded], list[Attempt]]) -> None:
+        for event_class, attempts in attempts_by_event.items():
             for observer in self._observers:
-                observer.ended(kind, attempts)
-            self._dispatcher.send(kind(attempts))
+                observer.ended(event_class, attempts)
+            self._dispatcher.send(event_class(attempts))
             if self._remembered:  # remember the attempts in two sets, and drop the older set when the newer is full
                 self._newer_refs.update(attempt.job.ref for attempt in attempts)
                 if len(self._newer_refs) >= self._remembered:
@@ -317,11 +317,11 @@ def ended_otherwise(attempt: Attempt, lease: LostLease | None) -> tuple[type[Att
         return LeasesLost, attempt
     if lease.cancel_reason is not None:
         return AttemptsCancelled, attempt._replace(outcome=Outcome("discarded", last_error=lease.cancel_reason))
-    written = lease.written_status(attempt.outcome)
-    if written == attempt.outcome.status:  # an earlier settle has written it, and the answer was lost
-        return EVENTS[written], attempt
-    if written == "failed":  # PostgreSQL had refused the outcome, and a failure was written instead
-        return EVENTS[written], attempt._replace(outcome=Outcome("failed", last_error=lease.last_error))
+    written_status = lease.written_status(attempt.outcome)
+    if written_status == attempt.outcome.status:  # an earlier settle has written it, and the answer was lost
+        return EVENTS[written_status], attempt
+    if written_status == "failed":  # PostgreSQL had refused the outcome, and a failure was written instead
+        return EVENTS[written_status], attempt._replace(outcome=Outcome("failed", last_error=lease.last_error))
     if lease.is_completed:  # the task has completed its job itself, and the answer to the commit was lost
         return AttemptsCompleted, attempt._replace(outcome=COMPLETED)
     return LeasesLost, attempt

@@ -47,8 +47,8 @@ def guard(connection: BaseDatabaseWrapper, alias: str, *, timeouts: bool = True)
     options = {**KEEPALIVES, **connection.settings_dict["OPTIONS"]}
     # If an option is repeated, PostgreSQL uses the last one. So the project's timeouts override our timeouts, and our
     # isolation level overrides the project's.
-    before, after = (TIMEOUTS, READ_COMMITTED) if timeouts else ("", "")
-    options["options"] = " ".join(filter(None, [before, project_options, after]))
+    first_options, last_options = (TIMEOUTS, READ_COMMITTED) if timeouts else ("", "")
+    options["options"] = " ".join(filter(None, [first_options, project_options, last_options]))
     connection.settings_dict = {**connection.settings_dict, "OPTIONS": options}
 
 
@@ -70,12 +70,12 @@ def keep_sessions_alive(alias: str) -> None:
 @contextmanager
 def dedicated_connection(alias: str) -> Iterator[BaseDatabaseWrapper]:
     """Within this block, Django uses a separate connection for this thread and database."""
-    before, connections[alias] = connections[alias], own_connection(alias)
+    previous, connections[alias] = connections[alias], own_connection(alias)
     try:
         yield connections[alias]
     finally:
         connections[alias].close()
-        connections[alias] = before
+        connections[alias] = previous
 
 
 def close_before_fork() -> None:

@@ -131,7 +131,7 @@ def missing_migrations(connection: BaseDatabaseWrapper) -> list[str]:
     """Return the names of the package's migrations that were not applied to this database."""
     loader = MigrationLoader(connection)
     apps = own_apps()
-    own_migrations = {key for key in loader.disk_migrations if key[0] in apps}
+    own_migrations = {(app, name) for app, name in loader.disk_migrations if app in apps}
     return sorted(name for app, name in own_migrations - set(loader.applied_migrations or {}))
 
 
@@ -149,14 +149,14 @@ def pools_transactions(alias: str) -> bool:
         guard(connection, alias, timeouts=False)
         store = Store(alias)
         pid = backend_pid(store)
-        raw: Any = connection.connection
-        if pid == raw.info.backend_pid:
+        session: Any = connection.connection
+        if pid == session.info.backend_pid:
             return False
         probe = NotificationProbe(alias, "pooler probe")
         listen(store)
         try:
             probe.check()
-            for notification in raw.notifies(timeout=ECHO_SECONDS):
+            for notification in session.notifies(timeout=ECHO_SECONDS):
                 probe.without_probes([notification.payload])
                 if probe.has_arrived:
                     break

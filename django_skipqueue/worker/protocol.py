@@ -128,6 +128,7 @@ class HangingQueues:
     """
 
     def __init__(self) -> None:
+        # An entry is the hash of a queue's name, and the time until which it is remembered. Each takes 8 bytes.
         memory = memoryview(mmap.mmap(-1, 16 * HANGING_ENTRIES))
         self._names, self._until = memory[: 8 * HANGING_ENTRIES].cast("q"), memory[8 * HANGING_ENTRIES :].cast("d")
 
@@ -142,9 +143,9 @@ class HangingQueues:
 
     def hangs(self, queue_name: str, now: float, *, slots: int) -> bool:
         """Whether the number of attempts in this queue that were stuck lately is at least half of the slots."""
-        name = hash(queue_name)
+        name_hash = hash(queue_name)
         entries = zip(self._names, self._until, strict=True)
-        stuck = sum(entry_name == name and until > now for entry_name, until in entries)
+        stuck = sum(entry_hash == name_hash and until > now for entry_hash, until in entries)
         return stuck >= max(min(slots, HANGING_ENTRIES) // 2, 1)
 
 

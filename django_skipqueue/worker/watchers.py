@@ -78,7 +78,7 @@ class OrphanCheck(Service):
         self._worker_timeout = worker_timeout
         self._release_orphans = release_orphans
         self._delays: list[float] = []  # when to check after `_since`, as multiples of the worker timeout
-        self._since = 0.0
+        self._since = 0.0  # when the first check after the last `expect` ran
 
     def expect(self, now: float) -> None:
         """Note that an orphan may exist, because the connection broke, or a job to release was locked."""
@@ -290,8 +290,10 @@ def resident_mb() -> float:
     """Return the memory (resident size) of this process in MiB; on a system without /proc, its maximum so far."""
     size = resident_bytes(os.getpid())
     if size is None:
-        largest = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        return largest / MEBIBYTE if sys.platform == "darwin" else largest / 1024  # bytes on macOS, KiB elsewhere
+        largest_size = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return (
+            largest_size / MEBIBYTE if sys.platform == "darwin" else largest_size / 1024
+        )  # bytes on macOS, KiB elsewhere
     return size / MEBIBYTE
 
 

@@ -69,7 +69,7 @@ class WorkerLoop(ControlLoop):
             shared=self.shared,
             in_exchange=in_exchange,
             may_claim=lambda now: not self.stopping and self.own_row.is_alive(now),
-            exchanged=self._exchanged,
+            exchanged=self._after_exchange,
         )
         services = self._services(options, interrupter)
         if suspect:
@@ -128,7 +128,7 @@ class WorkerLoop(ControlLoop):
             liveness_logs.claiming_resumed(self.name)
         self._pause_reason = reason
 
-    def _exchanged(self, found_empty: bool) -> None:
+    def _after_exchange(self, found_empty: bool) -> None:
         """After an exchange, stop if `--max-jobs` is reached, or if `--drain` was given and no jobs are left."""
         self._stop_if_max_jobs_are_done()
         if found_empty and self.options.drain and not self.stopping and not self.in_flight.has_open_jobs:

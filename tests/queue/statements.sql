@@ -136,7 +136,7 @@ SELECT
     COALESCE(job.id, 0) AS id
 FROM
     unnest(%(queue_names)s::text[], %(ranks)s::smallint[], %(run_afters)s::float8[], %(ids)s::bigint[])
-        WITH ORDINALITY AS queue (name, rank, run_after, id, place)
+        WITH ORDINALITY AS queue (name, rank, run_after, id, ordinal)
     LEFT JOIN LATERAL (
         SELECT id, priority, run_after
         FROM skipqueue_job
@@ -147,7 +147,7 @@ FROM
         ORDER BY (-priority), run_after, id
         LIMIT 1
     ) AS job ON true
-ORDER BY queue.place
+ORDER BY queue.ordinal
 
 -- ENQUEUE_PLAIN (queue.enqueue)
 INSERT INTO skipqueue_job (queue_name, task, args, kwargs, status, priority, max_attempts, metadata)
@@ -236,8 +236,9 @@ LIMIT 1
 
 -- LOST_LEASES (queue.leases)
 SELECT
-    held.id, held.lease, job.lease - held.lease, job.status, job.locked_by, job.last_error, job.errors::text,
-    job.deaths IS NOT NULL, job.status = 'discarded' AND job.operations -> -1 ->> 'verb' IN ('cancel', 'discard')
+    held.id, held.lease, job.lease - held.lease AS raised_by, job.status, job.locked_by, job.last_error,
+    job.errors::text, job.deaths IS NOT NULL AS has_deaths,
+    job.status = 'discarded' AND job.operations -> -1 ->> 'verb' IN ('cancel', 'discard') AS is_ended_by_hand
 FROM
     unnest((SELECT %(ids)s::bigint[]), (SELECT %(leases)s::bigint[])) AS held (id, lease)
     LEFT JOIN skipqueue_job AS job ON job.id = held.id
@@ -249,7 +250,7 @@ WITH held AS MATERIALIZED (
     FROM unnest((SELECT %(ids)s::bigint[]), (SELECT %(leases)s::bigint[])) AS held (id, lease) JOIN skipqueue_job AS job
         USING (id, lease)
 ),
-free AS MATERIALIZED (
+unlocked AS MATERIALIZED (
     SELECT job.id
     FROM skipqueue_job AS job
     WHERE job.id = ANY (ARRAY (SELECT id FROM held))
@@ -257,7 +258,7 @@ free AS MATERIALIZED (
 )
 SELECT id FROM held
 EXCEPT
-SELECT id FROM free
+SELECT id FROM unlocked
 
 -- STILL_HOLDING (queue.leases)
 SELECT worker.id
@@ -342,7 +343,7 @@ WITH RECURSIVE head AS (
         LIMIT 1
     )
     UNION ALL
-    SELECT next.queue_name, next.rank, next.run_after
+    SELECT next_head.queue_name, next_head.rank, next_head.run_after
     FROM
         head,
         LATERAL (
@@ -351,7 +352,7 @@ WITH RECURSIVE head AS (
             WHERE status = 'queued' AND (queue_name, (-priority)) > (head.queue_name, head.rank)
             ORDER BY queue_name, (-priority), run_after, id
             LIMIT 1
-        ) AS next
+        ) AS next_head
 ),
 queue AS MATERIALIZED (
     SELECT queue_name AS name, min(run_after) AS oldest
@@ -362,8 +363,8 @@ budget AS MATERIALIZED (
     SELECT LEAST(%(most)s, GREATEST(%(least)s, %(together)s / GREATEST(count(*), 1))) AS most FROM queue
 )
 SELECT
-    queue.name, counted.number, counted.number > budget.most,
-    GREATEST(date_part('epoch', statement_timestamp() - queue.oldest), 0)
+    queue.name, counted.number, counted.number > budget.most AS has_more,
+    GREATEST(date_part('epoch', statement_timestamp() - queue.oldest), 0) AS oldest_seconds
 FROM
     queue, budget,
     LATERAL (
@@ -393,19 +394,19 @@ WITH held AS MATERIALIZED (
     ORDER BY locked_at
     LIMIT %(limit)s
 ),
-of_task AS (
+tasks_by_worker AS (
     SELECT locked_by, json_object_agg(task, number) AS tasks
     FROM (SELECT locked_by, task, count(*) AS number FROM held GROUP BY locked_by, task) AS counted
     GROUP BY locked_by
 ),
-first AS (
+first_jobs AS (
     SELECT locked_by, json_agg(json_build_object('id', id, 'task', task, 'since', locked_at) ORDER BY place) AS jobs
     FROM (SELECT *, row_number() OVER (PARTITION BY locked_by ORDER BY locked_at, id) AS place FROM held) AS numbered
     WHERE place <= %(shown)s
     GROUP BY locked_by
 )
 SELECT locked_by, tasks::text, jobs::text
-FROM of_task JOIN first USING (locked_by)
+FROM tasks_by_worker JOIN first_jobs USING (locked_by)
 
 -- EXPECTED_QUEUED (queue.observe)
 EXPLAIN (FORMAT JSON) SELECT FROM skipqueue_job WHERE status = 'queued' AND queue_name = %(queue_name)s
@@ -644,19 +645,19 @@ WHERE id = ANY (%(ids)s::bigint[])
 RETURNING id
 
 -- EXPIRED (queue.prune)
-SELECT kept_job.id
+SELECT expired.id
 FROM
     (
         VALUES
             ('completed', %(completed)s::interval), ('failed', %(failed)s::interval), ('discarded', %(discarded)s::interval)
-    ) AS kept (status, retention),
+    ) AS period (status, retention),
     LATERAL (
         SELECT id
         FROM skipqueue_job AS job
         WHERE
             status IN ('completed', 'failed', 'discarded')
-            AND status = kept.status
-            AND finished_at <= statement_timestamp() - kept.retention - make_interval(secs => %(grace)s)
+            AND status = period.status
+            AND finished_at <= statement_timestamp() - period.retention - make_interval(secs => %(grace)s)
             AND id <> ALL (%(skipped)s::bigint[])
             AND (
                 SELECT true
@@ -670,7 +671,7 @@ FROM
         ORDER BY finished_at
         LIMIT %(limit)s
         FOR UPDATE SKIP LOCKED
-    ) AS kept_job
+    ) AS expired
 UNION ALL
 SELECT id
 FROM (
@@ -694,7 +695,7 @@ FROM (
     ORDER BY (finished_at AT TIME ZONE 'UTC') + make_interval(secs => (retention ->> status)::float8)
     LIMIT %(limit)s
     FOR UPDATE SKIP LOCKED
-) AS with_their_own
+) AS with_own_retention
 LIMIT %(limit)s
 
 -- PRUNE (queue.prune)
@@ -769,19 +770,19 @@ SELECT status, count(*) FROM pruned GROUP BY status
 -- PRUNE_LAG (queue.prune)
 SELECT extract(epoch FROM statement_timestamp() - min(due))::float8
 FROM (
-    SELECT job.finished_at + kept.retention AS due
+    SELECT job.finished_at + period.retention AS due
     FROM
         (
             VALUES
                 ('completed', %(completed)s::interval), ('failed', %(failed)s::interval), ('discarded', %(discarded)s::interval)
-        ) AS kept (status, retention),
+        ) AS period (status, retention),
         LATERAL (
             SELECT finished_at
             FROM skipqueue_job
             WHERE
                 status IN ('completed', 'failed', 'discarded')
-                AND status = kept.status
-                AND finished_at <= statement_timestamp() - kept.retention
+                AND status = period.status
+                AND finished_at <= statement_timestamp() - period.retention
             ORDER BY finished_at
             LIMIT 1
         ) AS job
@@ -797,7 +798,7 @@ FROM (
                 <= statement_timestamp() AT TIME ZONE 'UTC'
         ORDER BY (finished_at AT TIME ZONE 'UTC') + make_interval(secs => (retention ->> status)::float8)
         LIMIT 1
-    ) AS with_their_own
+    ) AS with_own_retention
 ) AS oldest
 
 -- PAUSE_QUEUE (queue.queues)
@@ -878,15 +879,15 @@ RETURNING job.id, job.queue_name, job.status
 SELECT CASE WHEN may.end_it THEN pg_terminate_backend(session.pid) ELSE false END
 FROM
     pg_stat_activity AS session
-    JOIN pg_roles AS owner ON owner.oid = session.usesysid
-    JOIN pg_roles AS own ON own.rolname = current_user
+    JOIN pg_roles AS session_role ON session_role.oid = session.usesysid
+    JOIN pg_roles AS our_role ON our_role.rolname = current_user
     CROSS JOIN LATERAL (
         SELECT
-            own.rolsuper
+            our_role.rolsuper
             OR (
-                NOT owner.rolsuper
+                NOT session_role.rolsuper
                 AND session.state IS NOT NULL
-                AND (pg_has_role(owner.oid, 'USAGE') OR pg_has_role('pg_signal_backend', 'USAGE'))
+                AND (pg_has_role(session_role.oid, 'USAGE') OR pg_has_role('pg_signal_backend', 'USAGE'))
             )
     ) AS may (end_it)
 WHERE
@@ -961,17 +962,17 @@ recovered AS (
                             SELECT FROM skipqueue_worker AS worker
                             WHERE worker.id = job.locked_by AND worker.concurrency <> 1 AND NOT worker.is_external
                         )
-                ) AS death (number, is_proof),
+                ) AS death (number, blames_job),
                 LATERAL (
                     SELECT
                         CASE
-                            WHEN death.is_proof OR job.attempts >= job.max_attempts THEN 'failed'
+                            WHEN death.blames_job OR job.attempts >= job.max_attempts THEN 'failed'
                             WHEN death.number >= 2 OR %(crashed)s THEN 'scheduled'
                             WHEN (CASE WHEN job.rate_key IS NOT NULL THEN 'rate' WHEN job.limit_kind = 'concurrency' THEN 'limit' END) IS NOT NULL THEN 'blocked'
                             ELSE 'queued'
                         END,
                         %(reason)s || CASE
-                            WHEN death.is_proof
+                            WHEN death.blames_job
                             THEN '; three workers in a row died while they ran this job, so it is not run again'
                             ELSE ''
                         END
@@ -1221,12 +1222,12 @@ WHERE
 
 -- APPEND_CANCELLED_ERRORS (queue.settle)
 WITH cancelled AS MATERIALIZED (
-    SELECT job.id, ended.error
+    SELECT job.id, attempt.error
     FROM
         unnest((SELECT %(ids)s::bigint[]), (SELECT %(leases)s::bigint[]), (SELECT %(errors)s::text[]::jsonb[]))
-            AS ended (id, lease, error)
-        JOIN skipqueue_job AS job ON job.id = ended.id AND job.lease = ended.lease + 1
-    WHERE job.status = 'discarded' AND (job.errors -> -1 @> ended.error) IS NOT TRUE
+            AS attempt (id, lease, error)
+        JOIN skipqueue_job AS job ON job.id = attempt.id AND job.lease = attempt.lease + 1
+    WHERE job.status = 'discarded' AND (job.errors -> -1 @> attempt.error) IS NOT TRUE
     ORDER BY job.id
     FOR NO KEY UPDATE OF job SKIP LOCKED
 )
@@ -1240,7 +1241,7 @@ WHERE job.id = ANY (ARRAY (SELECT id FROM cancelled))
 RETURNING job.id
 
 -- HEARTBEAT_WORKERS (queue.workers)
-INSERT INTO skipqueue_worker AS written (
+INSERT INTO skipqueue_worker AS stored (
     id, name, hostname, pid, queues, concurrency, memory_mb, jobs_done, deployment, version, is_external, started_at,
     heartbeat_at
 )
@@ -1258,26 +1259,26 @@ ON CONFLICT (id) DO UPDATE SET
     heartbeat_at = statement_timestamp(),
     memory_mb = excluded.memory_mb,
     jobs_done = excluded.jobs_done,
-    queues = CASE WHEN written.is_external THEN excluded.queues ELSE written.queues END,
-    concurrency = CASE WHEN written.is_external THEN excluded.concurrency ELSE written.concurrency END
+    queues = CASE WHEN stored.is_external THEN excluded.queues ELSE stored.queues END,
+    concurrency = CASE WHEN stored.is_external THEN excluded.concurrency ELSE stored.concurrency END
 RETURNING
-    written.id,
+    stored.id,
     COALESCE(
-        (SELECT asked.request FROM skipqueue_worker_request AS asked WHERE asked.worker_id = written.id), ''
+        (SELECT pending.request FROM skipqueue_worker_request AS pending WHERE pending.worker_id = stored.id), ''
     )
 
 -- HEARTBEAT_WORKER (queue.workers)
-WITH before AS MATERIALIZED (
+WITH previous AS MATERIALIZED (
     SELECT id, heartbeat_at FROM skipqueue_worker WHERE id = %(worker_id)s FOR NO KEY UPDATE
 )
 UPDATE skipqueue_worker AS worker
 SET heartbeat_at = statement_timestamp()
-FROM before
-WHERE worker.id = before.id
+FROM previous
+WHERE worker.id = previous.id
 RETURNING
-    before.heartbeat_at,
+    previous.heartbeat_at,
     worker.heartbeat_at,
-    COALESCE((SELECT asked.request FROM skipqueue_worker_request AS asked WHERE asked.worker_id = worker.id), '')
+    COALESCE((SELECT pending.request FROM skipqueue_worker_request AS pending WHERE pending.worker_id = worker.id), '')
 
 -- REQUEST_OF_WORKER (queue.workers)
 INSERT INTO skipqueue_worker_request (worker_id, request)
@@ -1287,21 +1288,21 @@ RETURNING worker_id
 
 -- HEARTBEATS (queue.workers)
 SELECT statement_timestamp(), worker.id, worker.heartbeat_at
-FROM (SELECT) AS always LEFT JOIN skipqueue_worker AS worker ON NOT worker.is_external
+FROM (SELECT) AS empty_row LEFT JOIN skipqueue_worker AS worker ON NOT worker.is_external
 
 -- DELETE_WORKERS (queue.workers)
-WITH answered AS MATERIALIZED (
-    SELECT asked.worker_id
-    FROM skipqueue_worker_request AS asked
+WITH obsolete AS MATERIALIZED (
+    SELECT request.worker_id
+    FROM skipqueue_worker_request AS request
     WHERE
-        asked.worker_id = ANY (%(worker_ids)s::text[])
-        OR NOT EXISTS (SELECT FROM skipqueue_worker AS worker WHERE worker.id = asked.worker_id)
+        request.worker_id = ANY (%(worker_ids)s::text[])
+        OR NOT EXISTS (SELECT FROM skipqueue_worker AS worker WHERE worker.id = request.worker_id)
     LIMIT 1000
-    FOR UPDATE OF asked SKIP LOCKED
+    FOR UPDATE OF request SKIP LOCKED
 ),
-forgotten AS (
+deleted AS (
     DELETE FROM skipqueue_worker_request AS request
-    WHERE request.worker_id = ANY (ARRAY (SELECT worker_id FROM answered))
+    WHERE request.worker_id = ANY (ARRAY (SELECT worker_id FROM obsolete))
 )
 DELETE FROM skipqueue_worker WHERE id = ANY (%(worker_ids)s::text[])
 
@@ -3274,12 +3275,12 @@ RETURNING job.id, outcome.lease, job.batch_id
 
 -- APPEND_CANCELLED_ERRORS_CARRIED (contrib.celery.rows)
 WITH cancelled AS MATERIALIZED (
-    SELECT job.id, ended.error
+    SELECT job.id, attempt.error
     FROM
         unnest((SELECT %(ids)s::bigint[]), (SELECT %(leases)s::bigint[]), (SELECT %(errors)s::text[]::jsonb[]))
-            AS ended (id, lease, error)
-        JOIN skipqueue_job AS job ON job.id = ended.id AND job.lease = ended.lease + 1
-    WHERE job.status = 'discarded' AND (job.errors -> -1 @> ended.error) IS NOT TRUE
+            AS attempt (id, lease, error)
+        JOIN skipqueue_job AS job ON job.id = attempt.id AND job.lease = attempt.lease + 1
+    WHERE job.status = 'discarded' AND (job.errors -> -1 @> attempt.error) IS NOT TRUE
     ORDER BY job.id
     FOR NO KEY UPDATE OF job SKIP LOCKED
 )
@@ -3421,17 +3422,17 @@ recovered AS (
                             SELECT FROM skipqueue_worker AS worker
                             WHERE worker.id = job.locked_by AND worker.concurrency <> 1 AND NOT worker.is_external
                         )
-                ) AS death (number, is_proof),
+                ) AS death (number, blames_job),
                 LATERAL (
                     SELECT
                         CASE
-                            WHEN death.is_proof OR job.attempts >= job.max_attempts THEN 'failed'
+                            WHEN death.blames_job OR job.attempts >= job.max_attempts THEN 'failed'
                             WHEN death.number >= 2 OR %(crashed)s THEN 'scheduled'
                             WHEN (CASE WHEN job.rate_key IS NOT NULL THEN 'rate' WHEN job.limit_kind = 'concurrency' THEN 'limit' END) IS NOT NULL THEN 'blocked'
                             ELSE 'queued'
                         END,
                         %(reason)s || CASE
-                            WHEN death.is_proof
+                            WHEN death.blames_job
                             THEN '; three workers in a row died while they ran this job, so it is not run again'
                             ELSE ''
                         END
@@ -5736,7 +5737,7 @@ WITH RECURSIVE head AS (
         LIMIT 1
     )
     UNION ALL
-    SELECT next.queue_name, next.rank, next.run_after
+    SELECT next_head.queue_name, next_head.rank, next_head.run_after
     FROM
         head,
         LATERAL (
@@ -5745,7 +5746,7 @@ WITH RECURSIVE head AS (
             WHERE status = 'queued' AND (queue_name, (-priority)) > (head.queue_name, head.rank)
             ORDER BY queue_name, (-priority), run_after, id
             LIMIT 1
-        ) AS next
+        ) AS next_head
 ),
 due_longest AS (
     (

@@ -44,12 +44,12 @@ def test_each_observer_gets_claims_ended_attempts_and_events() -> None:
     recovered = JobsRecovered(
         "default", [RecoveredJob(3, "t", "q", 1, "queued", "w:1", recovered_at, "{}", recovered_at)]
     )
-    for observer in observers.made:
+    for observer in observers.all:
         observer.claimed([JOB])
         observer.ended(AttemptsCompleted, [attempt])
     observers.observing(sent_events.append)(recovered)
     assert len(observers.services(store)) == 2
-    assert services == [(store, observer) for observer in observers.made]
+    assert services == [(store, observer) for observer in observers.all]
     for observer in [observer for _, observer in services]:
         assert (observer.jobs, observer.events) == ([JOB], [recovered])
         assert observer.attempts == [(AttemptsCompleted, attempt)]

@@ -72,13 +72,13 @@ class Command(BaseCommand):
         if options["reload"] or (options["reload"] is None and django_settings.DEBUG and sys.stderr.isatty()):
             sys.exit(Reloader([sys.executable, *sys.orig_argv[1:], "--no-reload"]).run_child())
         lifeline = report_modules(os.environ)
-        workers = self.options_of_loops(options)
-        unreachable = serving.check(workers)
+        worker_options = self.options_of_loops(options)
+        unreachable = serving.check(worker_options)
         listener = serving.listen_for_probes(options)
-        _introduce(workers, reloads=lifeline is not None)
+        _introduce(worker_options, reloads=lifeline is not None)
         serving.name_unreachable(unreachable)
-        _name_unknown_queues(workers)
-        serving.run(workers, lifeline=lifeline, listener=listener)
+        _name_unknown_queues(worker_options)
+        serving.run(worker_options, lifeline=lifeline, listener=listener)
 
     def options_of_loops(self, options: dict[str, Any]) -> list[WorkerOptions]:
         queue_names = names_in(options["queues"] or "")
@@ -96,33 +96,37 @@ class Command(BaseCommand):
         )
 
 
-def _name_unknown_queues(workers: list[WorkerOptions]) -> None:
+def _name_unknown_queues(worker_options: list[WorkerOptions]) -> None:
     """Log a warning for each name in `--queues` that no task and no unfinished job uses, since it may be mistyped."""
-    queue_names = workers[0].queue_names
-    known = {task.options.queue_name for task in registry}
+    queue_names = worker_options[0].queue_names
+    known_queues = {task.options.queue_name for task in registry}
     try:
-        for worker in workers if queue_names else ():
+        for worker in worker_options if queue_names else ():
             with answers_required(), dedicated_connection(worker.database):
-                known.update(Store(worker.database).queues_with_jobs(with_paused=True))
+                known_queues.update(Store(worker.database).queues_with_jobs(with_paused=True))
     except Error:  # the database cannot say which queues it has
         return
     for name in queue_names:
-        if name not in known:
-            logs.unknown_queue(name, sorted(known))
+        if name not in known_queues:
+            logs.unknown_queue(name, sorted(known_queues))
 
 
-def _introduce(workers: list[WorkerOptions], *, reloads: bool) -> None:
-    worker = workers[0]
-    external = f", without {', '.join(sorted(worker.external_queues))}" if worker.external_queues else ""
-    queues = f"queues {', '.join(worker.queue_names)}" if worker.queue_names else f"every queue that has jobs{external}"
-    names = sorted(task.name for task in registry if not task.name.startswith(PACKAGE_PREFIX))
-    more = f", and {len(names) - MOST_TASKS_NAMED} more" if len(names) > MOST_TASKS_NAMED else ""
-    shown = ", ".join(names[:MOST_TASKS_NAMED]) + more or "is your jobs module in an installed app?"
+def _introduce(worker_options: list[WorkerOptions], *, reloads: bool) -> None:
+    worker = worker_options[0]
+    without_external = f", without {', '.join(sorted(worker.external_queues))}" if worker.external_queues else ""
+    queues = (
+        f"queues {', '.join(worker.queue_names)}"
+        if worker.queue_names
+        else f"every queue that has jobs{without_external}"
+    )
+    task_names = sorted(task.name for task in registry if not task.name.startswith(PACKAGE_PREFIX))
+    more_tasks = f", and {len(task_names) - MOST_TASKS_NAMED} more" if len(task_names) > MOST_TASKS_NAMED else ""
+    shown_tasks = ", ".join(task_names[:MOST_TASKS_NAMED]) + more_tasks or "is your jobs module in an installed app?"
     in_each = " in each" if worker.processes > 1 else ""
     serving.introduce(
-        workers,
+        worker_options,
         does=f"serves {queues}",
         at_once=f"{counted(worker.concurrency, 'job')} at once{in_each}",
-        what=f"{counted(len(names), 'task')}: {shown}",
+        what=f"{counted(len(task_names), 'task')}: {shown_tasks}",
         reloads=reloads,
     )

@@ -91,7 +91,7 @@ class ThreadConnections:
         was_idle = time.monotonic() - self._idle_since > UNCHANGED_SECONDS
         for connection in self.opened:
             if connection.connection is not None and not connection.in_atomic_block:
-                vars(connection)["health_check_done"] = False
+                vars(connection)["health_check_done"] = False  # lets Django check it at the first statement
                 if was_idle and not (_is_usable(connection) and _has_received_nothing(connection)):
                     with suppress(Exception):
                         connection.close()
@@ -149,7 +149,7 @@ class ThreadConnections:
 
         def commit_uninterrupted() -> None:
             with self._interrupter.uninterrupted() as shield:
-                completes_job = any(is_completion(hook[1]) for hook in connection.run_on_commit)
+                completes_job = any(is_completion(function) for _, function, *_ in connection.run_on_commit)
                 commit()
                 if completes_job:
                     shield.is_up = False  # interruptions stay forbidden until `note_completed` has recorded the commit

@@ -221,14 +221,14 @@ class EventLoopRunner:
             self._running_jobs.end(entry)
         self._free_entries.append(entry)
         self.running[task] = None
-        if following := self._follow(running.job):
-            self._waiting.appendleft(following)  # `_done` begins it
+        if next_job := self._follow(running.job):
+            self._waiting.appendleft(next_job)  # `_done` begins it
         # Tidying the connections of the query thread takes as long as a small job. So it is done only after an error,
         # or when no other job waits. We do not wait for it, because the query thread may be busy or hang.
         failed = attempt.outcome.error is not None
         is_idle = not self._waiting and len(self.running) - len(self._unstarted) == 1
         if (failed or is_idle) and not self._is_tidying():
-            self._running_before_tidying = {task for task, running in self.running.items() if running is not None}
+            self._running_before_tidying = {task for task, unfinished in self.running.items() if unfinished is not None}
             self._note_only_leftovers()
             self._tidying = self._in_query_thread(partial(self._tidy, failed))
 
@@ -287,8 +287,8 @@ class EventLoopRunner:
         if not self.running:
             self._close_idle_after(IDLE_TIME)
 
-    def _report_exception(self, ended: "asyncio.Task[None] | Future[None]") -> None:
-        if not ended.cancelled() and (error := ended.exception()):
+    def _report_exception(self, ended_task: "asyncio.Task[None] | Future[None]") -> None:
+        if not ended_task.cancelled() and (error := ended_task.exception()):
             self._finish(error)
 
 

@@ -98,7 +98,7 @@ class Executor:
         log_context.job.set(running.job)
         log_context.database.set(self.database)
         current_attempt.set(running)
-        traced = tracing.attempt(running.job) if tracing.tracers else None
+        end_trace = tracing.attempt(running.job) if tracing.tracers else None
         running.worker, running.database, running.started = self.worker, self.database, time.monotonic()
         running.stop = self.stop
         task: Task[Any, Any] | None = None
@@ -112,10 +112,10 @@ class Executor:
             outcome = self.outcome_of_error(running, task, error)
         for part in running.parts:
             outcome = part.ended(outcome)
-        return self._attempt(running, outcome, time.monotonic(), traced)
+        return self._attempt(running, outcome, time.monotonic(), end_trace)
 
     async def _execute_async(self, running: RunningAttempt) -> Attempt:
-        traced = tracing.attempt(running.job) if tracing.tracers else None
+        end_trace = tracing.attempt(running.job) if tracing.tracers else None
         running.worker, running.database, running.started = self.worker, self.database, time.monotonic()
         running.stop = self.stop
         task: Task[Any, Any] | None = None
@@ -132,7 +132,7 @@ class Executor:
             outcome = self.outcome_of_error(running, task, error)
         for part in running.parts:
             outcome = await sync_to_async(part.ended)(outcome)
-        return self._attempt(running, outcome, time.monotonic(), traced)
+        return self._attempt(running, outcome, time.monotonic(), end_trace)
 
     def stuck(self, running: RunningAttempt, stack: str) -> Attempt:
         """Return a failed attempt for a job that ignored its interruption. Called in the control loop's thread."""
@@ -194,21 +194,23 @@ class Executor:
         return outcome
 
     def _attempt(
-        self, running: RunningAttempt, outcome: Outcome, ended: float, traced: tracing.Ended | None = None
+        self, running: RunningAttempt, outcome: Outcome, ended: float, end_trace: tracing.Ended | None = None
     ) -> Attempt:
         """Return the attempt with its outcome. If the task has committed an outcome itself, that outcome counts."""
-        written, noted = running.completed, running.noted
-        if written is None:
-            final = running.with_notes(outcome)
+        committed, notes = running.completed, running.noted
+        if committed is None:
+            final_outcome = running.with_notes(outcome)
         else:
             if outcome.status != "completed":
                 with contextlib.suppress(Exception):  # a logging filter or handler of the project
                     logs.raised_after_completion(running.job, outcome)
-            later_notes = noted.take_all() if noted is not None and noted.has_changed else None
-            final = written if later_notes == written.notes else replace(written, notes=later_notes)
-        if traced is not None:
-            traced(final)
-        return Attempt(running.job, final, running.started, ended, self.worker, written is not None, self.database)
+            later_notes = notes.take_all() if notes is not None and notes.has_changed else None
+            final_outcome = committed if later_notes == committed.notes else replace(committed, notes=later_notes)
+        if end_trace is not None:
+            end_trace(final_outcome)
+        return Attempt(
+            running.job, final_outcome, running.started, ended, self.worker, committed is not None, self.database
+        )
 
     def _entry(self, running: RunningAttempt, error: BaseException, ended: float) -> dict[str, Any]:
         job, started = running.job, running.started
@@ -285,8 +287,8 @@ def _decide_by_default(
         outcome = policy.decide(error, entry, attempt=job.attempt, max_attempts=job.max_attempts)
     except BaseException:  # a `Retry` subclass of the project has an `after` that raises
         outcome = policy.decide(Retry(), entry, attempt=job.attempt, max_attempts=job.max_attempts)
-    line = shorten(f"{summary(error)} (the task's backoff {problem})")
-    outcome = _without_secrets(task, job, _with_exception(replace(outcome, last_error=line), error))
+    last_error = shorten(f"{summary(error)} (the task's backoff {problem})")
+    outcome = _without_secrets(task, job, _with_exception(replace(outcome, last_error=last_error), error))
     with contextlib.suppress(Exception):  # a logging filter or handler of the project
         logs.backoff_failed(job, outcome)
     return outcome
@@ -327,10 +329,10 @@ def _outcome_of_result(task: Task[Any, Any], result: Any) -> Outcome:
 
 def _postpone_unknown_task(job: ClaimedJob, entry: dict[str, Any]) -> Outcome:
     """Schedule the job again, as code with its task may be deployed soon. After a grace period, fail the job."""
-    since = job.locked_at if job.unknown_since is None else job.unknown_since
+    unknown_since = job.locked_at if job.unknown_since is None else job.unknown_since
     message = f"No task is registered as {job.task!r}. {where_to_look(job.task)}"
     entry["message"] = message
-    if job.locked_at - since >= settings.unknown_task_grace:
+    if job.locked_at - unknown_since >= settings.unknown_task_grace:
         return Outcome("failed", last_error=f"UnknownTask: {message}", error=entry)
     return Outcome(
         "scheduled", delay=UNKNOWN_TASK_DELAY, refund=1, last_error=f"UnknownTask: {message}", is_unknown=True
@@ -360,7 +362,7 @@ def import_middleware(path: str) -> Middleware:
             f"SKIPQUEUE['MIDDLEWARE'] names {path!r}, which is {type(middleware).__name__}: it must be a function or a "
             "class that is called with a job and returns a context manager."
         )
-    if any(test(middleware) for test in (isgeneratorfunction, isasyncgenfunction, iscoroutinefunction)):
+    if any(is_kind(middleware) for is_kind in (isgeneratorfunction, isasyncgenfunction, iscoroutinefunction)):
         raise ImproperlyConfigured(
             f"SKIPQUEUE['MIDDLEWARE'] names {path!r}, which returns no context manager: decorate it with "
             "contextlib.contextmanager, or asynccontextmanager if it is an async def."
@@ -369,12 +371,12 @@ def import_middleware(path: str) -> Middleware:
     return imported
 
 
-def _not_a_manager(middleware: Middleware, made: object) -> TypeError:
+def _not_a_manager(middleware: Middleware, returned: object) -> TypeError:
     name = f"{middleware.__module__}.{getattr(middleware, '__qualname__', type(middleware).__qualname__)}"
     reason = "is no context manager"
-    if isinstance(made, AbstractAsyncContextManager):
+    if isinstance(returned, AbstractAsyncContextManager):
         reason = "is an asynchronous context manager, for `async def` tasks alone"
-    return TypeError(f"The middleware {name} returned {made!r}, which {reason}.")
+    return TypeError(f"The middleware {name} returned {returned!r}, which {reason}.")
 
 
 def _wrap(run: Run, middleware: Middleware) -> Run:

@@ -62,8 +62,8 @@ class Children:
             return
         self._is_worker, self.is_child = False, True
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        for number in (signal.SIGTERM, signal.SIGALRM):
-            signal.signal(number, signal.SIG_DFL)
+        for signal_number in (signal.SIGTERM, signal.SIGALRM):
+            signal.signal(signal_number, signal.SIG_DFL)
         signal.set_wakeup_fd(-1)
         self._leave_sessions()
         for callback in self._in_child:

@@ -63,8 +63,8 @@ class Pool:
         self.finished: deque[Finished] = deque()
         self.executor = executor
         self.begin_order = begin_order or BeginOrder()
-        count = ENTRIES_PER_SLOT * concurrency // len(RUNNERS)
-        entries = [range(count * number, count * (number + 1)) for number in range(len(RUNNERS))]
+        entry_count = ENTRIES_PER_SLOT * concurrency // len(RUNNERS)  # for each runner
+        entries = [range(entry_count * index, entry_count * (index + 1)) for index in range(len(RUNNERS))]
         follow = self.begin_order.follow
         self.runners: dict[str, Runner] = {
             name: make_runner(executor, concurrency, self.running_jobs, own_entries, self._finish, follow)
@@ -75,14 +75,15 @@ class Pool:
 
     def submit(self, jobs: Iterable[ClaimedJob]) -> None:
         """Run these jobs, in their order. A job with a `permit_key` may have to wait for other jobs of its key."""
-        by_runner: dict[str, list[ClaimedJob]] = {name: [] for name in self.runners}
-        by_task: dict[str, list[ClaimedJob]] = {}  # the same lists by task, because looking up a job's runner is slower
+        jobs_by_runner: dict[str, list[ClaimedJob]] = {name: [] for name in self.runners}
+        # These are the lists of `jobs_by_runner`, by task, because looking up a job's runner is slower.
+        jobs_by_task: dict[str, list[ClaimedJob]] = {}
         for job in jobs:
             for next_job in (job,) if job.permit_key is None else self.begin_order.enter(job):
-                if next_job.task not in by_task:
-                    by_task[next_job.task] = by_runner[registry.runner_of(next_job.task)]
-                by_task[next_job.task].append(next_job)
-        for name, jobs_of_runner in by_runner.items():
+                if next_job.task not in jobs_by_task:
+                    jobs_by_task[next_job.task] = jobs_by_runner[registry.runner_of(next_job.task)]
+                jobs_by_task[next_job.task].append(next_job)
+        for name, jobs_of_runner in jobs_by_runner.items():
             if jobs_of_runner:
                 self.runners[name].submit(jobs_of_runner)
 
@@ -114,10 +115,10 @@ class Pool:
     def drop(self, refs: Mapping[LeaseRef, object]) -> list[ClaimedJob]:
         """Take back the jobs with these leases that have not started. The other jobs keep their order."""
         dropped: list[ClaimedJob] = []
-        kept: list[ClaimedJob] = []
+        kept_jobs: list[ClaimedJob] = []
         for job in self.withdraw():
-            (dropped if job.ref in refs else kept).append(job)
-        self.submit(kept)
+            (dropped if job.ref in refs else kept_jobs).append(job)
+        self.submit(kept_jobs)
         return dropped
 
     def cancel(self, job: ClaimedJob, reason: str) -> None:
@@ -132,9 +133,9 @@ class Pool:
 
     def withdraw_last(self, counts: Mapping[str, int]) -> list[ClaimedJob]:
         """Take back the last jobs that have not started, in their order. `counts` says how many, at most, by runner."""
-        last = [job for name, count in counts.items() if count for job in self.runners[name].withdraw_last(count)]
-        self.begin_order.withdrawn(last)
-        return last
+        last_jobs = [job for name, count in counts.items() if count for job in self.runners[name].withdraw_last(count)]
+        self.begin_order.withdrawn(last_jobs)
+        return last_jobs
 
     @property
     def unresponsive_at(self) -> float:
@@ -174,7 +175,7 @@ class Pool:
 
     def enforce_limits(self) -> list[RunningAttempt]:
         """Interrupt attempts that have timed out. Returns stuck attempts, whose slots other jobs now get."""
-        given_up = []
+        stuck_attempts = []
         for running, stack in self.executor.interrupter.enforce():
             attempt = self.executor.stuck(running, stack)
             is_kept_back = self.keeps_permits and running.job.holds_permit and not running.is_cancelled
@@ -187,8 +188,8 @@ class Pool:
                     self.finished.append(attempt)
                 logs.stuck(attempt, str(running.error), stack)
                 self.runners[registry.runner_of(running.job.task)].give_up(running)
-                given_up.append(running)
-        return given_up
+                stuck_attempts.append(running)
+        return stuck_attempts
 
     @property
     def has_stuck(self) -> bool:
@@ -344,9 +345,9 @@ class ThreadRunner:
 
     def withdraw_last(self, count: int) -> list[ClaimedJob]:
         withdrawn = self.withdraw()
-        kept = max(len(withdrawn) - count, 0)
-        self.submit(withdrawn[:kept])
-        return withdrawn[kept:]
+        kept_count = max(len(withdrawn) - count, 0)
+        self.submit(withdrawn[:kept_count])
+        return withdrawn[kept_count:]
 
     def give_up(self, running: RunningAttempt) -> None:
         """Start a new thread in place of the thread of this stuck attempt, unless that thread has already ended."""
@@ -393,7 +394,7 @@ class ThreadRunner:
         try:
             connections = ThreadConnections(self.executor.interrupter)
             try:
-                self._work(entry, connections)
+                self._run_jobs(entry, connections)
             finally:
                 connections.throw_away()
                 with self._lock:
@@ -407,10 +408,10 @@ class ThreadRunner:
         except BaseException as error:
             self._finish(error)
 
-    def _work(self, entry: int, connections: ThreadConnections) -> None:
+    def _run_jobs(self, entry: int, connections: ThreadConnections) -> None:
         """Run one job after another, until the thread must end or may be in a broken state."""
-        following: ClaimedJob | None = None
-        while (job := following or self._next(connections)) is not None:
+        next_job: ClaimedJob | None = None
+        while (job := next_job or self._next_job(connections)) is not None:
             if connections.opened:
                 connections.check()
             self.running_jobs.begin(entry, job.id)
@@ -421,15 +422,15 @@ class ThreadRunner:
                 self._finish(attempt)
             elif kept_back := running.take_kept_back():
                 self._finish(kept_back)
-            following = None if job.permit_key is None else self._follow(job)
-            if following:
+            next_job = None if job.permit_key is None else self._follow(job)
+            if next_job:
                 self._followed[entry] += 1
-            if running.has_harmed_thread or (connections.opened and not self._tidied(connections, attempt)):
-                if following:
-                    self._waiting.put(following)
+            if running.has_harmed_thread or (connections.opened and not self._tidy_connections(connections, attempt)):
+                if next_job:
+                    self._waiting.put(next_job)
                 return
 
-    def _tidied(self, connections: ThreadConnections, attempt: Attempt) -> bool:
+    def _tidy_connections(self, connections: ThreadConnections, attempt: Attempt) -> bool:
         """Prepare the connections for the next job. Returns False if this has failed."""
         try:
             connections.tidy(failed=attempt.outcome.error is not None)
@@ -438,7 +439,7 @@ class ThreadRunner:
             return False
         return True
 
-    def _next(self, connections: ThreadConnections) -> ClaimedJob | None:
+    def _next_job(self, connections: ThreadConnections) -> ClaimedJob | None:
         """Wait for the next job. Returns `None` if the thread must end."""
         while True:
             try:

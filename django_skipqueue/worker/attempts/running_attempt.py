@@ -111,8 +111,8 @@ class RunningAttempt:
         self._clock: tuple[float, float | None] = (0.0, None)
         """For how many seconds the timeout was suspended, and the time since which it is suspended now. This is one
         tuple, so that another thread always reads two values that belong together."""
-        self._unreported = [True]
-        self._kept_back: list[Attempt] = []
+        self._unreported = [True]  # the first caller of `take_report` empties the list
+        self._kept_back: list[Attempt] = []  # at most one
         self.worker = ""
         self.database = ""
         self.noted: AttemptNotes | None = None
@@ -281,9 +281,11 @@ def _raise_in_thread(thread: int, error: JobInterrupted) -> None:
 
     The interpreter accepts only a class, and makes the instance itself. So the message is put into a new class.
     """
-    kind = type(error)
-    with_message = type(kind.__name__, (kind,), {"__doc__": str(error), "__module__": kind.__module__})
-    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(with_message))
+    error_class = type(error)
+    class_with_message = type(
+        error_class.__name__, (error_class,), {"__doc__": str(error), "__module__": error_class.__module__}
+    )
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(class_with_message))
 
 
 _ENTRY = struct.Struct("q")
@@ -311,7 +313,7 @@ class RunningJobs:
         _ENTRY.pack_into(self._memory, index * _ENTRY.size, 0)
 
     def charge_only(self, job_ids: Collection[int]) -> None:
-        """Clear all entries except those of these jobs. If the process dies now, only their attempts are counted."""
+        """Clear the entries of all other jobs. If the process dies now, only the attempts of these jobs are counted."""
         for index, (job_id,) in enumerate(_ENTRY.iter_unpack(self._memory[: self._entries * _ENTRY.size])):
             if job_id not in job_ids:
                 self.end(index)

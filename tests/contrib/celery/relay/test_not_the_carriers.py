@@ -48,7 +48,7 @@ def jobs_of_others(start_relay: StartRelay) -> tuple[RelayThread, list[Job]]:  #
 
 
 def roll_up_tally(relay: Relay) -> RollUpTally:
-    [tally] = [observer for observer in relay.exchanges.observers.made if isinstance(observer, RollUpTally)]
+    [tally] = [observer for observer in relay.exchanges.observers.all if isinstance(observer, RollUpTally)]
     return tally
 
 
