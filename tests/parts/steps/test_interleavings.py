@@ -265,11 +265,11 @@ class Interleaved(RuleBasedStateMachine):
 
     # Jobs
 
-    @initialize(flow_count=st.integers(1, 2), choices=st.lists(st.sampled_from(range(8)), max_size=3))
-    def begin(self, flow_count: int, choices: list[int]) -> None:
+    @initialize(flow_count=st.integers(1, 2), initial_choices=st.lists(st.sampled_from(range(8)), max_size=3))
+    def begin(self, flow_count: int, initial_choices: list[int]) -> None:
         """Defer jobs, and begin somewhere within their plan."""
         self.flow_ids = [flow.defer().pk for _ in range(flow_count)]
-        for choice in choices:
+        for choice in initial_choices:
             self.signal(choice, stays_open=False)
             self.work(choice)
 
