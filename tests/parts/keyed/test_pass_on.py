@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from datetime import timedelta
+from itertools import groupby
 from typing import Any
 
 import pytest
@@ -125,13 +126,13 @@ def test_while_another_session_has_locked_the_key_no_permit_is_passed_on(
     make_worker()
     low = one_at_a_time.using(priority=-1).defer().pk
     urgent = one_at_a_time.using(priority=5).defer().pk
-    other = Session()
-    other.begin()
-    other(lambda: admit_keys(Store("default"), [Job.objects.get(pk=low).limit_key or ""]))
+    other_session = Session()
+    other_session.begin()
+    other_session(lambda: admit_keys(Store("default"), [Job.objects.get(pk=low).limit_key or ""]))
     pass_permits_and_tokens_on()
     assert queued_ids() == {low}
-    other.rollback()
-    other.close()
+    other_session.rollback()
+    other_session.close()
     pass_permits_and_tokens_on()
     assert queued_ids() == {urgent}
 
@@ -140,14 +141,14 @@ def test_a_job_that_waits_for_its_rate_gives_its_permit_up_first(
     pass_permits_and_tokens_on: Callable[..., None],
 ) -> None:
     make_worker()
-    taken = [rated_and_limited.defer(account).pk for account in "xy"]  # these jobs take the tokens
+    token_holders = [rated_and_limited.defer(account).pk for account in "xy"]  # both tokens are taken
     low = rated_and_limited.using(priority=-1).defer("a").pk
     assert Job.objects.get(pk=low).gate == "rate"
     urgent = rated_and_limited.using(priority=5).defer("a").pk
     pass_permits_and_tokens_on()
     assert Job.objects.get(pk=low).gate == "limit"
     assert Job.objects.get(pk=urgent).gate == "rate" or urgent in queued_ids()
-    assert len(queued_ids()) == len(taken)
+    assert len(queued_ids()) == len(token_holders)
 
 
 def test_an_unclaimed_job_gives_its_token_to_a_job_of_higher_priority(
@@ -221,24 +222,24 @@ def test_jobs_of_a_paused_queue_give_permits_and_tokens_to_jobs_of_a_served_queu
 ) -> None:
     make_worker()
     args = ["a"] if task is two_per_account else []
-    held = {task.using(queue_name="bulk").defer(*args).pk for _ in range(2)} & queued_ids()
-    waiting = task.using(queue_name="urgent").defer(*args).pk
+    queued_bulk = {task.using(queue_name="bulk").defer(*args).pk for _ in range(2)} & queued_ids()
+    urgent = task.using(queue_name="urgent").defer(*args).pk
     pass_permits_and_tokens_on()
-    assert queued_ids() == held
+    assert queued_ids() == queued_bulk
     Queue.pause("bulk")
     pass_permits_and_tokens_on()
-    assert waiting in queued_ids()
-    assert len(queued_ids()) == len(held)
+    assert urgent in queued_ids()
+    assert len(queued_ids()) == len(queued_bulk)
 
 
 def test_a_free_permit_does_not_go_to_a_paused_queue() -> None:
     make_worker()
     Queue.pause("bulk")
-    claimed = [one_at_a_time.defer().pk]
+    running = [one_at_a_time.defer().pk]
     claim_exactly()
     bulk = one_at_a_time.using(queue_name="bulk").defer().pk
     urgent = one_at_a_time.using(queue_name="urgent").defer().pk
-    Job.objects.filter(pk__in=claimed).delete()
+    Job.objects.filter(pk__in=running).delete()
     keys = blocked_keys(store)
     assert list(keys.values()) == [True]
     admit_keys(store, keys)
@@ -281,13 +282,13 @@ def test_a_free_permit_does_not_go_to_a_job_of_a_paused_queue_behind_another_job
 
 
 @pytest.mark.parametrize(
-    "serving", [{"queues": ["urgent"]}, {"queues": ["urgent"], "concurrency": 0}], ids=["worker", "relay"]
+    "urgent_worker", [{"queues": ["urgent"]}, {"queues": ["urgent"], "concurrency": 0}], ids=["worker", "relay"]
 )
 def test_jobs_of_a_queue_without_a_worker_give_their_permits_up(
-    serving: dict[str, Any], pass_permits_and_tokens_on: Callable[..., None]
+    urgent_worker: dict[str, Any], pass_permits_and_tokens_on: Callable[..., None]
 ) -> None:
-    make_worker(**serving)
-    make_worker(queues=["bulk"], heartbeat=-timedelta(hours=1))
+    make_worker(**urgent_worker)
+    make_worker(queues=["bulk"], heartbeat=-timedelta(hours=1))  # a dead worker
     bulk = one_at_a_time.using(queue_name="bulk").defer().pk
     without_worker = one_at_a_time.using(queue_name="nobody's", priority=9).defer().pk
     pass_permits_and_tokens_on()
@@ -348,9 +349,9 @@ def test_an_urgent_job_that_stays_blocked_makes_the_supervisors_scan_its_key_at_
     payloads = [payload for payload in payloads_to_supervisors() if payload.startswith(prefix)]
     assert payloads
     service.run(time.monotonic())
-    later = service.due_at
+    regular_scan_at = service.due_at
     service.notified(payloads)
-    assert service.due_at < later
+    assert service.due_at < regular_scan_at
 
 
 def test_a_job_in_a_served_queue_gets_the_permit_and_starts(runworker: RunWorker) -> None:
@@ -364,7 +365,7 @@ def test_a_job_in_a_served_queue_gets_the_permit_and_starts(runworker: RunWorker
 def test_a_job_behind_a_backlog_gives_its_permit_to_an_idle_worker(runworker: RunWorker) -> None:
     runworker("--queues", "urgent")
     workers(1)
-    make_worker(queues=["bulk"])  # this worker never claims
+    make_worker(queues=["bulk"])  # the row of a worker that never claims
     one_at_a_time.using(queue_name="bulk").defer()
     one_at_a_time.using(queue_name="urgent").defer()
     wait_for_statuses(completed=1, queued=1)
@@ -378,17 +379,17 @@ def test_no_permit_is_given_twice_if_jobs_change_while_permits_are_passed_on(
     for number in range(300):
         one_per_number.using(priority=-1).defer(number)
         one_per_number.defer(number)
-    changing = Session()
+    changing_session = Session()
     ids = list(Job.objects.queued().values_list("pk", flat=True))
-    groups = [Job.objects.filter(pk__in=ids[start : start + 10]) for start in range(0, 300, 10)]
-    changes = [changing.start(jobs.change_priority, -2) for jobs in groups]
+    tens_of_jobs = [Job.objects.filter(pk__in=ids[start : start + 10]) for start in range(0, 300, 10)]
+    changes = [changing_session.start(jobs.change_priority, -2) for jobs in tens_of_jobs]
     for _ in range(3):
         pass_permits_and_tokens_on()
-    for future in changes:
-        future.result()
-    changing.close()
-    held = Job.objects.queued().values_list("limit_key").annotate(Count("pk")).filter(pk__count__gt=1)
-    assert list(held) == []
+    for change in changes:
+        change.result()
+    changing_session.close()
+    keys_with_two_permits = Job.objects.queued().values_list("limit_key").annotate(Count("pk")).filter(pk__count__gt=1)
+    assert list(keys_with_two_permits) == []
 
 
 def test_contested_keys_are_found_behind_many_keys_that_are_not_contested(
@@ -412,7 +413,7 @@ def test_jobs_to_put_back_are_found_behind_many_jobs_that_keep_their_permits(
     pass_permits_and_tokens_on: Callable[..., None],
 ) -> None:
     make_worker(queues=["default"])
-    for priority in (10, -50):
+    for priority in (10, -50):  # 150 jobs of each priority hold all permits
         multiply(make_keyed("k", "queued", priority=priority, capacity=300), 149)
     better = make_keyed("k", priority=0, capacity=300).pk
     pass_permits_and_tokens_on()
@@ -429,18 +430,13 @@ def test_a_permit_is_not_passed_back_to_a_job_that_has_given_it_up(
 ) -> None:
     """The workers of both queues have free slots, but they are about to stop and claim nothing."""
     make_worker(queues=["a", "b"])
-    jobs = [one_at_a_time.using(queue_name=name).defer().pk for name in "aab"]
+    first_of_a, _, job_of_b = (one_at_a_time.using(queue_name=name).defer().pk for name in "aab")
     queued_over_time: list[int] = []
     for second in range(20):
         pass_permits_and_tokens_on(float(second))
         queued_over_time += queued_ids()
-    assert [
-        id for id, previous_id in zip(queued_over_time, [0, *queued_over_time], strict=False) if id != previous_id
-    ] == [
-        jobs[0],
-        jobs[2],
-        jobs[0],
-    ]
+    holders_of_the_permit = [id for id, _ in groupby(queued_over_time)]
+    assert holders_of_the_permit == [first_of_a, job_of_b, first_of_a]
 
 
 def test_a_carried_queue_is_not_served_by_a_worker_of_all_queues(
@@ -461,5 +457,5 @@ def test_a_notification_with_too_many_keys_is_left_to_the_regular_scans(
     service = pass_permits_on(store)
     service.notified([",limit " + "\n".join(f"key {number}" for number in range(1_001))])
     assert not service.urgent
-    service.notified([",limit " + "k"])
+    service.notified([",limit k"])
     assert service.urgent == {"k"}

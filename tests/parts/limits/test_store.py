@@ -547,8 +547,8 @@ def test_no_job_is_admitted_at_isolation_level_repeatable_read() -> None:
     with transaction.atomic():
         with connection.cursor() as cursor:
             cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
-        assert limits.admit_keys(store, ["k"]) == Admitted({}, ["k"])
-    assert limits.admit_keys(store, ["k"]) == Admitted({"default": 1}, [])
+        assert limits.admit_keys(store, ["k"]) == Admitted(counts={}, missed=["k"])
+    assert limits.admit_keys(store, ["k"]) == Admitted(counts={"default": 1}, missed=[])
 
 
 def test_only_an_admission_in_a_transaction_of_its_own_commits_asynchronously() -> None:
@@ -556,7 +556,7 @@ def test_only_an_admission_in_a_transaction_of_its_own_commits_asynchronously() 
     read_commit_setting = "SELECT current_setting('synchronous_commit')"
     make_job("blocked", limit_key="k", limit_kind="concurrency", capacity=1)
     with transaction.atomic(), connection.cursor() as cursor:
-        assert limits.admit_keys(store, ["k"]) == Admitted({"default": 1}, [])
+        assert limits.admit_keys(store, ["k"]) == Admitted(counts={"default": 1}, missed=[])
         cursor.execute(read_commit_setting)
         assert cursor.fetchone() == ("on",)
     limits.admit_keys(store, ["k"])
