@@ -53,7 +53,7 @@ def saved_place(deferred_job: Job) -> Any:
     return JobStep.objects.get(job_id=deferred_job.pk, name="all").result
 
 
-# The items that raise an error when they are handled first.
+# Items whose first handling raises an error.
 FAILS_AT: set[int] = set()
 
 
