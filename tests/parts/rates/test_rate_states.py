@@ -113,11 +113,11 @@ def test_a_secret_in_a_rate_key_is_masked(registry: Registry) -> None:
 
 
 def test_the_number_of_queries_does_not_grow_with_the_keys_of_rates() -> None:
-    numbers = []
-    for amount in (1, 30):
-        for number in range(amount):
-            make_rated(f"{amount} {number}")
+    query_counts = []
+    for number_of_keys in (1, 30):
+        for number in range(number_of_keys):
+            make_rated(f"{number_of_keys} {number}")
         with CaptureQueriesContext(connection) as queries:
             first_keys(most=100)
-        numbers.append(len(queries))
-    assert numbers == [2, 2]
+        query_counts.append(len(queries))
+    assert query_counts == [2, 2]
