@@ -122,8 +122,9 @@ def _rollup_of_minute(queue_name: str, share: float, minutes: int) -> RollUp:
     waited = 0.02 * load + (INCIDENT - minutes) * 9.0 * is_broken
     return RollUp(
         completed=number - retried - failed, retried=retried, failed=failed, enqueued=number,
-        waited=histogram(waited * (0.4 + job / max(number, 1)) for job in range(number)), waited_seconds=waited * number,
-        ran=histogram(ran * (0.3 + 1.2 * job / max(number, 1)) for job in range(number)), ran_seconds=ran * number,
+        waited=histogram(waited * (0.4 + job / max(number, 1)) for job in range(number)),
+        ran=histogram(ran * (0.3 + 1.2 * job / max(number, 1)) for job in range(number)),
+        waited_seconds=waited * number, ran_seconds=ran * number,
         depth=round(number * 0.02) + (is_broken and (INCIDENT - minutes) * 31),
     )  # fmt: skip
 

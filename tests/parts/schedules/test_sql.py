@@ -86,9 +86,9 @@ def test_a_statement_about_schedules_uses_its_index(
     row = cursor.execute(f"EXPLAIN (FORMAT JSON) {STATEMENTS[name]}", values).fetchone()
     assert row
     plan_nodes = list(nodes(row[0][0]["Plan"]))
-    described = json.dumps(row[0], indent=1)
-    assert not {"Seq Scan", "Sort"} & {node["Node Type"] for node in plan_nodes}, described
-    assert {node["Index Name"] for node in plan_nodes if "Index Name" in node} == indexes, described
+    plan_as_json = json.dumps(row[0], indent=1)
+    assert not {"Seq Scan", "Sort"} & {node["Node Type"] for node in plan_nodes}, plan_as_json
+    assert {node["Index Name"] for node in plan_nodes if "Index Name" in node} == indexes, plan_as_json
 
 
 @pytest.mark.parametrize("name", STATEMENTS)
