@@ -94,16 +94,16 @@ def test_a_restart_of_all_workers_is_no_incident() -> None:
 
 
 def test_an_alert_has_the_start_that_the_rule_knows(replace_rules: Callable[..., None]) -> None:
-    replace_rules(Finding.of(Severity.WARNING, "so"), since_minutes=5)
+    replace_rules(Finding.of(Severity.WARNING, "a problem"), since_minutes=5)
     assert check_and_confirm() == [], "a check has found it only now"
     let_time_pass(LASTS_SECONDS + 1)
     (event,) = check_and_confirm()
-    assert (event.rule, event.severity, event.title) == ("of-test", "warning", "so")
+    assert (event.rule, event.severity, event.title) == ("of-test", "warning", "a problem")
     assert event.since < Incident.objects.get().found_at - timedelta(minutes=4)
 
 
 def test_a_finding_of_the_severity_info_is_no_incident(replace_rules: Callable[..., None]) -> None:
-    replace_rules(Finding.of(Severity.INFO, "so"))
+    replace_rules(Finding.of(Severity.INFO, "a problem"))
     assert check_and_confirm() == []
     assert not Incident.objects.exists()
 
@@ -144,7 +144,7 @@ def replace_rules(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
 
 def test_a_rule_that_cannot_be_applied_neither_begins_nor_ends_an_incident(replace_rules: Callable[..., None]) -> None:
-    replace_rules(Finding.of(Severity.CRITICAL, "so"))
+    replace_rules(Finding.of(Severity.CRITICAL, "a problem"))
     check(STORE)
     let_time_pass(LASTS_SECONDS + 1)
     assert len(check_and_confirm()) == 1

@@ -36,7 +36,7 @@ store = Store("default")
 pytestmark = pytest.mark.django_db
 
 
-def run_first() -> Job:
+def run_first_job() -> Job:
     """Run the first job of the queue, as a worker does."""
     [job] = Job.objects.claim(queue_names=["default"], worker_id="w")
     run(job)
@@ -63,18 +63,18 @@ class TestWait:
         dependant = jobs.noop.using(after=[first, second.pk]).defer()
         assert dependant.status == read_status(dependant) == "blocked"
         assert not admit_if_due()
-        run_first()
+        run_first_job()
         assert not admit_if_due()
         assert read_status(dependant) == "blocked"
-        run_first()
+        run_first_job()
         assert admit_if_due() == {"default": 1}
         assert read_status(dependant) == "queued"
         assert not admit_if_due()
-        assert run_first().pk == dependant.pk
+        assert run_first_job().pk == dependant.pk
 
     def test_a_job_does_not_wait_for_a_finished_job(self) -> None:
         first = jobs.noop.defer()
-        run_first()
+        run_first_job()
         dependant = jobs.noop.using(after=[first]).defer()
         assert dependant.status == read_status(dependant) == "queued"
         assert dependant.held is None
@@ -86,7 +86,7 @@ class TestWait:
         assert {read_status(job) for job in Job.objects.filter(pk__in=[*waiting, *with_unique_keys])} == {"blocked"}
         assert Dependency.objects.count() == 6 * 3
         for _ in range(3):
-            run_first()
+            run_first_job()
         assert admit_if_due() == {"default": 6}
 
     def test_a_call_whose_job_exists_already_adds_no_dependency(self) -> None:
@@ -102,13 +102,13 @@ class TestWait:
         assert read_status(dependant) == "scheduled"
         assert dependant.run_now()
         assert read_status(dependant) == "blocked"
-        run_first()
+        run_first_job()
         assert admit_if_due() == {"default": 1}
 
     def test_a_scheduled_job_remembers_that_its_predecessor_has_ended(self) -> None:
         predecessor = jobs.noop.defer()
         dependant = jobs.noop.using(after=[predecessor], run_after=timedelta(hours=1)).defer()
-        run_first()
+        run_first_job()
         admit_if_due()
         assert read_status(dependant) == "scheduled"
         assert dependant.run_now()
@@ -117,11 +117,11 @@ class TestWait:
     def test_a_dependant_that_is_retried_does_not_wait_again(self) -> None:
         predecessor = jobs.noop.defer()
         dependant = jobs.fail.using(after=[predecessor]).defer()
-        run_first()
+        run_first_job()
         admit_if_due()
-        run_first()
+        run_first_job()
         assert read_status(dependant) == "queued"
-        assert run_first().pk == dependant.pk
+        assert run_first_job().pk == dependant.pk
 
     @pytest.mark.parametrize("after", [3, "ab", [None], ["x"], [object()], [True], [0], [10**30]])
     def test_after_refuses_a_value_that_is_not_a_list_of_jobs(self, after: Any) -> None:
@@ -173,7 +173,7 @@ class TestWait:
         assert read_status(dependant) == "blocked"
         assert list(replacing.defer_many([(3,)])) == [dependant.pk]
         assert read_status(dependant) == "blocked"
-        run_first()
+        run_first_job()
         assert admit_if_due() == {"default": 1}
         with pytest.raises(InvalidOption, match="do not go together"):
             replacing.using(after=[predecessor]).defer(4)
@@ -222,7 +222,7 @@ class TestFailure:
         elif end == "delete":
             predecessor.delete()
         else:
-            run_first()
+            run_first_job()
             if end == "prune":
                 assert store.prune() == {"failed": 1}
         admit_if_due()
@@ -237,7 +237,7 @@ class TestFailure:
         settings.SKIPQUEUE = {"RETENTION": {"completed": 0}}
         predecessor = jobs.noop.defer()
         dependant = jobs.noop.using(after=[predecessor]).defer()
-        run_first()
+        run_first_job()
         assert store.prune() == {"completed": 1}
         assert admit_if_due() == {"default": 1}
         assert read_status(dependant) == "queued"
@@ -245,25 +245,25 @@ class TestFailure:
     def test_a_dependant_with_the_policy_wait_runs_after_the_retry_of_its_predecessor(self) -> None:
         predecessor = jobs.fail.using(max_attempts=1).defer()
         dependant = jobs.noop.using(after=[predecessor]).defer()
-        run_first()
+        run_first_job()
         assert not admit_if_due()
         predecessor.refresh_from_db()
         assert predecessor.retry()
         assert not admit_if_due()
         Job.objects.filter(pk=predecessor.pk).update(task="tests.app.jobs.noop", kwargs={})
-        run_first()
+        run_first_job()
         assert admit_if_due() == {"default": 1}
         assert read_status(dependant) == "queued"
 
     def test_a_dependant_with_the_policy_run_does_not_wait_for_a_retry(self) -> None:
         predecessor, second_predecessor = jobs.fail.using(max_attempts=1).defer(), jobs.noop.using(priority=-1).defer()
         dependant = jobs.noop.using(after=[predecessor, second_predecessor], after_failure="run").defer()
-        run_first()
+        run_first_job()
         assert not admit_if_due()
         predecessor.refresh_from_db()
         assert predecessor.retry()
         assert predecessor.postpone(timedelta(days=1))
-        run_first()
+        run_first_job()
         assert admit_if_due() == {"default": 1}
         assert (read_status(predecessor), read_status(dependant)) == ("scheduled", "queued")
 
@@ -278,7 +278,7 @@ class TestFailure:
         with Batch(on_finish=jobs.noop) as batch:
             steps = [jobs.noop] * (dependencies.MOST_ROUNDS * 3)
             chain(jobs.fail.using(max_attempts=1).s(), *steps, after_failure="discard").defer()
-        run_first()
+        run_first_job()
         admissions = 0
         while store.admit().has_changed_jobs:
             admissions += 1
@@ -304,7 +304,7 @@ class TestFailure:
         discarded_after_failure = jobs.noop.using(after=[predecessor], after_failure="discard")
         first, second = discarded_after_failure.defer(), discarded_after_failure.using(queue_name="mail").defer()
         assert second.discard(by="anna")
-        run_first()
+        run_first_job()
         admit_if_due()
         [(sender, arguments)] = received
         assert (sender, arguments["database"]) == (first.task, "default")
@@ -335,7 +335,7 @@ class TestFailure:
         predecessor = jobs.fail.using(max_attempts=1).defer()
         runs_after_failure = jobs.noop.using(after=[predecessor], after_failure="run").defer()
         dependant = jobs.noop.using(after=[predecessor], after_failure="discard").defer()
-        run_first()
+        run_first_job()
         admit_dependants(Store("default", send=sent_events.append), [predecessor.pk])
         assert read_status(runs_after_failure) == "queued"
         [discarded, admitted] = sent_events
@@ -346,7 +346,7 @@ class TestFailure:
     def test_a_manual_retry_of_a_discarded_dependant_runs_it(self) -> None:
         predecessor = jobs.fail.using(max_attempts=1).defer()
         dependant = jobs.noop.using(after=[predecessor], after_failure="discard").defer()
-        run_first()
+        run_first_job()
         admit_if_due()
         dependant.refresh_from_db()
         assert dependant.retry()
@@ -359,7 +359,7 @@ class TestFailure:
         assert dependant.retry()
         assert read_status(dependant) == "blocked"
         assert dependant.discard()
-        run_first()
+        run_first_job()
         assert not admit_if_due()
         assert read_status(dependant) == "discarded"
         assert dependant.retry()
@@ -412,10 +412,10 @@ class TestChain:
 
     def test_the_results_of_a_job_raise_an_error_if_a_predecessor_was_deleted(self) -> None:
         chain_jobs = chain(jobs.add.s(1), see_results.using(max_attempts=1)).defer()
-        run_first()
+        run_first_job()
         assert admit_if_due() or read_status(chain_jobs[1]) == "queued"
         chain_jobs[0].delete()
-        run_first()
+        run_first_job()
         chain_jobs[1].refresh_from_db()
         assert chain_jobs[1].last_error.startswith("ResultLost: ")
 
@@ -432,18 +432,18 @@ class TestClean:
     def test_dependencies_of_a_deleted_job_are_deleted_once_its_predecessor_ends(self) -> None:
         predecessor = jobs.noop.defer()
         jobs.noop.using(after=[predecessor]).defer().delete()
-        run_first()
+        run_first_job()
         assert not admit_if_due()
         assert not Dependency.objects.exists()
 
     def test_a_discarded_job_has_no_unmet_dependencies(self) -> None:
         first, second = jobs.fail.using(max_attempts=1).defer(), jobs.noop.defer()
         dependant = jobs.noop.using(after=[first, second], after_failure="discard").defer()
-        run_first()
+        run_first_job()
         admit_if_due()
         assert read_status(dependant) == "discarded"
         assert not ids_with_unmet_dependencies()
-        run_first()
+        run_first_job()
         assert store.next_due() is None
 
     def test_dependencies_without_a_waiting_job_do_not_delay_other_jobs(self) -> None:
@@ -454,8 +454,8 @@ class TestClean:
         dependant = jobs.noop.using(after=[needed]).defer()
         deleted.delete()
         Job.objects.filter(pk=discarded.pk).update(held=None, gate=None, status="discarded", finished_at=Now())
-        run_first()
-        run_first()
+        run_first_job()
+        run_first_job()
         assert store.admit(limit=1).by_queue == {}  # the first admission only clears dependencies
         assert store.admit(limit=1).by_queue == {"default": 1}
         assert read_status(dependant) == "queued"
@@ -466,7 +466,7 @@ class TestClean:
         predecessor = jobs.noop.defer()
         ids = list(jobs.noop.using(after=[predecessor]).defer_many([()] * 5))
         Job.objects.filter(pk__in=ids).delete()
-        run_first()
+        run_first_job()
         monkeypatch.setattr(dependencies, "MOST_ROUNDS", 2)
         assert forget_dependants(store, [predecessor.pk], limit=2)
         assert len(ids_with_unmet_dependencies()) == 1
@@ -497,8 +497,8 @@ class TestConcurrency:
     def test_a_job_whose_row_is_locked_does_not_delay_other_jobs(self, session: Callable[[], Session]) -> None:
         first, second = jobs.noop.defer(), jobs.noop.defer()
         locked, unlocked = (jobs.noop.using(after=[predecessor]).defer() for predecessor in (first, second))
-        run_first()
-        run_first()
+        run_first_job()
+        run_first_job()
         other_session = session()
         other_session.begin()
         other_session(lambda: Job.objects.filter(pk=locked.pk).update(metadata={}))
@@ -518,7 +518,7 @@ class TestConcurrency:
         other_session = session()
         other_session.begin()
         dependant: Job = other_session(jobs.noop.using(after=[predecessor], after_failure="discard").defer)
-        assert run_first().pk == predecessor.pk, "a claim and a settle do not wait for the enqueue"
+        assert run_first_job().pk == predecessor.pk, "a claim and a settle do not wait for the enqueue"
         assert read_status(predecessor) == "completed"
         assert store.prune() == {}
         other_session.commit()
@@ -531,7 +531,7 @@ class TestConcurrency:
     ) -> None:
         settings.SKIPQUEUE = {"RETENTION": {"completed": 0}}
         predecessor = jobs.noop.defer()
-        run_first()
+        run_first_job()
         pruning = session()
         pruning.begin()
         assert pruning(store.prune) == {"completed": 1}
@@ -549,7 +549,7 @@ class TestConcurrency:
         settings.SKIPQUEUE = {"RETENTION": {"completed": 0}}
         predecessor = jobs.noop.defer()
         dependant = jobs.noop.using(after=[predecessor]).defer()
-        run_first()
+        run_first_job()
         other_session = session()
         other_session.begin()
         assert other_session(store.prune) == {"completed": 1}
@@ -565,11 +565,11 @@ class TestConcurrency:
         """The second session skips the locked row or sees the first commit: one of them admits the job."""
         first, second = jobs.noop.defer(), jobs.noop.defer()
         dependant = jobs.noop.using(after=[first, second]).defer()
-        run_first()
+        run_first_job()
         other_session = session()
         other_session.begin()
         assert other_session(admit_dependants, store, [first.pk]).admitted == {}
-        run_first()
+        run_first_job()
         assert admit_dependants(store, [second.pk]).admitted == {}, "the row is locked"
         other_session.commit()
         assert read_status(dependant) == "blocked"
@@ -580,7 +580,7 @@ class TestConcurrency:
     ) -> None:
         first, second = jobs.noop.defer(), jobs.noop.defer()
         dependant = jobs.noop.using(after=[first, second]).defer()
-        run_first()
+        run_first_job()
         other_session = session()
         original_rows = Store.rows
 
@@ -588,7 +588,7 @@ class TestConcurrency:
             result = original_rows(self, statement, values)
             if "FOR NO KEY UPDATE OF job SKIP LOCKED" in statement:
                 monkeypatch.setattr(Store, "rows", original_rows)
-                other_session(run_first)
+                other_session(run_first_job)
             return result
 
         monkeypatch.setattr(Store, "rows", end_after_the_lock)
@@ -602,7 +602,7 @@ class TestConcurrency:
         with transaction.atomic():
             dependant = jobs.noop.using(after=[predecessor]).defer()
             other_session = session()
-            other_session(run_first)
+            other_session(run_first_job)
         assert read_status(dependant) == "blocked"
         assert admit_if_due() == {"default": 1}
 

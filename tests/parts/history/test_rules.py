@@ -219,7 +219,8 @@ class TestWorkerDeaths:
     def test_a_task_in_two_queues_counts_each_death_once(self) -> None:
         """The first worker ran a job of the task in each queue when it died, the second worker none."""
         tally, at = RollUpTally(), datetime.now(UTC)
-        recovered_job = RecoveredJob(3, TASK, "mail", 1, "queued", "w:1", at, "{}", at)
+        recovered_job = RecoveredJob(id=3, task=TASK, queue_name="mail", attempt=1, status="queued", locked_by="w:1",
+                                     locked_at=at, metadata="{}", recovered_at=at)  # fmt: skip
         other_jobs = [
             recovered_job._replace(queue_name="default"),
             recovered_job._replace(task="shop.jobs.render", locked_by="w:2"),

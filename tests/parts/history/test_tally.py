@@ -114,10 +114,15 @@ def test_failures_of_one_cause_are_counted_together() -> None:
     assert row["starts_at"] == NOON
 
 
+def recovered_at(at: datetime) -> RecoveredJob:
+    return RecoveredJob(id=3, task="t", queue_name="q", attempt=1, status="queued", locked_by="w:1",
+                        locked_at=at - timedelta(hours=1), metadata="{}", recovered_at=at)  # fmt: skip
+
+
 def test_a_recovery_counts_and_a_job_that_fails_by_it_counts_as_failed() -> None:
     tally = RollUpTally()
     at = datetime(2027, 1, 15, tzinfo=UTC)
-    recovered_job = RecoveredJob(3, "t", "q", 1, "queued", "w:1", at - timedelta(hours=1), "{}", at)
+    recovered_job = recovered_at(at)
     recovery_event = JobsRecovered("default", [recovered_job, recovered_job._replace(id=4, status="failed")])
     prune_event = JobsPruned("default", {"completed": 1})
     tally.sent(recovery_event)
@@ -134,7 +139,7 @@ def test_a_recovery_counts_and_a_job_that_fails_by_it_counts_as_failed() -> None
 def test_a_death_counts_once_for_all_queues_and_once_for_each_task_that_was_running() -> None:
     tally = RollUpTally()
     at = datetime(2027, 1, 15, tzinfo=UTC)
-    recovered_job = RecoveredJob(3, "t", "q", 1, "queued", "w:1", at - timedelta(hours=1), "{}", at)
+    recovered_job = recovered_at(at)
     other_jobs = [
         recovered_job._replace(id=4),
         recovered_job._replace(id=5, task="u"),

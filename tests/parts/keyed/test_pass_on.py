@@ -196,6 +196,7 @@ def test_an_earlier_job_of_a_sequence_that_is_retried_by_hand_comes_first(
     make_worker()
     first = continuing_sequence.defer("o")
     claim_exactly()
+    # as if the job had failed before its task began
     Job.objects.filter(pk=first.pk).update(status="failed", finished_at=first.enqueued_at, started_at=None)
     later = continuing_sequence.defer("o").pk
     assert queued_ids() == {later}
@@ -208,6 +209,7 @@ def test_a_job_of_a_sequence_that_has_begun_is_not_put_back(pass_permits_and_tok
     make_worker()
     first = continuing_sequence.defer("o")
     claim_exactly()
+    # as if the job had failed before its task began
     Job.objects.filter(pk=first.pk).update(status="failed", finished_at=first.enqueued_at, started_at=None)
     begun = continuing_sequence.defer("o").pk
     Job.objects.filter(pk=begun).update(attempts=1)

@@ -25,13 +25,8 @@ def line_with_two_permits() -> Line:
 
 
 def test_when_a_job_ends_the_next_job_in_line_begins(line_with_two_permits: Line) -> None:
-    assert [line_with_two_permits.leave((id, 1)) for id in range(5)] == [
-        claimed_job(2),
-        claimed_job(3),
-        claimed_job(4),
-        None,
-        None,
-    ]
+    next_jobs = [line_with_two_permits.leave((id, 1)) for id in range(5)]
+    assert next_jobs == [claimed_job(2), claimed_job(3), claimed_job(4), None, None]
     assert line_with_two_permits.enter(claimed_job(5)) == [claimed_job(5)], "both permits are free"
 
 

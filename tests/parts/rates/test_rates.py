@@ -246,7 +246,9 @@ def test_a_job_gets_its_permit_first_and_keeps_it_while_it_waits_for_a_token() -
     assert states[second_of_a] == ("blocked", "limit")
     let_time_pass(3600)
     settle(first_of_a)
-    assert admit_keys(store, [limit_key_of("a")]).later == {rate_key_of(rated_and_limited, "a")}
+    assert admit_keys(store, [limit_key_of("a")]).later == {
+        rate_key_of(rated_and_limited, "a")
+    }  # now it waits for a token
     assert admit_keys(store, [limit_key_of("c")]) == Admitted(counts={}, missed=[])  # the permit of its key is taken
     assert admit_and_count(rate_key_of(rated_and_limited, "a")) == 1
     assert claim_ids() == [second_of_a]  # this job was enqueued before the job of c
@@ -450,8 +452,9 @@ def test_only_full_buckets_are_deleted() -> None:
     burst_of_three.defer_many([(1,), (2,), (2,), (2,), (2,), (3,)])
     claim_ids()
     assert prune_rates(store) == 0
+    # as if all buckets except that of key 2 had become full at the enqueue
     RateBucket.objects.exclude(key=rate_key_of(burst_of_three, 2)).update(full_at=Job.objects.all()[0].enqueued_at)
-    let_time_pass(61)
+    let_time_pass(61)  # a bucket is kept for a minute after it has become full
     assert prune_rates(store) == 2
     assert RateBucket.objects.get().key == rate_key_of(burst_of_three, 2)
 

@@ -223,7 +223,7 @@ def test_a_unique_key_that_is_taken_skips_one_time(registry: Registry) -> None:
     assert (schedule_after.last_job_id, schedule_after.error) == (None, "")
     assert schedule_after.skipped_at is not None
     holder.discard()
-    write_columns(fire_at=now() - timedelta(seconds=1), next_run_at=now() - timedelta(seconds=1))
+    write_columns(fire_at=now() - timedelta(seconds=1), next_run_at=now() - timedelta(seconds=1))  # it is due again
     fire_all()
     assert jobs_of("s")[0].unique_key == "report"
 
@@ -237,7 +237,7 @@ def test_a_unique_key_for_an_hour_skips_times_within_this_hour(
     fire_all()
     enqueued_at = Now() - timedelta(seconds=age)
     Job.objects.update(status="completed", enqueued_at=enqueued_at, finished_at=enqueued_at)
-    write_columns(fire_at=now() - timedelta(seconds=1), next_run_at=now() - timedelta(seconds=1))
+    write_columns(fire_at=now() - timedelta(seconds=1), next_run_at=now() - timedelta(seconds=1))  # it is due again
     assert fire_all() == 1
     assert len(jobs_of("s")) == expected_number
 

@@ -418,6 +418,7 @@ class Interleaved(RuleBasedStateMachine):
     # Users and operators
 
     def signal(self, choice: int, stays_open: bool) -> None:
+        """Send a signal to one of the flows, if possible to an unfinished one."""
         unfinished = Job.objects.unfinished().filter(pk__in=self.flow_ids).order_by("pk").values_list("pk", flat=True)
         id = pick(list(unfinished) or self.flow_ids, choice // 2)
         self.send([id], SIGNALS[choice % 2], stays_open=stays_open)
@@ -435,6 +436,7 @@ class Interleaved(RuleBasedStateMachine):
         self.run_in_session(lambda: send_signal(store, ids, name, payload), on_commit, stays_open=stays_open)
 
     def operate(self, choice: int, stays_open: bool) -> None:
+        """Do what an operator can do with a job."""
         verb = VERBS[choice % len(VERBS)]
 
         def on_commit(changed_statuses: dict[int, str]) -> None:

@@ -336,6 +336,7 @@ def test_max_attempts_counts_the_attempts_at_one_step() -> None:
     assert deferred_job.status == "completed", deferred_job.last_error  # after eight failures, with three attempts
     assert deferred_job.attempts == 1
     resets = [operation for operation in deferred_job.operations if operation["verb"] == "reset"]
+    # each step is recorded by the third attempt at it, which is the first attempt at the next step
     assert [operation["attempts"] for operation in resets] == [3, 3, 3, 3]
     assert [operation["reason"] for operation in resets] == [f"step {number}" for number in range(4)]
     assert list(JobStep.objects.order_by("number").values_list("attempt", flat=True)) == [3, 5, 7, 9]

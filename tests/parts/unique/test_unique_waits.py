@@ -196,7 +196,7 @@ def test_a_caller_does_not_keep_a_job_locked_that_was_claimed_while_the_caller_w
     worker(mark_job_k_running)
     worker.commit()
     waiting_call.result(20)
-    assert Store("default").locked([(Job.objects.get(unique_key="k").pk, 1)]) == set()
+    assert Store("default").locked([(Job.objects.get(unique_key="k").pk, 1)]) == set(), "the caller holds no lock"
     caller.commit()
     assert Job.objects.get(unique_key="k").status == "running"
 

@@ -172,7 +172,7 @@ def test_a_database_that_cannot_be_reached_has_a_line_on_the_dashboard(operator:
     make_job()
     table = database_table(operator)
     assert table[unreachable] == ["cannot be reached"]
-    assert (table["default"][0], table["all"][0]) == ("1", "1")
+    assert (table["default"][0], table["all"][0]) == ("1", "1"), "the queued jobs"
 
 
 @pytest.mark.parametrize("seconds", [databases.DATABASE_CONNECT_SECONDS, 1.5])
@@ -197,7 +197,7 @@ def test_the_dashboard_waits_for_databases_that_do_not_answer_at_the_same_time(
         table = database_table(operator)
         proxy.close()
     assert table["slow_1"] == table["slow_2"] == ["cannot be reached"]
-    assert (table["default"][0], table["all"][0]) == ("1", "1")
+    assert (table["default"][0], table["all"][0]) == ("1", "1"), "the queued jobs"
     assert len(seconds_taken) == 1
     assert seconds_taken[0] < 2.9, "one after the other, the two slow databases would take three seconds"
 
