@@ -181,7 +181,9 @@ class TestEnd:
                 jobs.noop.defer()
         for done in range(3):
             assert not finish_and_list_batches()
-            assert batch.progress() == BatchProgress(3, done, done, 0, 0, is_finished=False)
+            assert batch.progress() == BatchProgress(
+                total=3, done=done, completed=done, failed=0, discarded=0, is_finished=False
+            )
             run_first_job()
         assert counts_of(finish_and_list_batches()[0]) == (3, 0, 0), "three completed jobs"
         assert callbacks_of() == [SUCCESS_CALLBACK, FINISH_CALLBACK]

@@ -307,7 +307,7 @@ def test_jobs_are_counted_after_the_sequence_of_ids_was_reset() -> None:
 def test_only_one_of_two_supervisors_counts_enqueued_jobs(session: Callable[[], Session]) -> None:
     count_new_jobs()
     jobs.noop.defer()
-    RollUpProgress.objects.update(ready_xid=0, ready_to=9, seen_to=9)
+    RollUpProgress.objects.update(ready_xid=0, ready_to=9, seen_to=9)  # so that the job is ready to be counted
     other_session = session()
     other_session.begin()
     other_session(execute, "SELECT FROM skipqueue_rollup_progress FOR UPDATE")

@@ -105,15 +105,15 @@ def test_a_job_that_is_being_claimed_keeps_its_permit(pass_permits_and_tokens_on
     make_worker()
     first, second = (two_per_account.using(priority=-1).defer("a").pk for _ in range(2))
     urgent = [two_per_account.using(priority=5).defer("a").pk for _ in range(2)]
-    claiming = Session()
-    claiming.begin()
-    claiming(lambda: Store("default").claim(queue_names=["default"], limit=1, worker_id="w"))
+    claiming_session = Session()
+    claiming_session.begin()
+    claiming_session(lambda: Store("default").claim(queue_names=["default"], limit=1, worker_id="w"))
     pass_permits_and_tokens_on()
     assert queued_ids() == {first, urgent[0]}, (
         "one job is put back, and one is admitted; the second worker has not claimed its job yet"
     )
-    claiming.commit()
-    claiming.close()
+    claiming_session.commit()
+    claiming_session.close()
     pass_permits_and_tokens_on()
     assert queued_ids() == {urgent[0]}
     assert Job.objects.get(pk=first).status == "running"

@@ -31,9 +31,9 @@ def no_calls() -> None:
     calls.clear()
 
 
-def reload(deferred_job: Job) -> Job:
-    deferred_job.refresh_from_db()
-    return deferred_job
+def reload(stale_job: Job) -> Job:
+    stale_job.refresh_from_db()
+    return stale_job
 
 
 @job(name="steps.double", max_attempts=1)
@@ -65,6 +65,7 @@ def test_run_all_returns_the_results_of_the_children_in_the_order_of_the_calls()
     parent_job = parent.defer([3, 1, 2])
     run_jobs(include_scheduled=True)
     assert (reload(parent_job).status, parent_job.result) == ("completed", [6, 2, 4])
+    # the parent begins three times: to defer the children, to fail after they have ended, and to complete
     assert Counter(calls) == {"parent": 3, 3: 1, 1: 1, 2: 1, "failed": 1}
     assert list(JobChild.objects.values_list("name", "position")) == [("doubles", 1), ("doubles", 2), ("doubles", 3)]
     assert not Dependency.objects.exists()
@@ -125,7 +126,7 @@ def test_a_parent_fails_with_its_child_and_succeeds_when_both_are_retried() -> N
     assert "ChildFailed" in parent_job.last_error
     assert "ValueError: -1" in parent_job.last_error
     child = Job.objects.get(task="steps.double")
-    Job.objects.filter(pk=child.pk).update(args=[4])
+    Job.objects.filter(pk=child.pk).update(args=[4])  # with this number, the child completes
     assert child.retry()
     assert parent_job.retry()
     run_jobs(include_scheduled=True)
@@ -229,7 +230,7 @@ def test_a_parent_that_is_retried_before_its_retried_child_has_ended_waits_for_i
     run_jobs()
     assert reload(parent_job).status == "failed"
     child_jobs = Job.objects.filter(task="steps.double")
-    child_jobs.update(args=[4])
+    child_jobs.update(args=[4])  # with this number, the child completes
     assert parent_job.retry()
     assert child_jobs.retry() == 1
     [claimed_parent] = Job.objects.claim(queue_names=["default"], worker_id="w")

@@ -37,9 +37,9 @@ def no_calls() -> None:
     calls.clear()
 
 
-def reload(deferred_job: Job) -> Job:
-    deferred_job.refresh_from_db()
-    return deferred_job
+def reload(stale_job: Job) -> Job:
+    stale_job.refresh_from_db()
+    return stale_job
 
 
 def create_rows(number: int) -> list[int]:
@@ -191,6 +191,7 @@ def test_a_relation_is_read_in_the_order_of_its_column() -> None:
 def deletes(context: JobContext) -> None:
     for row in context.each("all", Ledger.objects.all()):
         calls.append(row.entry)
+        # delete this row, and the row after the next row
         Ledger.objects.filter(entry__in=[row.entry, str(int(row.entry) + 2)]).delete()
         if len(calls) in (1, 3):
             raise ValueError

@@ -22,9 +22,9 @@ pytestmark = pytest.mark.django_db(transaction=True)
 store = Store("default")
 
 
-def reload(deferred_job: Job) -> Job:
-    deferred_job.refresh_from_db()
-    return deferred_job
+def reload(stale_job: Job) -> Job:
+    stale_job.refresh_from_db()
+    return stale_job
 
 
 JOBS = """

@@ -40,9 +40,9 @@ def add_call(entry: Any) -> Any:
     return entry
 
 
-def reload(deferred_job: Job) -> Job:
-    deferred_job.refresh_from_db()
-    return deferred_job
+def reload(stale_job: Job) -> Job:
+    stale_job.refresh_from_db()
+    return stale_job
 
 
 # Sleep

@@ -155,6 +155,7 @@ def open_sockets(pid: int) -> set[str]:
 
 def listening_socket(port: int) -> str:
     """The socket that listens on this port."""
+    # the row of a listening socket (state 0A) has the inode of the socket near its end
     match = re.search(rf":{port:04X} 00000000:0000 0A .*? .*? .*? +\d+ +\d+ (\d+) ", Path("/proc/net/tcp").read_text())
     assert match
     return f"socket:[{match[1]}]"
@@ -192,10 +193,12 @@ def test_no_process_inherits_the_port_and_it_stays_open_when_a_supervisor_is_rep
 
 OPTIONS = WorkerOptions(name="w@other", database="other", processes=2)
 
-BUSY_WORKER = WorkerProcessState("w@other/1", 4711, True, True, 3, 10**12, 2, 4, 1, 1234.5)
-STATE = SupervisorState(
-    "other", 0.0, 0.0, DatabaseState.REACHED, (BUSY_WORKER, WorkerProcessState("w@other/2", slots=4))
-)
+BUSY_WORKER = WorkerProcessState(
+    "w@other/1", pid=4711, has_started=True, is_frozen=True, starts=3, jobs_done=10**12, jobs_running=2, slots=4,
+    slots_free=1, heartbeat_at=1234.5,
+)  # fmt: skip
+IDLE_WORKER = WorkerProcessState("w@other/2", slots=4)
+STATE = SupervisorState("other", 0.0, 0.0, DatabaseState.REACHED, (BUSY_WORKER, IDLE_WORKER))
 
 
 def test_another_process_reads_the_state_that_a_supervisor_has_written() -> None:

@@ -123,7 +123,7 @@ def test_the_first_signal_lets_running_jobs_finish(
     hold_a_job_in_each_database()
     (process.send_to_group if to_the_whole_group else process.send)(stop_signal)
     process.wait_for(f"supervisor stopping signal={stop_signal.name}")
-    assert process.process.poll() is None
+    assert process.process.poll() is None, "the steward waits for the running jobs"
     end_held_jobs()
     assert process.wait() == 0
     assert [count_jobs(alias, "completed") for alias in ALIASES] == [1, 1]

@@ -21,8 +21,8 @@ from .test_steward import supervisor_pids, wait_for_completed
 
 two_databases = pytest.mark.django_db(transaction=True, databases=ALIASES)
 
-RUNNING_WORKER = (WorkerProcessState("w/1", 1, True),)
-STARTING_WORKER = (WorkerProcessState("w/1", 1),)
+RUNNING_WORKER = (WorkerProcessState("w/1", pid=1, has_started=True),)
+STARTING_WORKER = (WorkerProcessState("w/1", pid=1),)
 
 
 @pytest.fixture

@@ -41,6 +41,7 @@ def values_by_series(chart: Any) -> dict[str, list[float | None]]:
 def test_the_jobs_per_minute_count_the_last_minutes() -> None:
     make_rollup(minutes=2, completed=60, waited=[0.1] * 60)
     make_rollup(minutes=2, completed=10, queue="mail")
+    # the card shows the average of the last five to six minutes
     assert 9 <= float(get_card("jobs per minute").value) <= 12
     assert 1.5 <= float(get_card("jobs per minute", queue="mail").value) <= 2
 
