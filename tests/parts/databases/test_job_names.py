@@ -70,14 +70,12 @@ def test_running_an_unclaimed_job_names_it_with_its_database() -> None:
 def test_result_lost_names_both_jobs_with_their_database() -> None:
     predecessor = jobs.add.using(database="other").defer(1)
     run_jobs()
-    handle_of_predecessor = predecessor.handle
+    handle = predecessor.handle
     dependant = see_results.using(database="other", after=[predecessor], max_attempts=1).defer()
     predecessor.delete()
     run_jobs()
     dependant.refresh_from_db()
-    message = (
-        f"The result of job {handle_of_predecessor}, which job other:{dependant.pk} has waited for, no longer exists."
-    )
+    message = f"The result of job {handle}, which job other:{dependant.pk} has waited for, no longer exists."
     assert dependant.last_error == f"ResultLost: {message}"
 
 

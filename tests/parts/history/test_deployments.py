@@ -25,10 +25,10 @@ def test_the_first_supervisor_with_a_deployment_notes_it_once(settings: Any) -> 
     assert not Deployment.objects.exists()
     settings.SKIPQUEUE = {"DEPLOYMENT": "4f2a"}
     NoteDeployment(DEFAULT).run(0.0)
-    deployment = Deployment.objects.get()
+    deployment_before = Deployment.objects.get()
     NoteDeployment(DEFAULT).run(0.0)
     deployment_after = Deployment.objects.get()
-    assert (deployment_after.name, deployment_after.first_at) == ("4f2a", deployment.first_at)
+    assert (deployment_after.name, deployment_after.first_at) == ("4f2a", deployment_before.first_at)
 
 
 def test_the_last_deployments_come_first() -> None:

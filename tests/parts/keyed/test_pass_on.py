@@ -260,11 +260,11 @@ def test_a_token_does_not_go_to_a_paused_queue() -> None:
     served = shares_rate.using(queue_name="urgent").defer().pk
     Queue.pause("bulk")
     Job.objects.filter(status="queued").delete()
-    RateBucket.objects.all().delete()
+    RateBucket.objects.all().delete()  # the token is free again
     admit_rate_keys(store, blocked_rates(store))
     assert queued_ids() == {served}
     Job.objects.filter(status="queued").delete()
-    RateBucket.objects.all().delete()
+    RateBucket.objects.all().delete()  # the token is free again
     admit_rate_keys(store, blocked_rates(store))
     assert queued_ids() == set()
     Queue.resume("bulk")

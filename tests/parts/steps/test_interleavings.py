@@ -252,6 +252,7 @@ class Interleaved(RuleBasedStateMachine):
         return [session for session in self.sessions if session.is_open]
 
     def end(self, choice: int, commits: bool) -> None:
+        """Commit or roll back one of the open transactions."""
         if session := pick(self.sessions_in_transaction(), choice):
             operation, session.operation = session.operation, None
             assert operation is not None

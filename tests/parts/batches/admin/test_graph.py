@@ -51,6 +51,7 @@ def test_many_jobs_of_a_task_in_a_status_are_one_node() -> None:
 
 
 def test_a_long_chain_of_jobs_is_grouped_without_a_cycle() -> None:
+    # jobs of the tasks "b" and "a" take turns
     chain = [GraphJob(id, "ab"[id % 2], "queued") for id in range(1, 201)]
     graph = graph_of(chain, [(after.id, before.id) for before, after in pairwise(chain)])
     assert [(node.label, node.number, node.layer) for node in graph.nodes] == [("b", 100, 0), ("a", 100, 1)]

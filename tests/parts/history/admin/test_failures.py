@@ -270,13 +270,13 @@ class TestAcknowledge:
 class TestTheList:
     def test_the_page_of_a_cause_lists_the_jobs_whose_last_error_has_the_cause(self, operator: Client) -> None:
         failed, retrying = make_failing(UNAVAILABLE), make_failing(UNAVAILABLE, "scheduled")
-        recovered = make_failing(UNAVAILABLE, "completed")
+        completed = make_failing(UNAVAILABLE, "completed")
         make_failing(BAD_VALUE)
         make_failing(UNAVAILABLE._replace(place="elsewhere"))
         make_failing(UNAVAILABLE, "scheduled", attempts=0)
         assert listed(operator, list_query(UNAVAILABLE)) == [failed.pk]
         assert listed(operator, list_query(UNAVAILABLE, "retrying")) == [retrying.pk]
-        assert listed(operator, list_query(UNAVAILABLE, "completed")) == [recovered.pk]
+        assert listed(operator, list_query(UNAVAILABLE, "completed")) == [completed.pk]
         without_task = f"?status=failed&cause={cause_text(UNAVAILABLE).replace(' ', '+')}"
         assert listed(operator, without_task) == [failed.pk]
         assert listed(operator, f"{list_query(UNAVAILABLE)}&q=%23{failed.pk}") == [failed.pk]
