@@ -65,7 +65,8 @@ def write_history(now: int, hour_of_day: int, minute_now: int) -> None:
             for queue_name, task, columns in rows_of_minute(hour, minute, max(minute_now - 5, 0)):
                 spans = [(3600, start_of_hour - 3600 * hours_ago)]
                 if hours_ago < 2:
-                    spans.append((60, now // 60 * 60 - 60 * (minute_now - minute) - 3600 * hours_ago))
+                    start_of_minute = now // 60 * 60 - 60 * (minute_now - minute) - 3600 * hours_ago
+                    spans.append((60, start_of_minute))
                 for span, starts_at in spans:
                     sums = columns_by_roll_up.setdefault((span, queue_name, task, starts_at), {})
                     for name, number in columns.items():

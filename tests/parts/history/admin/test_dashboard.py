@@ -123,7 +123,7 @@ def test_the_deepest_queues_have_a_line_each_and_all_other_queues_one_line() -> 
     make_rollup(minutes=1, depth=sum(10 * number for number in range(7)))
     depths = values_by_series(get_chart("depth"))
     assert list(depths) == ["q6", "q5", "q4", "q3", "q2", "other queues"]
-    assert [numbers[58] for numbers in depths.values()] == [60, 50, 40, 30, 20, 10]
+    assert [numbers[58] for numbers in depths.values()] == [60, 50, 40, 30, 20, 10], "one minute ago"
     assert depths["q6"][57] is None
     assert list(values_by_series(get_chart("depth", queue="q1"))) == ["q1"]
 
