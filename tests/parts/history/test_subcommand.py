@@ -40,6 +40,10 @@ def key_of(cause: Any = BAD_VALUE) -> str:
     return counts.key
 
 
+def listed_keys(*arguments: str) -> list[str]:
+    return [key for key, *_ in skipqueue("failures", *arguments).rows]
+
+
 def test_the_subcommand_lists_the_causes_as_the_page_does() -> None:
     result = skipqueue("failures")
     assert result.code == 0
@@ -54,11 +58,11 @@ def test_the_subcommand_lists_the_causes_as_the_page_does() -> None:
 
 
 def test_the_subcommand_lists_the_causes_of_a_task_or_of_a_time() -> None:
-    assert [row[0] for row in skipqueue("failures", "--task", UNAVAILABLE.task).rows] == [key_of(UNAVAILABLE)]
-    assert [row[0] for row in skipqueue("failures", "--since", "15m").rows] == [key_of()]
-    assert [row[0] for row in skipqueue("failures", "--since", "2020-01-01").rows] == [key_of(), key_of(UNAVAILABLE)]
+    assert listed_keys("--task", UNAVAILABLE.task) == [key_of(UNAVAILABLE)]
+    assert listed_keys("--since", "15m") == [key_of()]
+    assert listed_keys("--since", "2020-01-01") == [key_of(), key_of(UNAVAILABLE)]
     result = skipqueue("failures", "--limit", 1)
-    assert [row[0] for row in result.rows] == [key_of()]
+    assert [key for key, *_ in result.rows] == [key_of()]
     assert "There are 2 causes; --limit shows more." in result.err
     result = skipqueue("failures", "--task", "gone.jobs.gone")
     assert (result.code, result.out, result.err) == (3, "", "No attempt failed in this time.\n")
@@ -117,10 +121,10 @@ def test_a_task_whose_worker_died_of_another_task_is_a_bystander() -> None:
     for cause in cause_by_task.values():
         count_failures(cause, 2)
     result = skipqueue("failures")
-    standing = {row[0]: row[1] for row in result.rows}
+    standings = {key: standing for key, standing, *_ in result.rows}
     key_of_kill, key_of_push = (key_of(cause) for cause in cause_by_task.values())
-    assert (standing[key_of_kill], standing[key_of_push]) == ("failing", "bystander")
-    assert [row[1] for row in result.rows][-2:] == ["bystander", "stopped"], "after what fails"
+    assert (standings[key_of_kill], standings[key_of_push]) == ("failing", "bystander")
+    assert list(standings.values())[-2:] == ["bystander", "stopped"], "after what fails"
     bystander_text = "A bystander: in all these deaths of workers shop.jobs.kill was running as well."
     assert result.err == f"{bystander_text}\n"
     assert bystander_text in skipqueue("failures", key_of_push).out
@@ -135,5 +139,5 @@ def test_tasks_that_fail_together_by_a_fault_of_the_database_are_bystanders() ->
     assert "bystander" not in skipqueue("failures").out
     count_failures(Cause("shop.jobs.two", database_error, ""))
     result = skipqueue("failures")
-    assert [row[1] for row in result.rows].count("bystander") == 2
+    assert [standing for _, standing, *_ in result.rows].count("bystander") == 2
     assert "A bystander: 2 tasks fail with this error of the database now." in result.err

@@ -84,10 +84,9 @@ def test_permit_holders_are_read_by_an_index_scan(
     table_with_old_statistics.execute("ANALYZE skipqueue_job")
     with table_with_old_statistics.transaction(force_rollback=True):
         table_with_old_statistics.execute(LOCK_KEYS, {"ids": "{}", "keys": [f"key {number}" for number in range(100)]})
-        ((plan,),) = table_with_old_statistics.execute(
-            f"EXPLAIN (FORMAT JSON) {limit_admission.ADMIT_BY_KEY}"
-        ).fetchall()
-    node_types = {node.get("Index Name"): node["Node Type"] for node in nodes(plan[0]["Plan"])}
+        explain = f"EXPLAIN (FORMAT JSON) {limit_admission.ADMIT_BY_KEY}"
+        [[[explained]]] = table_with_old_statistics.execute(explain).fetchall()
+    node_types = {node.get("Index Name"): node["Node Type"] for node in nodes(explained["Plan"])}
     assert node_types["skipqueue_job_limit_held"] == "Index Scan"
 
 

@@ -54,10 +54,9 @@ def connection_with_finished_jobs(kind: str) -> Iterator[psycopg.Connection[Any]
 
 def pages_read_by_each_scan(connection_with_finished_jobs: psycopg.Connection[Any], index: str) -> list[int]:
     """How many pages an admission reads in each of its scans of this index, in the order of the scans."""
-    ((plan,),) = connection_with_finished_jobs.execute(
-        f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {limit_admission.ADMIT_BY_KEY}"
-    ).fetchall()
-    scans = [node for node in nodes(plan[0]["Plan"]) if node.get("Index Name") == f"skipqueue_job_{index}"]
+    explain = f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {limit_admission.ADMIT_BY_KEY}"
+    [[[explained]]] = connection_with_finished_jobs.execute(explain).fetchall()
+    scans = [node for node in nodes(explained["Plan"]) if node.get("Index Name") == f"skipqueue_job_{index}"]
     return [scan["Shared Hit Blocks"] + scan["Shared Read Blocks"] for scan in scans if scan["Actual Loops"]]
 
 

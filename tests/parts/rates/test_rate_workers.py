@@ -132,10 +132,7 @@ def test_each_job_starts_soon_after_its_slot_and_in_order(runworker: RunWorker) 
     for key in "ab":
         delays = [start - previous_start - INTERVAL for previous_start, start in pairwise(start_times(key))]
         assert median(delays) < 0.5
-        entries = (
-            Ledger.objects.filter(entry__startswith=f"start {key} ").order_by("id").values_list("entry", flat=True)
-        )
-        numbers = [int(entry.split()[2]) for entry in entries]
+        numbers = numbers_in_order(key, "start")
         assert numbers.index(100) < 40, "the job was enqueued last, and overtook the jobs that still waited"
         numbers.remove(100)
         # At most seven jobs that should start before it are in other slots: a process that stands still delays only its

@@ -94,7 +94,8 @@ def test_a_statement_about_schedules_uses_its_index(
 @pytest.mark.parametrize("name", STATEMENTS)
 def test_the_comment_of_a_statement_names_its_caller(name: str) -> None:
     source = next(text for text in SOURCES if re.search(rf'\n{name} = (joined\(\s*)?"', text))
-    comment = source.split(f"\n{name} = ")[0].rsplit("\n\n", 1)[1]
+    before_statement, _, _ = source.partition(f"\n{name} = ")
+    _, _, comment = before_statement.rpartition("\n\n")
     caller = re.match(r"# Sent by (?:the rule )?`?([\w-]+)", comment)
     assert caller, comment
     assert any(f"def {caller[1]}(" in text or f'"{caller[1]}"' in text for text in SOURCES)

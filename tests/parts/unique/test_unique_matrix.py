@@ -107,7 +107,8 @@ class TestEachStateOfTheJobThatHoldsTheKey:
             with row(name=name, until=key_held_until, many=use_defer_many):
                 holder = make_in_state(name, key_held_until)
                 if not is_promised_to_hold(name, key_held_until):
-                    assert defer_one(add_with_key(key_held_until, "raise"), use_defer_many, 2)[1] == "created"
+                    _, outcome = defer_one(add_with_key(key_held_until, "raise"), use_defer_many, 2)
+                    assert outcome == "created"
                     continue
                 with pytest.raises(UniqueKeyTaken, match=rf"held by job {holder.pk}\.$") as caught:
                     defer_one(add_with_key(key_held_until, "raise"), use_defer_many, 2)
@@ -225,7 +226,8 @@ class TestKeyHeldForOneHour:
 
     def test_a_deleted_job_holds_no_key(self, use_defer_many: bool) -> None:
         make_in_state("completed", ONE_HOUR).delete()
-        assert defer_one(add_with_key(ONE_HOUR), use_defer_many, 2)[1] == "created"
+        _, outcome = defer_one(add_with_key(ONE_HOUR), use_defer_many, 2)
+        assert outcome == "created"
 
     def test_a_failed_job_can_be_retried_by_hand_after_the_hour_of_another_job(self, use_defer_many: bool) -> None:
         failed_job = make_in_state("failed", "finished")
@@ -407,7 +409,8 @@ def test_a_deadlock_over_unique_keys_raises_an_error_with_advice(
     loser, winner = (first, second) if victim is first_call else (second, first)
     loser.rollback()
     other_call = second_call if victim is first_call else first_call
-    assert other_call.result(30)[1] == "created"
+    _, outcome = other_call.result(30)
+    assert outcome == "created"
     winner.rollback()
     first.begin()
     second.begin()

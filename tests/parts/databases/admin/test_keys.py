@@ -64,6 +64,7 @@ def test_a_job_run_again_with_other_arguments_goes_to_the_database_of_its_key(op
     address = with_database(page("edit", source.pk), "default")
     form = operator.get(address).context["form"]
     fields = {name: form[name].value() for name in form.fields}
+    # the field is found by its label or name, or because the form has no other field
     account_field = next(name for name in fields if "account" in str(form[name].label) + name or len(fields) == 1)
     response = operator.post(address, {**fields, account_field: str(account_in(alias)), "confirmed": "yes"})
     assert response.status_code == 302, response.text

@@ -201,7 +201,8 @@ class TestOneCause:
         count_failures(died, line=None, job_id=job.pk)
         response = operator.get(cause_address(died))
         assert response.context["last_job"] == job
-        assert [job.pk for job, _ in response.context["groups"][0][0].first] == [job.pk]
+        (first_group, _), *_ = response.context["groups"]
+        assert [job.pk for job, _ in first_group.first] == [job.pk]
 
 
 def acknowledge(client: Client, cause: Cause = BAD_VALUE, **posted: str) -> Any:
