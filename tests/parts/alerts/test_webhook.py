@@ -56,13 +56,13 @@ def test_an_alert_is_also_logged_and_sent_as_a_signal(
 ) -> None:
     settings.SKIPQUEUE = {}
     caplog.set_level("INFO", logger="django_skipqueue")
-    raised, over = record_signal(signals.alert_raised), record_signal(signals.alert_over)
+    raised_signals, over_signals = record_signal(signals.alert_raised), record_signal(signals.alert_over)
     send(RAISED)
     send(OVER)
-    assert [received["sender"] for received in (*raised, *over)] == ["queue-without-worker"] * 2
+    assert [received["sender"] for received in (*raised_signals, *over_signals)] == ["queue-without-worker"] * 2
     expected = {"subject": RAISED.subject, "title": RAISED.title, "severity": RAISED.severity}
-    assert {name: raised[0][name] for name in expected} == expected
-    assert (over[0]["since"], over[0]["over_at"]) == (NOON, OVER.over_at)
+    assert {name: raised_signals[0][name] for name in expected} == expected
+    assert (over_signals[0]["since"], over_signals[0]["over_at"]) == (NOON, OVER.over_at)
     logged_fields = 'rule=queue-without-worker subject=mail severity=critical title="4 jobs wait in the queue mail"'
     assert [(record.levelname, record.getMessage()) for record in caplog.records] == [
         ("ERROR", f"alert raised {logged_fields}"),

@@ -178,31 +178,31 @@ class TestRowsThatCannotBeArchived:
     def test_a_job_that_a_constraint_of_the_archive_refuses_is_left_and_logged(
         self, set_archive_and_commit: None, caplog: pytest.LogCaptureFixture
     ) -> None:
-        bad = make_job("completed", finished_at=OLD, queue_name="bad")
-        good_ids = [make_job("completed", finished_at=OLD).pk for _ in range(20)]
+        refused_job = make_job("completed", finished_at=OLD, queue_name="bad")
+        other_ids = [make_job("completed", finished_at=OLD).pk for _ in range(20)]
         execute("ALTER TABLE skipqueue_archivedjob ADD CONSTRAINT good CHECK (queue_name <> 'bad')")
         try:
             with within(20):
                 prune_all()
         finally:
             execute("ALTER TABLE skipqueue_archivedjob DROP CONSTRAINT good")
-        assert set(ArchivedJob.objects.values_list("pk", flat=True)) == set(good_ids)
-        assert list(Job.objects.all()) == [bad]
-        assert f"job not pruned id={bad.pk} error=" in caplog.text
+        assert set(ArchivedJob.objects.values_list("pk", flat=True)) == set(other_ids)
+        assert list(Job.objects.all()) == [refused_job]
+        assert f"job not pruned id={refused_job.pk} error=" in caplog.text
 
     def test_jobs_of_existing_months_are_archived_if_no_partition_can_be_made(
         self, set_archive_and_commit: None, connect: OpenSession, caplog: pytest.LogCaptureFixture
     ) -> None:
         make_partitions(store)
-        good = make_job("completed", finished_at=timedelta(0), retention={"completed": 0})
-        bad = make_job("completed", finished_at=OLD)
+        job_of_this_month = make_job("completed", finished_at=timedelta(0), retention={"completed": 0})
+        job_without_partition = make_job("completed", finished_at=OLD)
         locking_session = connect(autocommit=False)
         locking_session.execute("LOCK TABLE skipqueue_archivedjob IN SHARE UPDATE EXCLUSIVE MODE")
         with within(20):
             prune_all()
         locking_session.rollback()
-        assert list(ArchivedJob.objects.values_list("pk", flat=True)) == [good.pk]
-        assert list(Job.objects.all()) == [bad]
+        assert list(ArchivedJob.objects.values_list("pk", flat=True)) == [job_of_this_month.pk]
+        assert list(Job.objects.all()) == [job_without_partition]
         assert "partitions not made error=" in caplog.text
 
 

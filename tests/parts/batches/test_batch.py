@@ -205,19 +205,19 @@ class TestEnd:
     def test_a_batch_is_finished_however_its_last_job_ends(self, end: str) -> None:
         with Batch(**ALL_CALLBACKS) as batch:
             jobs.noop.defer()
-            last = jobs.fail.using(max_attempts=1).defer()
+            last_job = jobs.fail.using(max_attempts=1).defer()
         run_first_job()
         if end == "discard":
-            assert last.discard()
+            assert last_job.discard()
         elif end == "cancel":
-            assert last.cancel()
+            assert last_job.cancel()
         elif end == "fail":
             run_first_job()
         elif end == "recover":
             assert store.claim(queue_names=["default"], limit=1, worker_id="gone:0123456789ab")
             assert store.recover(worker_ids=["gone:0123456789ab"])
         else:
-            last.delete()
+            last_job.delete()
         assert len(finish_and_list_batches()) == 1
         assert callbacks_of() == (
             [SUCCESS_CALLBACK, FINISH_CALLBACK] if end == "delete" else [FAILURE_CALLBACK, FINISH_CALLBACK]

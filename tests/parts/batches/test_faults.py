@@ -105,14 +105,14 @@ class TestManyOpenBatches:
         for _ in range(3):
             with Batch():
                 jobs.noop.defer()
-        last = make_ended_batch()
+        last_batch = make_ended_batch()
         monkeypatch.setattr(services, "finish_open_batches", partial(finish_open_batches, limit=1))
         monkeypatch.setattr(services, "CHECKING_SECONDS", seconds)
         service = FinishBatches(store)
         for _ in range(runs):
-            assert are_finished(last) == [False]
+            assert are_finished(last_batch) == [False]
             service.run(time.monotonic())
-        assert are_finished(last) == [True]
+        assert are_finished(last_batch) == [True]
 
 
 class TestIsolation:

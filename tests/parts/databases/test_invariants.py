@@ -19,8 +19,8 @@ from .conftest import BOTH
 KEYS = 200
 
 DATABASE_SETTINGS: tuple[dict[str, Any], ...] = tuple(
-    {"DATABASES": taking, "RETIRING": retiring, "PLACEMENT": "spread"}
-    for taking, retiring in (
+    {"DATABASES": open_databases, "RETIRING": retiring, "PLACEMENT": "spread"}
+    for open_databases, retiring in (
         (BOTH, ()),
         (("default",), ("other",)),
         (("other",), ("default",)),
@@ -121,8 +121,12 @@ def databases_of_keys(*aliases: str) -> list[str | None]:
 def test_a_new_database_takes_its_share_of_the_keys_and_no_other_key_moves(number: int) -> None:
     aliases = [f"queue_{place}" for place in range(number)]
     databases_before, databases_after = databases_of_keys(*aliases), databases_of_keys(*aliases, "new")
-    moved = [(old, new) for old, new in zip(databases_before, databases_after, strict=True) if old != new]
-    assert {new for _, new in moved} == {"new"}
+    moves = [
+        (old_alias, new_alias)
+        for old_alias, new_alias in zip(databases_before, databases_after, strict=True)
+        if old_alias != new_alias
+    ]
+    assert {new_alias for _, new_alias in moves} == {"new"}
     share = KEYS / (number + 1)
-    assert 0.5 * share < len(moved) < 1.7 * share
+    assert 0.5 * share < len(moves) < 1.7 * share
     assert databases_of_keys(*reversed(aliases)) == databases_before, "the order of the list means nothing"

@@ -96,19 +96,17 @@ INCIDENT = 38
 def make_rollups(*, hours: int = 6) -> None:
     """The busy evening in roll-ups: the load rises and falls, and then receipts can no longer be sent."""
     now = int(timezone.now().timestamp())
-    rows: dict[tuple[int, str, str, int], RollUp] = {}
+    rollups: dict[tuple[int, str, str, int], RollUp] = {}
     for minutes in range(hours * 60):
         at_minute = (now // 60 - minutes) * 60
         for queue_name, share in SHARES.items():
             rollup = _rollup_of_minute(queue_name, share, minutes)
             for span in (Span.MINUTE, Span.HOUR, Span.EVER):
-                start = at_minute // span * span if span else 0
+                starts_at = at_minute // span * span if span else 0
                 for queue_and_task in ((queue_name, TASKS[queue_name][0]), (queue_name, ""), ("", "")):
-                    _add_to_total(
-                        rows.setdefault((span, *queue_and_task, start), _empty_rollup(span, *queue_and_task, start)),
-                        rollup,
-                    )
-    RollUp.objects.bulk_create(rows.values(), batch_size=1_000)
+                    key = (span, *queue_and_task, starts_at)
+                    _add_to_total(rollups.setdefault(key, _empty_rollup(*key)), rollup)
+    RollUp.objects.bulk_create(rollups.values(), batch_size=1_000)
 
 
 def _rollup_of_minute(queue_name: str, share: float, minutes: int) -> RollUp:

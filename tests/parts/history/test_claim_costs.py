@@ -114,8 +114,8 @@ def test_the_row_of_an_hour_keeps_its_most_expensive_claim() -> None:
     make_job(queue_name="mail")
     for pages in (3, 7, 5):
         roll_up_depths(store, queues_now(store), [ClaimCost("mail", pages, pages)])
-    row = RollUp.objects.get(span=3600, queue_name="mail")
-    assert (row.claim_pages, row.claim_rows) == (7, 7)
+    rollup = RollUp.objects.get(span=3600, queue_name="mail")
+    assert (rollup.claim_pages, rollup.claim_rows) == (7, 7)
 
 
 def test_the_doctor_names_a_queue_with_expensive_claims() -> None:

@@ -54,8 +54,8 @@ def total_outcomes(**filters: Any) -> dict[str, int]:
     """The outcomes counted for all queues since the beginning, without zeros."""
     columns = ("enqueued", "completed", "retried", "snoozed", "failed", "discarded", "recovered", "lost")
     filters = {"span": Span.EVER, "queue_name": "", "task": ""} | filters
-    counted = RollUp.objects.filter(**filters).aggregate(**{name: Sum(name) for name in columns})
-    return {name: number for name, number in counted.items() if number}
+    sums = RollUp.objects.filter(**filters).aggregate(**{name: Sum(name) for name in columns})
+    return {name: number for name, number in sums.items() if number}
 
 
 def execute(statement: str) -> None:

@@ -87,8 +87,8 @@ def test_each_kind_of_ended_attempt_has_its_column(
 def test_tasks_and_queues_are_counted_separately() -> None:
     tally = RollUpTally()
     tally.ended(AttemptsCompleted, [attempt(task="a"), attempt(task="b"), attempt(task="b", queue_name="r")])
-    rows = {(row["queue_name"], row["task"]): row["completed"] for row in rows_of(tally, span=60)}
-    assert rows == {("q", "a"): 1, ("q", "b"): 1, ("r", "b"): 1, ("q", ""): 2, ("r", ""): 1, ("", ""): 3}
+    completed = {(row["queue_name"], row["task"]): row["completed"] for row in rows_of(tally, span=60)}
+    assert completed == {("q", "a"): 1, ("q", "b"): 1, ("r", "b"): 1, ("q", ""): 2, ("r", ""): 1, ("", ""): 3}
 
 
 def test_minutes_are_counted_by_the_databases_clock() -> None:
@@ -104,11 +104,11 @@ def test_failures_of_one_cause_are_counted_together() -> None:
     tally.ended(AttemptsFailed, [failed_attempt(), failed_attempt(line=13), failed_attempt("shop.charge")])
     tally.ended(AttemptsRetrying, [failed_attempt(line=14)])
     _, failures = tally.take()
-    rows = {(row["span"], row["place"]): row for row in failures}
-    assert {key: row["number"] for key, row in rows.items()} == {
+    failures_by_span_and_place = {(row["span"], row["place"]): row for row in failures}
+    assert {key: row["number"] for key, row in failures_by_span_and_place.items()} == {
         (span, place): number for span in (0, 60, 3600) for place, number in (("shop.send", 3), ("shop.charge", 1))
     }
-    row = rows[60, "shop.send"]
+    row = failures_by_span_and_place[60, "shop.send"]
     assert (row["task"], row["exception"], row["last_line"], row["last_job_id"]) == ("t", "builtins.ValueError", 14, 7)
     assert row["first_at"] == row["last_at"] == NOON + 6
     assert row["starts_at"] == NOON

@@ -194,15 +194,15 @@ def test_an_earlier_job_of_a_sequence_that_is_retried_by_hand_comes_first(
     pass_permits_and_tokens_on: Callable[..., None],
 ) -> None:
     make_worker()
-    first = continuing_sequence.defer("o")
+    first_job = continuing_sequence.defer("o")
     claim_exactly()
     # as if the job had failed before its task began
-    Job.objects.filter(pk=first.pk).update(status="failed", finished_at=first.enqueued_at, started_at=None)
-    later = continuing_sequence.defer("o").pk
-    assert queued_ids() == {later}
-    Job.objects.get(pk=first.pk).retry()
+    Job.objects.filter(pk=first_job.pk).update(status="failed", finished_at=first_job.enqueued_at, started_at=None)
+    second_job = continuing_sequence.defer("o").pk
+    assert queued_ids() == {second_job}
+    Job.objects.get(pk=first_job.pk).retry()
     pass_permits_and_tokens_on()
-    assert queued_ids() == {first.pk}
+    assert queued_ids() == {first_job.pk}
 
 
 def test_a_job_of_a_sequence_that_has_begun_is_not_put_back(pass_permits_and_tokens_on: Callable[..., None]) -> None:

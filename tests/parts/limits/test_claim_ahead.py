@@ -85,15 +85,15 @@ def test_after_a_refused_outcome_only_the_remaining_leases_count() -> None:
 def test_a_worker_claims_nothing_ahead_if_it_had_fewer_leases_than_it_counts_permits() -> None:
     """Other jobs may have the permits, because a lease was lost, or because the task itself has settled its job."""
     make_keyed("k", capacity=2)
-    held = make_running(capacity=2)
+    permit_holder = make_running(capacity=2)
     lost = make_keyed("k", "queued", capacity=2)
     completed = make_keyed("k", "completed", capacity=2)
     for other_job in (lost, completed):
-        assert claim_ahead(settled=[], running=[held, (other_job.pk, other_job.lease)], permits=2) == []
-        assert claim_ahead(settled=[], running=[held, (other_job.pk, other_job.lease - 1)], permits=2) == []
+        assert claim_ahead(settled=[], running=[permit_holder, (other_job.pk, other_job.lease)], permits=2) == []
+        assert claim_ahead(settled=[], running=[permit_holder, (other_job.pk, other_job.lease - 1)], permits=2) == []
     id, lease = make_running(capacity=2)
-    assert claim_ahead(settled=[], running=[held, (id, lease + 1)], permits=2) == []
-    assert claim_ahead(settled=[], running=[held, (id, lease)], permits=2) != []
+    assert claim_ahead(settled=[], running=[permit_holder, (id, lease + 1)], permits=2) == []
+    assert claim_ahead(settled=[], running=[permit_holder, (id, lease)], permits=2) != []
 
 
 @pytest.mark.parametrize(
@@ -136,8 +136,8 @@ def test_no_job_is_claimed_ahead_in_a_queue_whose_limit_was_changed(settings: An
 def make_claimed_ahead() -> ClaimedJob:
     """Make two jobs of a limit of one: the first has the permit, and the worker has claimed the second ahead of it."""
     make_keyed("k")
-    held = make_running()
-    wish = AheadWish("k", "tests.app.jobs.noop", "default", 1, 1, [held])
+    permit_holder = make_running()
+    wish = AheadWish("k", "tests.app.jobs.noop", "default", 1, 1, [permit_holder])
     (job,) = settle_and_claim_ahead(wish)
     return job
 

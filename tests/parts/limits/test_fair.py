@@ -147,9 +147,9 @@ def test_one_job_beside_thousands_of_another_tenant_soon_runs(runworker: RunWork
     wait_until(lambda: Job.objects.completed().count() > 20)
     job_of_b = shared_fairly.defer("b").pk
     wait_until(lambda: Job.objects.get(pk=job_of_b).status == "completed")
-    last = Job.objects.completed().exclude(pk=job_of_b).aggregate(last=Max("id"))["last"]
+    last_of_a = Job.objects.completed().exclude(pk=job_of_b).aggregate(last=Max("id"))["last"]
     assert Job.objects.unfinished().count() > 1_500
-    assert last < job_of_b
+    assert last_of_a < job_of_b
 
 
 def test_a_drain_ends_when_the_jobs_of_all_tenants_have_run(worker_thread: StartWorker) -> None:

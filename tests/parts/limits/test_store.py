@@ -219,11 +219,11 @@ def test_a_future_job_does_not_block_jobs_that_are_due_before_it() -> None:
 
 
 def test_a_future_job_is_admitted_when_it_is_due() -> None:
-    first = halting_sequence.defer("a").pk
-    later = halting_sequence.using(run_after=timedelta(milliseconds=1)).defer("a").pk
-    wait_until(lambda: store.admit() is not None and Job.objects.get(pk=later).status == "blocked")
-    assert claim_ids() == [first]
-    assert settle_and_claim(first) == [later]
+    current_job = halting_sequence.defer("a").pk
+    future_job = halting_sequence.using(run_after=timedelta(milliseconds=1)).defer("a").pk
+    wait_until(lambda: store.admit() is not None and Job.objects.get(pk=future_job).status == "blocked")
+    assert claim_ids() == [current_job]
+    assert settle_and_claim(current_job) == [future_job]
     other_key = halting_sequence.using(run_after=timedelta(milliseconds=1)).defer("b").pk
     wait_until(lambda: store.admit() is not None and Job.objects.get(pk=other_key).status == "queued")
 

@@ -232,9 +232,9 @@ def test_a_job_that_waits_for_another_job_waits_for_its_rate_afterwards() -> Non
 
 def sweep_and_count() -> int:
     """Admit jobs of all keys, and return how many jobs are queued then and were not before."""
-    before = Job.objects.queued().count()
+    queued_before = Job.objects.queued().count()
     sweep_gates(store)
-    return Job.objects.queued().count() - before
+    return Job.objects.queued().count() - queued_before
 
 
 def test_a_job_gets_its_permit_first_and_keeps_it_while_it_waits_for_a_token() -> None:
@@ -306,12 +306,12 @@ def test_a_job_that_is_rescheduled_to_now_waits_at_the_gates_again() -> None:
 
 def test_a_waiting_job_can_change_its_queue_and_its_priority() -> None:
     burst_of_three.defer_many([(7,)] * 5)
-    last = Job.objects.order_by("-pk")[0]
-    store.change_priority([last.pk], 50)
-    store.change_queue([last.pk], "mail")
+    last_job = Job.objects.order_by("-pk")[0]
+    store.change_priority([last_job.pk], 50)
+    store.change_queue([last_job.pk], "mail")
     claim_ids()
     let_time_pass(3600)
-    assert admit_rate_keys(store, [last.rate_key or ""]) == Admitted(counts={"mail": 1}, missed=[])
+    assert admit_rate_keys(store, [last_job.rate_key or ""]) == Admitted(counts={"mail": 1}, missed=[])
 
 
 def test_nothing_is_admitted_within_the_transaction_of_the_caller() -> None:

@@ -182,12 +182,12 @@ def test_years_of_missed_times_are_caught_up_in_two_steps() -> None:
 
 @pytest.mark.parametrize("status", ["scheduled", "queued", "running", "blocked"])
 def test_with_overlap_skip_no_job_is_enqueued_while_the_last_job_is_unfinished(status: str) -> None:
-    last = make_job(status)
-    make_schedule("s", due=1, overlap="skip", last_job_id=last.pk)
+    last_job = make_job(status)
+    make_schedule("s", due=1, overlap="skip", last_job_id=last_job.pk)
     assert fire_all() == 1
     assert jobs_of("s") == []
     schedule_after = Schedule.objects.get()
-    assert schedule_after.last_job_id == last.pk
+    assert schedule_after.last_job_id == last_job.pk
     assert schedule_after.last_run_at is None
     assert schedule_after.skipped_at is not None
     assert schedule_after.next_run_at is not None
@@ -334,14 +334,14 @@ def test_a_row_that_cannot_be_fired_gets_an_error_and_stops_no_other_schedule(
     make_schedule("good", due=1)
     store = Store("default", send=sent_events.append)
     assert fire_all(store=store) == 2
-    bad = Schedule.objects.get(name="bad")
-    assert bad.error
-    assert bad.fire_at is not None
-    assert bad.next_run_at is not None
-    assert bad.fire_at > now() > bad.next_run_at, "the time is still to be fired, and not at once"
+    bad_schedule = Schedule.objects.get(name="bad")
+    assert bad_schedule.error
+    assert bad_schedule.fire_at is not None
+    assert bad_schedule.next_run_at is not None
+    assert bad_schedule.fire_at > now() > bad_schedule.next_run_at, "the time is still to be fired, and not at once"
     assert len(jobs_of("good")) == 1
     failed = [event for event in sent_events if isinstance(event, ScheduleFailed)]
-    assert [(event.name, event.error) for event in failed] == [("bad", bad.error)]
+    assert [(event.name, event.error) for event in failed] == [("bad", bad_schedule.error)]
     Schedule.objects.filter(name="bad").update(fire_at=Now())
     assert fire_all(store=store) == 1
     assert len([event for event in sent_events if isinstance(event, ScheduleFailed)]) == 1, "the event is sent once"

@@ -266,8 +266,11 @@ def test_a_schedule_whose_task_is_unknown_is_tried_again_later() -> None:
 
 
 def test_unusable_entries_are_logged_and_other_entries_fire(caplog: pytest.LogCaptureFixture) -> None:
-    bad, good = {"task": "gone", "cron": "* * * * *"}, {"task": "tests.app.jobs.noop", "cron": "* * * * *"}
-    with periodic_settings(bad=bad, good=good):
+    with_unknown_task, valid = (
+        {"task": "gone", "cron": "* * * * *"},
+        {"task": "tests.app.jobs.noop", "cron": "* * * * *"},
+    )
+    with periodic_settings(bad=with_unknown_task, good=valid):
         service = FireSchedules(STORE)
         run_once(service)
         service.confirm_at = 0.0

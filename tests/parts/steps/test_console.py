@@ -305,9 +305,9 @@ def test_skipqueue_show_prints_the_steps_of_a_job(capsys: pytest.CaptureFixture[
     assert "hunter2" not in json.dumps(job_as_json)
     assert [child_as_json["status"] for child_as_json in job_as_json["children"]] == ["completed", "completed"]
     call_command("skipqueue", "show", str(waiting_job.pk))
-    text = capsys.readouterr().out
-    assert "step account: done" in text
-    assert "wait approved: waits until" in text
+    output = capsys.readouterr().out
+    assert "step account: done" in output
+    assert "wait approved: waits until" in output
     call_command("skipqueue", "status")
     assert "Jobs that wait for signals: 1" in capsys.readouterr().out
 
@@ -322,9 +322,9 @@ def test_only_the_last_of_many_steps_are_listed(
     assert "waits until" in page, "where the job is now"
     assert "The first 2 steps are not listed." in page
     call_command("skipqueue", "show", str(waiting_job.pk))
-    text = capsys.readouterr().out
-    assert "steps before these: 2" in text
-    assert "step account" not in text
+    output = capsys.readouterr().out
+    assert "steps before these: 2" in output
+    assert "step account" not in output
 
 
 def test_the_records_of_a_deleted_job_are_deleted() -> None:
@@ -348,12 +348,12 @@ def test_the_archive_keeps_the_steps_of_a_job(admin_client: Client, settings: An
     assert set(ArchivedJob.objects.filter(task="console.child").values_list("records", flat=True)) == {None}
     archived = ArchivedJob.objects.get(task="console.parent")
     page = admin_client.get(reverse("admin:django_skipqueue_archivedjob_change", args=[archived.pk]))
-    text = page.content.decode()
+    html = page.content.decode()
     for part in ("account", "mails", "nap", "children", "approved", "Ada", "deleted"):
-        assert part in text
-    assert "hunter2" not in text
-    assert "Retry from here" not in text
-    assert "Run again from here" not in text
+        assert part in html
+    assert "hunter2" not in html
+    assert "Retry from here" not in html
+    assert "Run again from here" not in html
 
 
 @job(takes_context=True, name="console.grandparent")

@@ -93,14 +93,14 @@ class TestEachStateOfTheJobThatHoldsTheKey:
         for name, key_held_until, use_defer_many in HOLDER_CASES:
             with row(name=name, until=key_held_until, many=use_defer_many):
                 holder = make_in_state(name, key_held_until)
-                before = state(holder)
+                state_before = state(holder)
                 id_and_outcome = defer_one(add_with_key(key_held_until), use_defer_many, 2)
                 if is_promised_to_hold(name, key_held_until):
                     assert id_and_outcome == (holder.pk, "existing")
                 else:
                     assert id_and_outcome == (Job.objects.latest("pk").pk, "created")
                     assert id_and_outcome[0] != holder.pk
-                assert state(Job.objects.get(pk=holder.pk)) == before
+                assert state(Job.objects.get(pk=holder.pk)) == state_before
 
     def test_an_enqueue_with_raise_names_the_job_that_holds_the_key(self, row: Row) -> None:
         for name, key_held_until, use_defer_many in HOLDER_CASES:
@@ -123,17 +123,17 @@ class TestEachStateOfTheJobThatHoldsTheKey:
                 id_and_outcome = defer_one(
                     add_with_key(key_held_until, "replace", run_after=2 * ONE_HOUR), use_defer_many, 2
                 )
-                after = Job.objects.get(pk=holder.pk)
+                holder_after = Job.objects.get(pk=holder.pk)
                 if not is_promised_to_hold(name, key_held_until):
                     assert id_and_outcome[1] == "created"
                 elif is_waiting:
                     assert id_and_outcome == (holder.pk, "replaced")
-                    assert (after.args, after.status) == ([2], "scheduled")
-                    assert after.run_after > after.enqueued_at + ONE_HOUR
+                    assert (holder_after.args, holder_after.status) == ([2], "scheduled")
+                    assert holder_after.run_after > holder_after.enqueued_at + ONE_HOUR
                 else:
                     assert id_and_outcome == (holder.pk, "existing")
                 if id_and_outcome[1] != "replaced":
-                    assert state(after) == state(holder)
+                    assert state(holder_after) == state(holder)
 
     def test_a_failed_job_is_not_retried_by_hand_while_another_job_holds_its_key(self, row: Row) -> None:
         for name, key_held_until, use_defer_many in HOLDER_CASES:

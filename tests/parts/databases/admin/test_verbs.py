@@ -98,10 +98,10 @@ def test_a_bulk_action_of_a_worker_changes_the_shown_database_alone(
     for alias in ("default", "other"):
         for number in range(4):
             make_job("failed", using=alias, pk=JOB_ID + number)
-    posted = {"action": "retry_selected", "_selected_action": "all", "select_across": "1", "confirmed": "yes"}
+    answer = {"action": "retry_selected", "_selected_action": "all", "select_across": "1", "confirmed": "yes"}
     for _ in range(4):  # jobs without a key take turns between the databases
         response = operator.post(
-            with_database(f"{LIST}?status=failed", "other"), {**posted, "number": "4", "typed": "4"}
+            with_database(f"{LIST}?status=failed", "other"), {**answer, "number": "4", "typed": "4"}
         )
         assert "/progress/" in response.headers["Location"]
         assert database_of(response.headers["Location"]) == "other"
