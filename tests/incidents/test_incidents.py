@@ -44,7 +44,7 @@ leaked = []
 
 @job
 def send_receipt():
-    {}["psp_reference"]
+    {}["psp_reference"]  # raises a KeyError
 
 
 @job
@@ -86,7 +86,7 @@ periodic(timedelta(seconds=1), name="nightly")(export)
 TASKS = ("send_receipt", "push", "locate", "kill", "leak", "noop", "export")
 
 MINUTE = 60.0
-FAST = {"WORKER_TIMEOUT": 4.0, "HEARTBEAT_INTERVAL": 0.5}
+FAST_HEARTBEATS = {"WORKER_TIMEOUT": 4.0, "HEARTBEAT_INTERVAL": 0.5}
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -105,16 +105,16 @@ def _known_tasks(registry: Registry) -> None:
 def set_thresholds(settings: Any) -> Callable[..., None]:
     """Sets thresholds, so that no test waits for minutes."""
 
-    def change(**thresholds: float) -> None:
-        names = {name.replace("_", "-"): number for name, number in thresholds.items()}
-        settings.SKIPQUEUE = FAST | {"RULES": names}
+    def set_rules(**thresholds: float) -> None:
+        threshold_by_rule = {name.replace("_", "-"): threshold for name, threshold in thresholds.items()}
+        settings.SKIPQUEUE = FAST_HEARTBEATS | {"RULES": threshold_by_rule}
 
-    change()
-    return change
+    set_rules()
+    return set_rules
 
 
-def defer(task: str, number: int = 1, **fields: Any) -> list[Job]:
-    return [make_job(task=f"extra.jobs.{task}", **fields) for _ in range(number)]
+def defer(task: str, count: int = 1, **fields: Any) -> list[Job]:
+    return [make_job(task=f"extra.jobs.{task}", **fields) for _ in range(count)]
 
 
 def current_findings() -> list[Finding]:
@@ -128,18 +128,19 @@ def current_findings() -> list[Finding]:
     return findings
 
 
-def wait_for_finding(code: str, *also: str) -> Finding:
-    """Wait for the finding of this rule. No other rule may find a problem, except the rules in `also`.
+def wait_for_finding(code: str, *allowed_codes: str) -> Finding:
+    """Wait for the finding of this rule. No other rule may find a problem, except the rules in `allowed_codes`.
 
     A worker may be late, because it writes a heartbeat each half second, and the machine is busy.
     """
 
     def find() -> Finding | None:
         has_workers, findings = Worker.objects.exists(), current_findings()
-        others = {finding.code for finding in findings if finding.is_problem} - {code, "late-worker", *also}
-        if others == {"no-worker"} and not has_workers:  # the workers have not started yet
+        codes = {finding.code for finding in findings if finding.is_problem}
+        unexpected_codes = codes - {code, "late-worker", *allowed_codes}
+        if unexpected_codes == {"no-worker"} and not has_workers:  # the workers have not started yet
             return None
-        assert not others, findings
+        assert not unexpected_codes, findings
         return next((finding for finding in findings if finding.code == code), None)
 
     return wait_until(find, code, deadline=MINUTE)  # type: ignore[return-value]  # not None
@@ -153,7 +154,7 @@ def run_sql(command: str) -> None:
 
 def test_a_task_that_a_deploy_broke_is_named(runworker: RunWorker, set_thresholds: Any) -> None:
     defer("send_receipt", 30)
-    runworker("-c", "4", jobs=JOBS, skipqueue=FAST)
+    runworker("-c", "4", jobs=JOBS, skipqueue=FAST_HEARTBEATS)
     finding = wait_for_finding("failing-task")
     assert finding.severity == "critical"
     assert re.fullmatch(
@@ -172,13 +173,13 @@ def test_a_task_that_hangs_is_named(runworker: RunWorker, set_thresholds: Any) -
     set_thresholds(no_free_slot=1, long_wait=6)
     ids = {str(job.pk) for job in defer("push", 2)}
     defer("noop", 5, priority=-1)
-    runworker("-c", "2", jobs=JOBS, skipqueue=FAST)
+    runworker("-c", "2", jobs=JOBS, skipqueue=FAST_HEARTBEATS)
     finding = wait_for_finding("no-free-slot")
     assert finding.title.startswith(
         "extra.jobs.push holds the slots of queue default (2 in all), and jobs wait: its 2 running jobs have run for "
     )
     assert finding.command.startswith("python manage.py skipqueue cancel ")
-    assert set(finding.command.split()[4:]) == ids
+    assert set(finding.command.removeprefix("python manage.py skipqueue cancel ").split()) == ids
     wait_until(lambda: Job.objects.filter(status="queued", run_after__lt=Now() - timedelta(seconds=7)), "a long wait")
     assert [finding.code for finding in current_findings()] == ["no-free-slot"]
 
@@ -188,7 +189,7 @@ def test_a_queue_with_more_jobs_than_its_slots_can_run_is_named(runworker: RunWo
     set_thresholds(long_wait=2)
     defer("push", 2)
     defer("noop", 5, priority=-1)
-    runworker("-c", "2", jobs=JOBS, skipqueue=FAST)
+    runworker("-c", "2", jobs=JOBS, skipqueue=FAST_HEARTBEATS)
     finding = wait_for_finding("long-wait")
     assert re.fullmatch(
         r"Jobs of queue default have waited since [\d:]+, 5 in all: the 2 slots are taken, for the longest time by "
@@ -201,11 +202,11 @@ def test_a_queue_with_more_jobs_than_its_slots_can_run_is_named(runworker: RunWo
 def test_the_workers_of_a_killed_machine_are_named(runworker: RunWorker, set_thresholds: Any) -> None:
     """Another machine recovers the jobs, and the rule says how many were lost."""
     defer("push", 4)
-    machine = runworker("-c", "2", "--processes", "2", "--name", "one", jobs=JOBS, skipqueue=FAST)
+    supervisor_of_one = runworker("-c", "2", "--processes", "2", "--name", "one", jobs=JOBS, skipqueue=FAST_HEARTBEATS)
     wait_for_statuses(running=4)
-    runworker("-c", "4", "--name", "two", jobs=JOBS, skipqueue=FAST)
+    runworker("-c", "4", "--name", "two", jobs=JOBS, skipqueue=FAST_HEARTBEATS)
     workers(3)
-    machine.send_to_group(signal.SIGKILL)
+    supervisor_of_one.send_to_group(signal.SIGKILL)
     finding = wait_for_finding("worker-deaths", "dead-worker")  # `dead-worker` ends when the jobs are recovered
     assert finding.severity == "warning"
     assert re.fullmatch(
@@ -213,8 +214,10 @@ def test_the_workers_of_a_killed_machine_are_named(runworker: RunWorker, set_thr
         finding.title,
     )
     assert finding.command == "python manage.py runworker"
-    dead = [finding for finding in current_findings() if finding.code == "dead-worker"]
-    assert [finding.severity for finding in dead] == ["info"], "the jobs of the dead workers are recovered"
+    dead_worker_findings = [finding for finding in current_findings() if finding.code == "dead-worker"]
+    assert [finding.severity for finding in dead_worker_findings] == ["info"], (
+        "the jobs of the dead workers are recovered"
+    )
 
 
 def test_a_session_that_locks_rows_is_named(runworker: RunWorker, set_thresholds: Any, connect: Any) -> None:
@@ -222,7 +225,7 @@ def test_a_session_that_locks_rows_is_named(runworker: RunWorker, set_thresholds
     defer("noop", 3)
     session = connect(autocommit=False, application_name="psql")
     session.execute("SELECT FROM skipqueue_job FOR UPDATE")
-    runworker("-c", "2", jobs=JOBS, skipqueue=FAST)
+    runworker("-c", "2", jobs=JOBS, skipqueue=FAST_HEARTBEATS)
     workers()
     finding = wait_for_finding("locked-rows")
     assert re.fullmatch(
@@ -236,7 +239,7 @@ def test_a_session_that_locks_rows_is_named(runworker: RunWorker, set_thresholds
 
 def test_a_queue_without_a_worker_is_named(runworker: RunWorker, set_thresholds: Any) -> None:
     defer("noop", 2, queue_name="reports")
-    runworker("--queues", "mail", jobs=JOBS, skipqueue=FAST)
+    runworker("--queues", "mail", jobs=JOBS, skipqueue=FAST_HEARTBEATS)
     workers()
     finding = wait_for_finding("queue-without-worker")
     assert finding.title.startswith("No worker serves queue reports: 2 jobs have waited since ")
@@ -247,7 +250,7 @@ def test_a_limit_whose_permit_holders_wait_is_named(runworker: RunWorker, set_th
     """A queued job holds the permit and waits for a slot, while the blocked jobs wait for the permit."""
     set_thresholds(held_permit=2)
     defer("push", queue_name="slow")
-    runworker("-c", "1", "--queues", "slow", jobs=JOBS, skipqueue=FAST)
+    runworker("-c", "1", "--queues", "slow", jobs=JOBS, skipqueue=FAST_HEARTBEATS)
     wait_for_statuses(running=1)
     for status in ("queued", "blocked", "blocked"):
         make_keyed("limit:extra.jobs.locate", status, task="extra.jobs.locate", queue_name="slow")
@@ -262,7 +265,7 @@ def test_a_limit_whose_permit_holders_wait_is_named(runworker: RunWorker, set_th
 
 def test_a_failing_schedule_is_named(runworker: RunWorker, set_thresholds: Any) -> None:
     """The task fails only in runs of the schedule, so `failing-task` does not also report it."""
-    runworker(jobs=JOBS + PERIODIC, skipqueue=FAST)
+    runworker(jobs=JOBS + PERIODIC, skipqueue=FAST_HEARTBEATS)
     finding = wait_for_finding("failing-schedule")
     assert re.fullmatch(
         r"Schedule nightly has been failing since [\d:]+, \d runs in a row: ValueError: no such bucket", finding.title
@@ -278,7 +281,7 @@ def test_a_failing_schedule_is_named(runworker: RunWorker, set_thresholds: Any) 
 def test_a_job_that_kills_its_workers_is_named(runworker: RunWorker, set_thresholds: Any) -> None:
     set_thresholds(worker_deaths=2)
     (poison,) = defer("kill", max_attempts=25)
-    runworker("-c", "2", jobs=JOBS, skipqueue=FAST)
+    runworker("-c", "2", jobs=JOBS, skipqueue=FAST_HEARTBEATS)
     finding = wait_for_finding("worker-deaths", "no-worker")  # no worker is alive until the next process has started
     assert re.fullmatch(
         rf"Job {poison.pk} of extra\.jobs\.kill kills each worker that runs it: since [\d:]+ \d workers have died, and "
@@ -291,17 +294,19 @@ def test_a_job_that_kills_its_workers_is_named(runworker: RunWorker, set_thresho
 def test_a_task_that_leaks_memory_is_named(runworker: RunWorker, set_thresholds: Any) -> None:
     set_thresholds(worker_deaths=2)
     defer("leak", 40, max_attempts=25)
-    runworker("-c", "1", jobs=JOBS, skipqueue=FAST)
+    runworker("-c", "1", jobs=JOBS, skipqueue=FAST_HEARTBEATS)
     finding = wait_for_finding("worker-deaths", "no-worker")  # no worker is alive until the next process has started
-    counts = re.fullmatch(
+    title_match = re.fullmatch(
         r"Workers have been dying since [\d:]+: in every one of (\d) deaths extra\.jobs\.leak was running, and (\d+) "
         r"running jobs were lost",
         finding.title,
     )
-    assert counts, finding.title
-    assert counts[1] == counts[2], "each worker had one slot"
-    deaths = [entry["worker_id"] for job in Job.objects.all() for entry in job.errors]
-    assert 2 <= int(counts[1]) <= len(set(deaths)) == len(deaths), "another worker may have died since"
+    assert title_match, finding.title
+    deaths, lost_jobs = title_match.groups()
+    assert deaths == lost_jobs, "each worker had one slot"
+    dead_worker_ids = [entry["worker_id"] for job in Job.objects.all() for entry in job.errors]
+    assert len(set(dead_worker_ids)) == len(dead_worker_ids)
+    assert 2 <= int(deaths) <= len(dead_worker_ids), "another worker may have died since"
     assert finding.severity == "critical"
     assert finding.command == "python manage.py runworker --max-memory-mb 500"
     assert finding.subject == "extra.jobs.leak"
@@ -309,7 +314,7 @@ def test_a_task_that_leaks_memory_is_named(runworker: RunWorker, set_thresholds:
 
 def test_a_session_that_locks_the_job_table_is_named(runworker: RunWorker, set_thresholds: Any, connect: Any) -> None:
     """A session holds the lock of CREATE INDEX without CONCURRENTLY: every claim waits."""
-    runworker("-c", "2", jobs=JOBS, skipqueue=FAST)
+    runworker("-c", "2", jobs=JOBS, skipqueue=FAST_HEARTBEATS)
     workers()
     session = connect(autocommit=False, application_name="migration")
     session.execute("LOCK TABLE skipqueue_job IN SHARE MODE")

@@ -31,6 +31,7 @@ DEPLOY, PEAK = 10, 2
 
 HOURS_TESTED = (0, 1, 2, 3, 6, 10, 14, 18, 22)
 
+# The causes of failed attempts: task, exception, and the place where it was raised.
 RARE = Cause("shop.send", "builtins.TimeoutError", "shop.smtp")
 FLAKY = Cause("shop.fetch", "builtins.ConnectionError", "shop.partner")
 
@@ -55,26 +56,32 @@ def rows_of_minute(hour_of_day: int, minute: int, peak_at: int) -> Iterator[tupl
 
 def write_history(now: int, hour_of_day: int, minute_now: int) -> None:
     """Write the roll-ups of eight days by the hour, and of the last two hours also by the minute."""
-    counts: dict[tuple[int, str, str, int], dict[str, Any]] = {}
-    start = now // 3600 * 3600
+    columns_by_roll_up: dict[tuple[int, str, str, int], dict[str, Any]] = {}
+    start_of_hour = now // 3600 * 3600
     for hours_ago in range(HOURS_A_DAY * DAYS):
         hour = (hour_of_day - hours_ago) % HOURS_A_DAY
         for minute in range(60) if hours_ago else range(minute_now + 1):
+            # a peak begins five minutes before the current minute
             for queue_name, task, columns in rows_of_minute(hour, minute, max(minute_now - 5, 0)):
-                spans = [(3600, start - 3600 * hours_ago)]
+                spans = [(3600, start_of_hour - 3600 * hours_ago)]
                 if hours_ago < 2:
-                    spans.append((60, now // 60 * 60 - 60 * (minute_now - minute) - 3600 * hours_ago))
+                    start_of_minute = now // 60 * 60 - 60 * (minute_now - minute) - 3600 * hours_ago
+                    spans.append((60, start_of_minute))
                 for span, starts_at in spans:
-                    row = counts.setdefault((span, queue_name, task, starts_at), {})
+                    sums = columns_by_roll_up.setdefault((span, queue_name, task, starts_at), {})
                     for name, number in columns.items():
                         is_maximum = name in ("depth", "oldest_seconds")
-                        row[name] = max(row.get(name, 0), number) if is_maximum else row.get(name, 0) + number
+                        sums[name] = max(sums.get(name, 0), number) if is_maximum else sums.get(name, 0) + number
     RollUp.objects.bulk_create(
         RollUp(span=span, queue_name=queue, task=task, starts_at=datetime.fromtimestamp(starts_at, UTC), **columns)
-        for (span, queue, task, starts_at), columns in counts.items()
+        for (span, queue, task, starts_at), columns in columns_by_roll_up.items()
     )
-    failures = {(now // 60 - 2, RARE): 1, (now // 60, FLAKY): 30, (now // 60 - 10_000, FLAKY): 900}
-    attempts = {key: FailedAttempts(number, key[0] * 60.0, key[0] * 60.0, 3, 7) for key, number in failures.items()}
+    this_minute = now // 60
+    failures = {(this_minute - 2, RARE): 1, (this_minute, FLAKY): 30, (this_minute - 10_000, FLAKY): 900}
+    attempts = {
+        (minute, cause): FailedAttempts(number, minute * 60.0, minute * 60.0, 3, 7)
+        for (minute, cause), number in failures.items()
+    }
     roll_up(DEFAULT, [], list(rows_of_failures(attempts)))
 
 

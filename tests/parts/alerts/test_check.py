@@ -43,7 +43,7 @@ def check_and_confirm() -> list[Alert]:
     return alerts
 
 
-def let_pass(seconds: float) -> None:
+def let_time_pass(seconds: float) -> None:
     """Move the times of all incidents back, as if this number of seconds had passed."""
     names = ("since", "found_at", "raised_at", "calm_since", "over_at", "claimed_at")
     Incident.objects.update(**{name: F(name) - timedelta(seconds=seconds) for name in names})
@@ -55,7 +55,7 @@ def make_unserved_jobs(*queue_names: str) -> None:
     for name in queue_names or ("mail",):
         make_job(queue_name=name)
     check(STORE)
-    let_pass(LASTS_SECONDS + 1)
+    let_time_pass(LASTS_SECONDS + 1)
 
 
 # Which problems are announced
@@ -65,7 +65,7 @@ def test_without_a_setting_a_problem_that_lasts_is_announced() -> None:
     make_worker(queues=["other"])
     make_job(queue_name="mail")
     assert check_and_confirm() == []
-    let_pass(LASTS_SECONDS + 1)
+    let_time_pass(LASTS_SECONDS + 1)
     (event,) = check_and_confirm()
     assert isinstance(event, AlertRaised)
     assert (event.database, event.rule, event.subject) == ("default", "queue-without-worker", "mail")
@@ -78,7 +78,7 @@ def test_each_subject_has_its_own_incident() -> None:
     assert [event.subject for event in check_and_confirm()] == ["mail", "sms"]
     make_worker(queues=["mail"])
     check_and_confirm()
-    let_pass(CALM_SECONDS + 1)
+    let_time_pass(CALM_SECONDS + 1)
     assert [(type(event), event.subject) for event in check_and_confirm()] == [(AlertOver, "mail")]
 
 
@@ -88,22 +88,22 @@ def test_a_restart_of_all_workers_is_no_incident() -> None:
     for _ in range(3):
         Worker.objects.all().delete()
         assert check_and_confirm() == []
-        let_pass(LASTS_SECONDS - 10)
+        let_time_pass(LASTS_SECONDS - 10)
         worker.save(force_insert=True)
         assert check_and_confirm() == []
 
 
 def test_an_alert_has_the_start_that_the_rule_knows(replace_rules: Callable[..., None]) -> None:
-    replace_rules(Finding.of(Severity.WARNING, "so"), since_minutes=5)
+    replace_rules(Finding.of(Severity.WARNING, "a problem"), since_minutes=5)
     assert check_and_confirm() == [], "a check has found it only now"
-    let_pass(LASTS_SECONDS + 1)
+    let_time_pass(LASTS_SECONDS + 1)
     (event,) = check_and_confirm()
-    assert (event.rule, event.severity, event.title) == ("of-test", "warning", "so")
+    assert (event.rule, event.severity, event.title) == ("of-test", "warning", "a problem")
     assert event.since < Incident.objects.get().found_at - timedelta(minutes=4)
 
 
 def test_a_finding_of_the_severity_info_is_no_incident(replace_rules: Callable[..., None]) -> None:
-    replace_rules(Finding.of(Severity.INFO, "so"))
+    replace_rules(Finding.of(Severity.INFO, "a problem"))
     assert check_and_confirm() == []
     assert not Incident.objects.exists()
 
@@ -113,7 +113,7 @@ def test_a_rule_that_is_switched_off_raises_no_alert_and_ends_its_incident(setti
     assert len(check_and_confirm()) == 1
     settings.SKIPQUEUE = {"RULES": {"queue-without-worker": None}}
     assert check_and_confirm() == []
-    let_pass(CALM_SECONDS + 1)
+    let_time_pass(CALM_SECONDS + 1)
     assert [type(event) for event in check_and_confirm()] == [AlertOver]
 
 
@@ -127,7 +127,7 @@ def test_an_alert_is_in_english_in_a_project_of_any_language(settings: Any, tmp_
 def replace_rules(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Replaces all rules by the rule `of-test`, which returns the given findings or raises an error."""
 
-    def choose(*findings: Finding, since_minutes: int = 0, fails: bool = False) -> None:
+    def set_rules(*findings: Finding, since_minutes: int = 0, fails: bool = False) -> None:
         def find(store: Store) -> Iterator[Finding]:
             if fails:
                 store.rows("SELECT * FROM no_such_table")
@@ -140,19 +140,19 @@ def replace_rules(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
         rules = [Rule("of-test", find, "fine", is_watched=True)]
         monkeypatch.setattr("django_skipqueue.console.rules.examination.rules_of", lambda _: rules)
 
-    return choose
+    return set_rules
 
 
 def test_a_rule_that_cannot_be_applied_neither_begins_nor_ends_an_incident(replace_rules: Callable[..., None]) -> None:
-    replace_rules(Finding.of(Severity.CRITICAL, "so"))
+    replace_rules(Finding.of(Severity.CRITICAL, "a problem"))
     check(STORE)
-    let_pass(LASTS_SECONDS + 1)
+    let_time_pass(LASTS_SECONDS + 1)
     assert len(check_and_confirm()) == 1
     replace_rules(fails=True)
     for _ in range(3):
         assert check_and_confirm() == []
-        let_pass(CALM_SECONDS + 1)
-    assert [(each.rule, each.calm_since) for each in Incident.objects.open()] == [("of-test", None)]
+        let_time_pass(CALM_SECONDS + 1)
+    assert [(incident.rule, incident.calm_since) for incident in Incident.objects.open()] == [("of-test", None)]
 
 
 def test_an_unusable_database_ends_no_incident(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,7 +171,7 @@ def test_findings_of_one_subject_are_one_incident(replace_rules: Callable[..., N
         Finding.of(Severity.WARNING, "long", subject="x" * 5_000),
     )
     check(STORE)
-    let_pass(LASTS_SECONDS + 1)
+    let_time_pass(LASTS_SECONDS + 1)
     assert sorted(event.title for event in check_and_confirm()) == ["first", "long"]
 
 
@@ -182,11 +182,11 @@ def test_an_incident_is_announced_once_at_its_beginning_and_once_at_its_end() ->
     make_unserved_jobs()
     assert [type(event) for event in check_and_confirm()] == [AlertRaised]
     for _ in range(3):
-        let_pass(100)
+        let_time_pass(100)
         assert check_and_confirm() == []
     Job.objects.all().delete()
     assert check_and_confirm() == []
-    let_pass(CALM_SECONDS + 1)
+    let_time_pass(CALM_SECONDS + 1)
     (event,) = check_and_confirm()
     assert isinstance(event, AlertOver)
     assert (event.over_at - event.since).total_seconds() > 300
@@ -200,37 +200,38 @@ def test_a_problem_that_comes_and_goes_is_one_incident() -> None:
     for _ in range(3):
         Job.objects.all().delete()
         assert check_and_confirm() == [], "calm"
-        let_pass(CALM_SECONDS - 5)
+        let_time_pass(CALM_SECONDS - 5)
         assert check_and_confirm() == [], "not for long enough"
         make_job(queue_name="mail")
         assert check_and_confirm() == [], "found again"
     Job.objects.all().delete()
     assert check_and_confirm() == []
-    let_pass(CALM_SECONDS - 5)
+    let_time_pass(CALM_SECONDS - 5)
     assert check_and_confirm() == [], "calm only since the problem was last found"
-    let_pass(10)
+    let_time_pass(10)
     assert [type(event) for event in check_and_confirm()] == [AlertOver]
 
 
 def test_only_one_of_many_processes_announces_an_incident(session: Callable[[], Session]) -> None:
     make_unserved_jobs()
     sessions = [session() for _ in range(6)]
-    start = threading.Barrier(len(sessions))
+    barrier = threading.Barrier(len(sessions))
 
     def check_at_the_same_time() -> list[Alert]:
-        start.wait(10)
+        barrier.wait(10)
         return check(STORE)
 
-    checks = [each.start(check_at_the_same_time) for each in sessions]
-    assert [len(each.result(20)) for each in checks].count(1) == 1
-    assert sum(len(each.result()) for each in checks) == 1
+    checks = [each_session.start(check_at_the_same_time) for each_session in sessions]
+    alert_counts = [len(each_check.result(20)) for each_check in checks]
+    assert alert_counts.count(1) == 1
+    assert sum(alert_counts) == 1
 
 
 def test_an_alert_that_was_not_confirmed_is_announced_again() -> None:
     make_unserved_jobs()
     assert len(check(STORE)) == 1
     assert check(STORE) == []
-    let_pass(CONFIRM_PATIENCE_SECONDS + 1)
+    let_time_pass(CONFIRM_PATIENCE_SECONDS + 1)
     assert len(check(STORE)) == 1, "another process announces it"
     assert check(STORE) == []
 
@@ -240,7 +241,7 @@ def test_the_end_of_an_incident_is_announced_after_its_beginning() -> None:
     assert len(check(STORE)) == 1
     Job.objects.all().delete()
     check(STORE)
-    let_pass(max(CALM_SECONDS, CONFIRM_PATIENCE_SECONDS) + 1)
+    let_time_pass(max(CALM_SECONDS, CONFIRM_PATIENCE_SECONDS) + 1)
     assert [type(event) for event in check_and_confirm()] == [AlertRaised]
     assert [type(event) for event in check_and_confirm()] == [AlertOver]
 
@@ -264,19 +265,19 @@ class AlertService:
 
 
 def test_only_one_supervisor_checks_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    checked: list[Any] = []
+    noted_checks: list[Any] = []
 
-    def note(*given: Any) -> list[Alert]:
-        checked.append(given)
+    def note_check(*arguments: Any) -> list[Alert]:
+        noted_checks.append(arguments)
         return []
 
-    monkeypatch.setattr("django_skipqueue.parts.alerts.watch.note_incidents", note)
+    monkeypatch.setattr("django_skipqueue.parts.alerts.watch.note_incidents", note_check)
     for alert_service in (AlertService(), AlertService(), AlertService()):
         alert_service.run()
-    assert len(checked) == 1
-    let_pass(30)
+    assert len(noted_checks) == 1
+    let_time_pass(30)
     AlertService().run()
-    assert len(checked) == 2
+    assert len(noted_checks) == 2
 
 
 def test_a_supervisor_confirms_an_alert_when_the_sinks_have_handled_it() -> None:

@@ -87,7 +87,7 @@ def test_the_command_checks_the_reachable_databases_if_one_is_down(settings: Any
     with reached_at("gone", NOBODY):
         result = skipqueue("alerts", "--json")
     assert result.code == 1
-    assert [(printed["database"], len(printed["incidents"])) for printed in result.objects] == [
+    assert [(report["database"], len(report["incidents"])) for report in result.objects] == [
         ("default", 0),
         ("other", 1),
     ]

@@ -12,7 +12,7 @@ import pytest
 from django_skipqueue import conf, signals
 from django_skipqueue.events.sinks import send
 from django_skipqueue.models import Incident, Job, Worker
-from django_skipqueue.parts.alerts import webhook as module
+from django_skipqueue.parts.alerts import webhook as webhook_module
 from django_skipqueue.parts.alerts.events import AlertOver, AlertRaised
 
 from ...app.rows import make_job, make_worker
@@ -21,13 +21,14 @@ from ...harness.processes import ManagePy
 from .webhooks import Webhook, webhook
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
+# Database, rule, subject, severity, title, and the time of its beginning.
 INCIDENT = ("default", "queue-without-worker", "mail", "critical", "4 jobs wait in the queue mail", NOON)
 RAISED, OVER = AlertRaised(*INCIDENT), AlertOver(*INCIDENT, NOON + timedelta(minutes=12))
 
 
 @pytest.fixture(autouse=True)
 def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "WEBHOOK_PAUSES", (0.0, 0.0))
+    monkeypatch.setattr(webhook_module, "WEBHOOK_PAUSES", (0.0, 0.0))
 
 
 @pytest.fixture
@@ -55,16 +56,17 @@ def test_an_alert_is_also_logged_and_sent_as_a_signal(
 ) -> None:
     settings.SKIPQUEUE = {}
     caplog.set_level("INFO", logger="django_skipqueue")
-    raised, over = record_signal(signals.alert_raised), record_signal(signals.alert_over)
+    raised_signals, over_signals = record_signal(signals.alert_raised), record_signal(signals.alert_over)
     send(RAISED)
     send(OVER)
-    assert [received["sender"] for received in (*raised, *over)] == ["queue-without-worker"] * 2
-    assert (raised[0]["subject"], raised[0]["title"], raised[0]["severity"]) == (INCIDENT[2], INCIDENT[4], INCIDENT[3])
-    assert (over[0]["since"], over[0]["over_at"]) == (NOON, OVER.over_at)
-    shown = 'rule=queue-without-worker subject=mail severity=critical title="4 jobs wait in the queue mail"'
+    assert [received["sender"] for received in (*raised_signals, *over_signals)] == ["queue-without-worker"] * 2
+    expected = {"subject": RAISED.subject, "title": RAISED.title, "severity": RAISED.severity}
+    assert {name: raised_signals[0][name] for name in expected} == expected
+    assert (over_signals[0]["since"], over_signals[0]["over_at"]) == (NOON, OVER.over_at)
+    logged_fields = 'rule=queue-without-worker subject=mail severity=critical title="4 jobs wait in the queue mail"'
     assert [(record.levelname, record.getMessage()) for record in caplog.records] == [
-        ("ERROR", f"alert raised {shown}"),
-        ("INFO", f"alert over {shown} lasted=12m00s"),
+        ("ERROR", f"alert raised {logged_fields}"),
+        ("INFO", f"alert over {logged_fields} lasted=12m00s"),
     ]
 
 
@@ -111,7 +113,7 @@ def test_a_refused_connection_to_the_webhook_is_logged(settings: Any, caplog: py
 # Real processes
 
 
-QUICKLY = """
+CHECKS_OFTEN = """
 import django_skipqueue.parts.alerts.watch
 
 django_skipqueue.parts.alerts.watch.ALERT_CHECK_INTERVAL = 1.3
@@ -119,7 +121,7 @@ django_skipqueue.parts.alerts.watch.LASTS_SECONDS = 0.1
 django_skipqueue.parts.alerts.watch.CALM_SECONDS = 0.1
 """
 
-KNOWS_CONSOLE = """
+JOB_THAT_LOOKS_FOR_THE_RULES = """
 import sys
 
 from django_skipqueue import job
@@ -136,7 +138,7 @@ def test_several_supervisors_announce_an_incident_once(runworker: Callable[..., 
     with webhook() as server:
         skipqueue = {"ALERTS_WEBHOOK": server.address}
         make_job(queue_name="mail", run_after=timedelta(seconds=-100))
-        workers = [runworker("--queues", "other", jobs=QUICKLY, skipqueue=skipqueue) for _ in range(3)]
+        workers = [runworker("--queues", "other", jobs=CHECKS_OFTEN, skipqueue=skipqueue) for _ in range(3)]
         wait_until(lambda: Worker.objects.count() == 3, "all workers have started")
         wait_until(lambda: server.posted, "the alert is posted")
         wait_until(lambda: Incident.objects.get(rule=RULE).is_announced, "the alert is confirmed")
@@ -157,7 +159,7 @@ def test_several_supervisors_announce_an_incident_once(runworker: Callable[..., 
 def test_a_worker_has_not_imported_the_rules_of_its_supervisor(
     runworker: Callable[..., ManagePy],
 ) -> None:
-    runworker(jobs=KNOWS_CONSOLE, is_new=True)  # as a fresh process, which has imported nothing yet
+    runworker(jobs=JOB_THAT_LOOKS_FOR_THE_RULES, is_new=True)  # as a fresh process, which has imported nothing yet
     wait_until(lambda: Incident.objects.filter(rule="").exists(), "the supervisor has applied the rules")
     job = make_job(task="extra.jobs.has_rules")
     wait_until(lambda: Job.objects.get(pk=job.pk).status == "completed", "the worker has run the job")
@@ -186,15 +188,15 @@ def test_the_alerts_command_raises_and_lists_incidents(manage: Callable[..., Man
     make_incident()
     with webhook() as server:
         skipqueue = {"ALERTS_WEBHOOK": server.address}
-        first = manage("skipqueue", "alerts", skipqueue=skipqueue)
-        assert first.wait() == 3
-        assert f"alert raised rule={RULE} subject=mail severity=critical title=" in first.log
-        assert re.search(rf"critical +{RULE} +mail +2026-01-01", first.log), first.log
-        second = manage("skipqueue", "alerts", "--json", skipqueue=skipqueue)
-        assert second.wait() == 3
-        (incident,) = json.loads(second.log.splitlines()[0])["incidents"]
+        listing = manage("skipqueue", "alerts", skipqueue=skipqueue)
+        assert listing.wait() == 3
+        assert f"alert raised rule={RULE} subject=mail severity=critical title=" in listing.log
+        assert re.search(rf"critical +{RULE} +mail +2026-01-01", listing.log), listing.log
+        json_listing = manage("skipqueue", "alerts", "--json", skipqueue=skipqueue)
+        assert json_listing.wait() == 3
+        (incident,) = json.loads(json_listing.log.splitlines()[0])["incidents"]
         assert (incident["rule"], incident["subject"], incident["severity"]) == (RULE, "mail", "critical")
-        assert "Open incidents: 1." in second.log
+        assert "Open incidents: 1." in json_listing.log
         assert len(server.posted) == 1
 
 

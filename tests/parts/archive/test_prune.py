@@ -38,10 +38,10 @@ def test_a_supervisor_that_is_killed_while_it_archives_leaves_each_job_in_one_ta
         cursor.execute(INSERT_FINISHED_JOBS, [NUMBER_OF_JOBS])
     all_ids = set(Job.objects.values_list("pk", flat=True))
     with_archive: dict[str, Any] = {"ARCHIVE": timedelta(days=365)}
-    first = runworker(settings=f"import datetime\nSKIPQUEUE = {with_archive!r}")
+    killed_supervisor = runworker(settings=f"import datetime\nSKIPQUEUE = {with_archive!r}")
     wait_until(ArchivedJob.objects.exists, "a batch is archived")
-    first.send_to_group(signal.SIGKILL)
-    first.wait()
+    killed_supervisor.send_to_group(signal.SIGKILL)
+    killed_supervisor.wait()
     archived, not_archived = (set(model.objects.values_list("pk", flat=True)) for model in (ArchivedJob, Job))
     assert archived | not_archived == all_ids
     assert not archived & not_archived

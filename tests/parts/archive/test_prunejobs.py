@@ -19,11 +19,11 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 @override_settings(SKIPQUEUE={"ARCHIVE": None})
 def test_prunejobs_fails_with_the_reason_if_partitions_cannot_be_made(connect: Callable[..., Any]) -> None:
-    other = connect(autocommit=False)
-    other.execute("LOCK TABLE skipqueue_archivedjob IN SHARE UPDATE EXCLUSIVE MODE")
+    locking_session = connect(autocommit=False)
+    locking_session.execute("LOCK TABLE skipqueue_archivedjob IN SHARE UPDATE EXCLUSIVE MODE")
     with pytest.raises(CommandError, match=r"partitions of the archive .* lock timeout"):
         prunejobs()
-    other.rollback()
+    locking_session.rollback()
 
 
 @override_settings(SKIPQUEUE={"ARCHIVE": None})

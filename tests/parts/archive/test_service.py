@@ -36,6 +36,7 @@ def test_the_service_makes_partitions_ahead_and_drops_one_expired_partition_at_a
             make_job("failed", finished_at=timedelta(days=-days))
         Pruner(Store("default")).batch()
     assert len(partitions()) == 5
+    # each run drops one of the two expired partitions, and is due again at once
     assert [run_once(service), run_once(service)] == [0.0, 0.0]
     assert run_once(service) == roughly(PARTITIONS_SECONDS)
     assert len(partitions()) == 3

@@ -9,7 +9,7 @@ from django_skipqueue import conf
 
 
 @pytest.mark.parametrize(
-    ("kept", "archives", "expected"),
+    ("setting", "archives", "expected"),
     [
         (False, False, timedelta(0)),
         (None, True, None),
@@ -17,7 +17,7 @@ from django_skipqueue import conf
         (timedelta(days=365), True, timedelta(days=365)),
     ],
 )
-def test_the_archive_is_off_or_has_a_retention(settings: Any, kept: Any, archives: bool, expected: Any) -> None:
+def test_the_archive_is_off_or_has_a_retention(settings: Any, setting: Any, archives: bool, expected: Any) -> None:
     assert not conf.settings.has_archive
-    settings.SKIPQUEUE = {"ARCHIVE": kept}
+    settings.SKIPQUEUE = {"ARCHIVE": setting}
     assert (conf.settings.has_archive, conf.settings.archive_retention) == (archives, expected)

@@ -45,8 +45,9 @@ def execute(statement: str, using: str = "default") -> list[Any]:
 
 
 def partition_month(moment: datetime, later: int = 0) -> str:
-    year, index = divmod(moment.year * 12 + moment.month - 1 + later, 12)
-    return f"{year:04}_{index + 1:02}"
+    """The month of this moment, or a later month, as it is written in the name of a partition."""
+    year, month_index = divmod(moment.year * 12 + moment.month - 1 + later, 12)
+    return f"{year:04}_{month_index + 1:02}"
 
 
 def now() -> datetime:
@@ -60,11 +61,11 @@ def now() -> datetime:
 def set_archive(settings: Any) -> Callable[..., None]:
     """Sets `ARCHIVE`, at first to a year."""
 
-    def keep(**setting: Any) -> None:
+    def set_setting(**setting: Any) -> None:
         settings.SKIPQUEUE = {"ARCHIVE": timedelta(days=365)} | setting
 
-    keep()
-    return keep
+    set_setting()
+    return set_setting
 
 
 @pytest.fixture
@@ -93,12 +94,12 @@ class TestMove:
             locked_by="w:1",
             started_at=OLD,
         )
-        before = state(job)
+        columns_of_job = state(job)
         assert sum(Pruner(store).batch().values()) == 1
         assert not Job.objects.exists()
         (archived,) = ArchivedJob.objects.values()
-        kept = {name: value for name, value in before.items() if name not in COLUMNS_LEFT_OUT}
-        assert archived == {**kept, "records": None}
+        archived_columns = {name: value for name, value in columns_of_job.items() if name not in COLUMNS_LEFT_OUT}
+        assert archived == {**archived_columns, "records": None}
         assert str(ArchivedJob.objects.get()) == str(job)
 
     def test_every_column_of_jobs_is_archived_or_left_out_on_purpose(self) -> None:
@@ -130,11 +131,11 @@ class TestMove:
 
     def test_a_job_past_the_retention_of_the_archive_is_deleted(self) -> None:
         make_job("failed", finished_at=-366 * DAY)
-        kept = make_job("failed", finished_at=-364 * DAY)
+        within_retention = make_job("failed", finished_at=-364 * DAY)
         make_partitions(store)
         assert partitions() == [partition_month(now() - 364 * DAY), partition_month(now())]
         assert store.prune() == {"failed": 2}
-        assert [archived.pk for archived in ArchivedJob.objects.all()] == [kept.pk]
+        assert [archived.pk for archived in ArchivedJob.objects.all()] == [within_retention.pk]
 
     def test_without_a_retention_of_the_archive_a_job_of_any_age_is_archived(
         self, set_archive: Callable[..., None]
@@ -177,31 +178,31 @@ class TestRowsThatCannotBeArchived:
     def test_a_job_that_a_constraint_of_the_archive_refuses_is_left_and_logged(
         self, set_archive_and_commit: None, caplog: pytest.LogCaptureFixture
     ) -> None:
-        bad = make_job("completed", finished_at=OLD, queue_name="bad")
-        good_ids = [make_job("completed", finished_at=OLD).pk for _ in range(20)]
+        refused_job = make_job("completed", finished_at=OLD, queue_name="bad")
+        other_ids = [make_job("completed", finished_at=OLD).pk for _ in range(20)]
         execute("ALTER TABLE skipqueue_archivedjob ADD CONSTRAINT good CHECK (queue_name <> 'bad')")
         try:
             with within(20):
                 prune_all()
         finally:
             execute("ALTER TABLE skipqueue_archivedjob DROP CONSTRAINT good")
-        assert set(ArchivedJob.objects.values_list("pk", flat=True)) == set(good_ids)
-        assert list(Job.objects.all()) == [bad]
-        assert f"job not pruned id={bad.pk} error=" in caplog.text
+        assert set(ArchivedJob.objects.values_list("pk", flat=True)) == set(other_ids)
+        assert list(Job.objects.all()) == [refused_job]
+        assert f"job not pruned id={refused_job.pk} error=" in caplog.text
 
     def test_jobs_of_existing_months_are_archived_if_no_partition_can_be_made(
         self, set_archive_and_commit: None, connect: OpenSession, caplog: pytest.LogCaptureFixture
     ) -> None:
         make_partitions(store)
-        good = make_job("completed", finished_at=timedelta(0), retention={"completed": 0})
-        bad = make_job("completed", finished_at=OLD)
-        other = connect(autocommit=False)
-        other.execute("LOCK TABLE skipqueue_archivedjob IN SHARE UPDATE EXCLUSIVE MODE")
+        job_of_this_month = make_job("completed", finished_at=timedelta(0), retention={"completed": 0})
+        job_without_partition = make_job("completed", finished_at=OLD)
+        locking_session = connect(autocommit=False)
+        locking_session.execute("LOCK TABLE skipqueue_archivedjob IN SHARE UPDATE EXCLUSIVE MODE")
         with within(20):
             prune_all()
-        other.rollback()
-        assert list(ArchivedJob.objects.values_list("pk", flat=True)) == [good.pk]
-        assert list(Job.objects.all()) == [bad]
+        locking_session.rollback()
+        assert list(ArchivedJob.objects.values_list("pk", flat=True)) == [job_of_this_month.pk]
+        assert list(Job.objects.all()) == [job_without_partition]
         assert "partitions not made error=" in caplog.text
 
 
@@ -213,16 +214,16 @@ class TestCrash:
     ) -> None:
         job = make_job("completed", finished_at=OLD)
         make_partitions(store)
-        locking = connect(autocommit=False)
-        locking.execute("LOCK TABLE skipqueue_archivedjob IN SHARE MODE")
+        locking_session = connect(autocommit=False)
+        locking_session.execute("LOCK TABLE skipqueue_archivedjob IN SHARE MODE")
         pruning = session()
-        pruned = pruning.start(store.prune)
+        pruning_result = pruning.start(store.prune)
         pruning.wait_until_blocked()
         assert (Job.objects.count(), ArchivedJob.objects.count()) == (1, 0)
         terminate([pruning.pid])
         with pytest.raises(OperationalError):
-            pruned.result(20)
-        locking.rollback()
+            pruning_result.result(20)
+        locking_session.rollback()
         assert (Job.objects.count(), ArchivedJob.objects.count()) == (1, 0)
         assert store.prune() == {"completed": 1}
         assert list(ArchivedJob.objects.values_list("pk", flat=True)) == [job.pk]
@@ -247,8 +248,8 @@ class TestCrash:
     ) -> None:
         job_ids = {make_job("completed", finished_at=OLD).pk for _ in range(60)}
         sessions = [session() for _ in range(4)]
-        prunes = [each.start(lambda: Pruner(store).batch()) for each in sessions]
-        assert sum(sum(each.result(20).values()) for each in prunes) == 60
+        prunes = [each_session.start(lambda: Pruner(store).batch()) for each_session in sessions]
+        assert sum(sum(prune.result(20).values()) for prune in prunes) == 60
         assert sorted(ArchivedJob.objects.values_list("pk", flat=True)) == sorted(job_ids)
         assert not Job.objects.exists()
 
@@ -272,15 +273,19 @@ class TestMakePartitions:
     def test_a_job_at_either_end_of_its_month_finds_its_partition(self) -> None:
         """A month is a month in UTC, whatever the time zone of the session."""
         execute("SET LOCAL TIME ZONE 'Pacific/Kiritimati'")
-        first = datetime(now().year - 1, 12, 1, tzinfo=UTC)
-        for moment in (first, first - timedelta(microseconds=1), first + timedelta(days=31, microseconds=-1)):
+        month_start = datetime(now().year - 1, 12, 1, tzinfo=UTC)
+        for moment in (
+            month_start,
+            month_start - timedelta(microseconds=1),
+            month_start + timedelta(days=31, microseconds=-1),
+        ):
             make_job("completed", finished_at=moment)
         execute("SET LOCAL TIME ZONE 'America/Los_Angeles'")
         assert Pruner(store).batch() == {"completed": 3}
         jobs_by_partition = execute("SELECT tableoid::regclass::text, count(*) FROM skipqueue_archivedjob GROUP BY 1")
         assert dict(jobs_by_partition) == {
-            f"skipqueue_archivedjob_{first.year}_11": 1,
-            f"skipqueue_archivedjob_{first.year}_12": 2,
+            f"skipqueue_archivedjob_{month_start.year}_11": 1,
+            f"skipqueue_archivedjob_{month_start.year}_12": 2,
         }
 
     def test_every_partition_has_the_indexes_of_the_archive(self) -> None:
@@ -316,8 +321,8 @@ class TestLocks:
         make_partitions(store)
         with ExitStack() as stack:
             for mode in ("ACCESS SHARE", "ROW EXCLUSIVE"):
-                other = stack.enter_context(connect(autocommit=False))
-                other.execute(f"LOCK TABLE skipqueue_archivedjob IN {mode} MODE")
+                locking_session = stack.enter_context(connect(autocommit=False))
+                locking_session.execute(f"LOCK TABLE skipqueue_archivedjob IN {mode} MODE")
             with within(20):
                 assert make_partitions(store, ahead=1) == 1
 
@@ -326,8 +331,8 @@ class TestLocks:
     ) -> None:
         make_job("completed", finished_at=OLD)
         sessions = [session() for _ in range(4)]
-        running = [each.start(make_partitions, store, ahead=2) for each in sessions]
-        assert sum(each.result(20) for each in running) == 4
+        results = [each_session.start(make_partitions, store, ahead=2) for each_session in sessions]
+        assert sum(result.result(20) for result in results) == 4, "each of the four partitions is made once"
         assert len(partitions()) == 4
 
     @pytest.mark.parametrize("reads", [True, False], ids=["a reader", "a writer"])
@@ -337,8 +342,8 @@ class TestLocks:
         make_job("failed", finished_at=OLD)
         Pruner(store).batch()
         set_archive_and_commit(ARCHIVE=timedelta(days=30))
-        other = connect(autocommit=False)
-        other.execute(
+        locking_session = connect(autocommit=False)
+        locking_session.execute(
             "SELECT count(*) FROM skipqueue_archivedjob"
             if reads
             else "LOCK TABLE skipqueue_archivedjob IN ROW EXCLUSIVE MODE"
@@ -346,7 +351,7 @@ class TestLocks:
         with within(20), pytest.raises(OperationalError, match="lock timeout"):
             drop_partition(store)
         assert ArchivedJob.objects.count() == 1
-        other.rollback()
+        locking_session.rollback()
         assert drop_partition(store)
 
 
@@ -370,11 +375,11 @@ class TestDropPartition:
     def test_a_partition_with_a_job_within_the_retention_stays(self, set_archive: Callable[..., None]) -> None:
         make_job("failed", finished_at=OLD)
         Pruner(store).batch()
-        first = (now() + OLD).replace(day=1, hour=0, minute=0, second=0, microsecond=0)
-        after = (first + timedelta(days=32)).replace(day=1)
-        set_archive(ARCHIVE=now() - after + timedelta(seconds=60))
+        month_start = (now() + OLD).replace(day=1, hour=0, minute=0, second=0, microsecond=0)
+        next_month_start = (month_start + timedelta(days=32)).replace(day=1)
+        set_archive(ARCHIVE=now() - next_month_start + timedelta(seconds=60))
         assert not drop_partition(store)
-        set_archive(ARCHIVE=now() - after)
+        set_archive(ARCHIVE=now() - next_month_start)
         assert drop_partition(store)
 
     def test_without_a_retention_no_partition_is_dropped(self, set_archive: Callable[..., None]) -> None:

@@ -9,9 +9,10 @@ from ...app import jobs
 
 
 def callbacks_of(name: str = "") -> list[tuple[str, Any]]:
-    """The task and the arguments of each callback job, for the batches with this name."""
+    """The name of the task and the arguments of each callback job, for the batches with this name."""
     ids = [id for batch in JobBatch.objects.filter(name=name) for id in batch.callback_ids or ()]
-    return [(job.task.rpartition(".")[2], job.args) for job in Job.objects.filter(pk__in=ids).order_by("id")]
+    callback_jobs = Job.objects.filter(pk__in=ids).order_by("id")
+    return [(job.task.rpartition(".")[2], job.args) for job in callback_jobs]
 
 
 def counts_of(batch: JobBatch) -> tuple[int | None, int | None, int | None]:
@@ -20,10 +21,10 @@ def counts_of(batch: JobBatch) -> tuple[int | None, int | None, int | None]:
 
 
 @job(takes_context=True)
-def fan_out(context: JobContext, number: int) -> None:
+def fan_out(context: JobContext, added: int) -> None:
     """Add jobs to the batch of the running job."""
     assert context.batch
-    context.batch.add(*[jobs.add.s(n) for n in range(number)])
+    context.batch.add(*[jobs.add.s(term) for term in range(added)])
 
 
 @job(takes_context=True)

@@ -28,17 +28,17 @@ store = Store("default")
 
 pytestmark = pytest.mark.django_db
 
-# A callback for each end of a batch.
+# `on_success` is enqueued if all jobs complete, `on_failure` if not, and `on_finish` in either case.
 ALL_CALLBACKS: dict[str, Any] = {
     "on_success": jobs.echo.s("good"),
     "on_failure": jobs.echo.s("bad"),
     "on_finish": jobs.echo.s("over"),
 }
-# These callbacks as `callbacks_of` returns them: after success, after a failure, and in either case.
+# These callbacks, as `callbacks_of` returns them: the name of the task and its arguments.
 SUCCESS_CALLBACK, FAILURE_CALLBACK, FINISH_CALLBACK = ("echo", ["good"]), ("echo", ["bad"]), ("echo", ["over"])
 
 
-def finish_and_list() -> list[JobBatch]:
+def finish_and_list_batches() -> list[JobBatch]:
     """Finish every batch whose jobs have ended, as workers do, and return all finished batches."""
     finish_open_batches(store)
     return list(JobBatch.objects.exclude(finished_at=None).order_by("id"))
@@ -46,21 +46,24 @@ def finish_and_list() -> list[JobBatch]:
 
 class TestMembers:
     def test_jobs_deferred_in_the_block_belong_to_the_batch_and_other_jobs_do_not(self) -> None:
-        before = jobs.noop.defer()
+        job_before_the_block = jobs.noop.defer()
         with Batch(name="mine") as batch:
-            inside = [jobs.noop.defer(), jobs.add.using(run_after=timedelta(hours=1), unique_key="k").defer(1)]
-            inside += Job.objects.in_bulk(jobs.add.defer_many([(1,), (2,)])).values()
-            inside += Job.objects.in_bulk(jobs.add.using(unique_key=str).defer_many([(3,), (4,)])).values()
-            inside.append(Job.objects.enqueue("by.name"))
-            inside.append(jobs.noop.s().defer())
-        after = jobs.noop.defer()
-        assert {job.pk for job in batch.jobs} == {job.pk for job in inside}
-        assert {job.batch_id for job in inside} == {batch.id}
-        assert before.batch_id is after.batch_id is None
+            jobs_in_the_block = [
+                jobs.noop.defer(),
+                jobs.add.using(run_after=timedelta(hours=1), unique_key="k").defer(1),
+            ]
+            jobs_in_the_block += Job.objects.in_bulk(jobs.add.defer_many([(1,), (2,)])).values()
+            jobs_in_the_block += Job.objects.in_bulk(jobs.add.using(unique_key=str).defer_many([(3,), (4,)])).values()
+            jobs_in_the_block.append(Job.objects.enqueue("by.name"))
+            jobs_in_the_block.append(jobs.noop.s().defer())
+        job_after_the_block = jobs.noop.defer()
+        assert {job.pk for job in batch.jobs} == {job.pk for job in jobs_in_the_block}
+        assert {job.batch_id for job in jobs_in_the_block} == {batch.id}
+        assert job_before_the_block.batch_id is job_after_the_block.batch_id is None
         assert batch.row.name == "mine"
-        assert Batch.of(inside[0]) is not None
-        assert Batch.of(inside[0].pk).id == batch.id  # type: ignore[union-attr]
-        assert Batch.of(before) is None
+        assert Batch.of(jobs_in_the_block[0]) is not None
+        assert Batch.of(jobs_in_the_block[0].pk).id == batch.id  # type: ignore[union-attr]
+        assert Batch.of(job_before_the_block) is None
 
     def test_a_with_block_that_raises_leaves_neither_batch_nor_jobs(self) -> None:
         batch = Batch(on_finish=jobs.noop)
@@ -82,7 +85,7 @@ class TestMembers:
         with Batch(on_success=jobs.echo.s("good")) as batch:
             fan_out.defer(3)
         run_jobs()
-        assert batch.progress() == BatchProgress(4, 4, 4, 0, 0, is_finished=True)
+        assert batch.progress() == BatchProgress(total=4, done=4, completed=4, failed=0, discarded=0, is_finished=True)
         assert callbacks_of() == [SUCCESS_CALLBACK]
 
     def test_no_job_can_be_added_to_a_finished_batch(self) -> None:
@@ -102,10 +105,10 @@ class TestMembers:
 
 
 class TestRefusals:
-    @pytest.mark.parametrize("given", [1, "noop", print])
-    def test_a_callback_that_is_neither_a_task_nor_a_call_is_refused(self, given: Any) -> None:
+    @pytest.mark.parametrize("callback", [1, "noop", print])
+    def test_a_callback_that_is_neither_a_task_nor_a_call_is_refused(self, callback: Any) -> None:
         with pytest.raises(InvalidOption, match="on_success must be a task"):
-            Batch(on_success=given)
+            Batch(on_success=callback)
 
     def test_a_callback_whose_arguments_do_not_fit_is_refused_at_once(self) -> None:
         with pytest.raises(InvalidArguments, match="missing"):
@@ -155,12 +158,12 @@ class TestRefusals:
 
 @pytest.mark.django_db(transaction=True)
 def test_a_batch_refuses_a_job_deferred_in_another_thread(session: Callable[[], Session]) -> None:
-    other = session()
+    other_session = session()
     with Batch() as batch:
-        context = contextvars.copy_context()
+        context_of_the_block = contextvars.copy_context()
         with pytest.raises(InvalidOption, match="in the thread of its with block"):
-            other(context.run, jobs.noop.defer)
-        assert other(jobs.noop.defer).batch_id is None
+            other_session(context_of_the_block.run, jobs.noop.defer)
+        assert other_session(jobs.noop.defer).batch_id is None
     assert batch.progress().total == 0
 
 
@@ -169,7 +172,7 @@ class TestEnd:
         with Batch(**ALL_CALLBACKS) as batch:
             assert not JobBatch.objects.get().finished_at
         assert callbacks_of() == [SUCCESS_CALLBACK, FINISH_CALLBACK]
-        assert batch.progress() == BatchProgress(0, 0, 0, 0, 0, is_finished=True)
+        assert batch.progress() == BatchProgress(total=0, done=0, completed=0, failed=0, discarded=0, is_finished=True)
         assert batch.progress().share == 1.0
 
     def test_a_batch_waits_for_its_last_job(self) -> None:
@@ -177,43 +180,45 @@ class TestEnd:
             for _ in range(3):
                 jobs.noop.defer()
         for done in range(3):
-            assert not finish_and_list()
-            assert batch.progress() == BatchProgress(3, done, done, 0, 0, is_finished=False)
-            run_first()
-        assert counts_of(finish_and_list()[0]) == (3, 0, 0)
+            assert not finish_and_list_batches()
+            assert batch.progress() == BatchProgress(
+                total=3, done=done, completed=done, failed=0, discarded=0, is_finished=False
+            )
+            run_first_job()
+        assert counts_of(finish_and_list_batches()[0]) == (3, 0, 0), "three completed jobs"
         assert callbacks_of() == [SUCCESS_CALLBACK, FINISH_CALLBACK]
-        assert batch.progress() == BatchProgress(3, 3, 3, 0, 0, is_finished=True)
-        assert not finish_and_list()[1:]
+        assert batch.progress() == BatchProgress(total=3, done=3, completed=3, failed=0, discarded=0, is_finished=True)
+        assert not finish_and_list_batches()[1:]
         assert callbacks_of() == [SUCCESS_CALLBACK, FINISH_CALLBACK]
 
     @pytest.mark.parametrize("status", ["scheduled", "blocked", "queued", "running"])
     def test_a_batch_waits_for_a_job_in_any_status_that_is_not_finished(self, status: str) -> None:
         with Batch() as batch:
-            other = jobs.noop.defer()
-        last = make_job(status, batch_id=batch.id)
-        assert other.discard()
-        assert not finish_and_list()
-        assert last.cancel()
-        assert len(finish_and_list()) == 1
+            discarded_job = jobs.noop.defer()
+        unfinished_job = make_job(status, batch_id=batch.id)
+        assert discarded_job.discard()
+        assert not finish_and_list_batches()
+        assert unfinished_job.cancel()
+        assert len(finish_and_list_batches()) == 1
 
     @pytest.mark.parametrize("end", ["discard", "cancel", "fail", "recover", "delete"])
     def test_a_batch_is_finished_however_its_last_job_ends(self, end: str) -> None:
         with Batch(**ALL_CALLBACKS) as batch:
             jobs.noop.defer()
-            last = jobs.fail.using(max_attempts=1).defer()
-        run_first()
+            last_job = jobs.fail.using(max_attempts=1).defer()
+        run_first_job()
         if end == "discard":
-            assert last.discard()
+            assert last_job.discard()
         elif end == "cancel":
-            assert last.cancel()
+            assert last_job.cancel()
         elif end == "fail":
-            run_first()
+            run_first_job()
         elif end == "recover":
             assert store.claim(queue_names=["default"], limit=1, worker_id="gone:0123456789ab")
             assert store.recover(worker_ids=["gone:0123456789ab"])
         else:
-            last.delete()
-        assert len(finish_and_list()) == 1
+            last_job.delete()
+        assert len(finish_and_list_batches()) == 1
         assert callbacks_of() == (
             [SUCCESS_CALLBACK, FINISH_CALLBACK] if end == "delete" else [FAILURE_CALLBACK, FINISH_CALLBACK]
         )
@@ -222,9 +227,9 @@ class TestEnd:
     def test_a_job_that_is_retried_does_not_finish_its_batch(self) -> None:
         with Batch(on_finish=jobs.noop):
             jobs.ask_for_retry.defer(60.0)
-        run_first()
+        run_first_job()
         assert Job.objects.get().status == "scheduled"
-        assert not finish_and_list()
+        assert not finish_and_list_batches()
 
     def test_a_manual_retry_after_the_end_of_a_batch_enqueues_no_callback_again(self) -> None:
         with Batch(**ALL_CALLBACKS):
@@ -235,7 +240,7 @@ class TestEnd:
         assert job.retry()
         run_jobs()
         assert callbacks_of() == [FAILURE_CALLBACK, FINISH_CALLBACK]
-        assert len(finish_and_list()) == 1
+        assert len(finish_and_list_batches()) == 1
 
     def test_pruned_jobs_are_counted(self, settings: Any) -> None:
         settings.SKIPQUEUE = {"RETENTION": {"completed": 0, "failed": 0}}
@@ -243,12 +248,12 @@ class TestEnd:
             jobs.noop.defer()
             jobs.fail.using(max_attempts=1).defer()
             jobs.noop.using(priority=-1).defer()
-        run_first()
-        run_first()
+        run_first_job()
+        run_first_job()
         assert store.prune() == {"completed": 1, "failed": 1}
-        assert batch.progress() == BatchProgress(3, 2, 1, 1, 0, is_finished=False)
-        run_first()
-        assert counts_of(finish_and_list()[0]) == (2, 1, 0)
+        assert batch.progress() == BatchProgress(total=3, done=2, completed=1, failed=1, discarded=0, is_finished=False)
+        run_first_job()
+        assert counts_of(finish_and_list_batches()[0]) == (2, 1, 0), "two completed jobs and one failed job"
         assert callbacks_of() == [FAILURE_CALLBACK, FINISH_CALLBACK]
         assert batch.progress().total == 3
 
@@ -258,13 +263,15 @@ class TestEnd:
         with Batch() as batch:
             jobs.noop.defer()
             jobs.noop.defer()
-        run_first()
+        run_first_job()
         assert store.prune() == {"completed": 1}
-        assert batch.progress() == BatchProgress(2, 1, 1, 0, 0, is_finished=False)
+        assert batch.progress() == BatchProgress(total=2, done=1, completed=1, failed=0, discarded=0, is_finished=False)
 
     def test_a_callback_has_its_options_and_finds_its_batch(self) -> None:
-        due = see_batch.using(priority=7, queue_name="mail", run_after=timedelta(hours=2), max_attempts=4, timeout=9.5)
-        with Batch(on_finish=due.s("note"), name="b") as batch:
+        delayed_callback = see_batch.using(
+            priority=7, queue_name="mail", run_after=timedelta(hours=2), max_attempts=4, timeout=9.5
+        )
+        with Batch(on_finish=delayed_callback.s("note"), name="b") as batch:
             pass
         callback = Job.objects.get()
         assert (callback.priority, callback.queue_name, callback.max_attempts) == (7, "mail", 4)
@@ -286,13 +293,13 @@ class TestNested:
                 jobs.noop.defer()
             jobs.noop.defer()
         assert inner.row.parent_id == outer.id
-        assert outer.progress() == BatchProgress(2, 0, 0, 0, 0, is_finished=False)
-        run_first()
-        run_first()
-        assert [batch.name for batch in finish_and_list()] == ["inner"]
-        assert outer.progress() == BatchProgress(2, 2, 2, 0, 0, is_finished=False)
-        run_first()
-        assert [batch.name for batch in finish_and_list()] == ["outer", "inner"]
+        assert outer.progress() == BatchProgress(total=2, done=0, completed=0, failed=0, discarded=0, is_finished=False)
+        run_first_job()
+        run_first_job()
+        assert [batch.name for batch in finish_and_list_batches()] == ["inner"]
+        assert outer.progress() == BatchProgress(total=2, done=2, completed=2, failed=0, discarded=0, is_finished=False)
+        run_first_job()
+        assert [batch.name for batch in finish_and_list_batches()] == ["outer", "inner"]
         assert callbacks_of("outer") == [FAILURE_CALLBACK, FINISH_CALLBACK], "a callback of the inner batch has failed"
         assert counts_of(outer.row) == (2, 0, 0)
 
@@ -302,34 +309,34 @@ class TestNested:
                 pass
             assert [batch.name for batch in JobBatch.objects.exclude(finished_at=None)] == ["inner"]
             jobs.noop.defer()
-        assert [batch.name for batch in finish_and_list()] == ["inner"]
+        assert [batch.name for batch in finish_and_list_batches()] == ["inner"]
         run_jobs()
-        assert [batch.name for batch in finish_and_list()] == ["outer", "inner"]
+        assert [batch.name for batch in finish_and_list_batches()] == ["outer", "inner"]
 
     def test_the_end_of_the_innermost_batch_finishes_all_outer_batches(self) -> None:
         with Batch(name="1", **ALL_CALLBACKS), Batch(name="2"), Batch(name="3") as innermost:
             jobs.fail.using(max_attempts=1).defer()
-        run_first()
-        assert finish_batches(store, [innermost.id]) == FinishResult(3)
+        run_first_job()
+        assert finish_batches(store, [innermost.id]) == FinishResult(finished=3)
         assert [batch.name for batch in JobBatch.objects.exclude(finished_at=None).order_by("id")] == ["1", "2", "3"]
         assert callbacks_of("1") == [FAILURE_CALLBACK, FINISH_CALLBACK]
-        assert counts_of(JobBatch.objects.get(name="1")) == (0, 1, 0)
+        assert counts_of(JobBatch.objects.get(name="1")) == (0, 1, 0), "one failed job"
 
 
 @pytest.mark.django_db(transaction=True)
 class TestConcurrency:
     def test_a_batch_is_not_finished_while_its_transaction_is_open(self, session: Callable[[], Session]) -> None:
-        other = session()
-        other.begin()
-        batch = other(lambda: Batch(on_finish=jobs.noop).__enter__())
-        other(jobs.noop.defer)
-        assert not finish_and_list()
+        other_session = session()
+        other_session.begin()
+        batch = other_session(lambda: Batch(on_finish=jobs.noop).__enter__())
+        other_session(jobs.noop.defer)
+        assert not finish_and_list_batches()
         assert not store.claim(queue_names=["default"], limit=1, worker_id="w")
-        other(lambda: batch.__exit__(None, None, None))
-        assert not finish_and_list()
-        other.commit()
+        other_session(lambda: batch.__exit__(None, None, None))
+        assert not finish_and_list_batches()
+        other_session.commit()
         run_jobs()
-        assert len(finish_and_list()) == 1
+        assert len(finish_and_list_batches()) == 1
         assert callbacks_of() == [("noop", [])]
 
     def test_a_transaction_that_adds_a_job_keeps_the_batch_open_until_its_commit(
@@ -337,15 +344,15 @@ class TestConcurrency:
     ) -> None:
         with Batch(on_finish=jobs.noop) as batch:
             jobs.noop.defer()
-        other = session()
-        other.begin()
-        other(Batch.get(batch.id).add, jobs.noop.s())
-        run_first()
-        assert not finish_and_list()
-        other.commit()
-        assert not finish_and_list()
-        run_first()
-        assert len(finish_and_list()) == 1
+        other_session = session()
+        other_session.begin()
+        other_session(Batch.get(batch.id).add, jobs.noop.s())
+        run_first_job()
+        assert not finish_and_list_batches()
+        other_session.commit()
+        assert not finish_and_list_batches()
+        run_first_job()
+        assert len(finish_and_list_batches()) == 1
 
     def test_two_processes_that_finish_a_batch_at_once_enqueue_one_callback(
         self, session: Callable[[], Session]
@@ -353,11 +360,11 @@ class TestConcurrency:
         with Batch(on_finish=jobs.noop) as batch:
             job = jobs.noop.defer()
         assert job.discard()
-        other = session()
-        other.begin()
-        assert other(finish_batches, store, [batch.id]) == FinishResult(1)
+        other_session = session()
+        other_session.begin()
+        assert other_session(finish_batches, store, [batch.id]) == FinishResult(finished=1)
         assert finish_batches(store, [batch.id]) == FinishResult(missed=True), "the other session has locked the batch"
-        other.commit()
+        other_session.commit()
         assert finish_batches(store, [batch.id]) == FinishResult()
         assert callbacks_of() == [("noop", [])]
 
@@ -368,18 +375,18 @@ class TestConcurrency:
         with Batch(on_finish=jobs.noop) as batch:
             jobs.noop.defer()
         assert batch.jobs.discard()
-        other = session()
-        rows = Store.rows
+        other_session = session()
+        original_rows = Store.rows
 
         def add_before_the_lock(self: Store, statement: str, values: Any = None) -> Any:
             if "FOR UPDATE SKIP LOCKED" in statement and "skipqueue_batch" in statement:
-                monkeypatch.setattr(Store, "rows", rows)
-                other(Batch.get(batch.id).add, jobs.noop.s())
-            return rows(self, statement, values)
+                monkeypatch.setattr(Store, "rows", original_rows)
+                other_session(Batch.get(batch.id).add, jobs.noop.s())
+            return original_rows(self, statement, values)
 
         monkeypatch.setattr(Store, "rows", add_before_the_lock)
         assert finish_batches(store, [batch.id]) == FinishResult(missed=True)
-        assert not finish_and_list()
+        assert not finish_and_list_batches()
         assert batch.progress().total == 2
 
     def test_completing_a_claimed_job_by_hand_finishes_its_batch(self) -> None:
@@ -414,7 +421,7 @@ class TestPrune:
         with Batch(name="calls", on_finish=jobs.noop.using(run_after=timedelta(days=1))):
             pass
         run_jobs()
-        age_batches(timedelta(seconds=50))
+        age_batches(timedelta(seconds=50))  # batches without failures are kept for a minute
         assert prune_batches(store) == 0
         age_batches(timedelta(seconds=20))
         assert prune_batches(store) == 1
@@ -423,7 +430,7 @@ class TestPrune:
         assert prune_batches(store) == 1
         assert set(batch_names()) == {"outer", "inner", "calls"}
         Job.objects.all().discard()
-        finish_and_list()
+        finish_and_list_batches()
         age_batches(timedelta(hours=1))
         assert prune_batches(store) == 2
         assert batch_names() == ["calls"], "the callback of this batch can be retried"
@@ -455,21 +462,22 @@ class TestPrune:
         settings.SKIPQUEUE = {"RETENTION": {"completed": 0}}
         with Batch():
             jobs.noop.defer()
-        run_first()
+        run_first_job()
         store.prune()
         assert PrunedOfBatch.objects.count() == 1
-        assert finish_and_list()
+        assert finish_and_list_batches()
         assert prune_batches(store) == 1
         assert not PrunedOfBatch.objects.exists()
 
 
-def run_first() -> None:
+def run_first_job() -> None:
     """Run the first job of the queue, as a worker does."""
     [job] = Job.objects.claim(queue_names=["default", "mail"], worker_id="w")
     run(job)
 
 
 def age_batches(by: timedelta) -> None:
+    """Change every finished batch as if it had finished earlier."""
     with connection.cursor() as cursor:
         cursor.execute(
             "UPDATE skipqueue_batch SET finished_at = finished_at - make_interval(secs => %s)", [by.total_seconds()]

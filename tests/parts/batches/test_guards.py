@@ -31,8 +31,8 @@ from .test_batch import (
     FINISH_CALLBACK,
     SUCCESS_CALLBACK,
     age_batches,
-    finish_and_list,
-    run_first,
+    finish_and_list_batches,
+    run_first_job,
 )
 
 store = Store("default")
@@ -58,8 +58,9 @@ class TestChecks:
         with Batch() as second:
             job = jobs.noop.defer()
         assert job.discard()
-        after, result = finish_open_batches(store, limit=1)
-        assert (result.finished, finish_open_batches(store, after=after or 0, limit=1)[1].finished) == (0, 1)
+        last_id, first_result = finish_open_batches(store, limit=1)
+        _, second_result = finish_open_batches(store, after=last_id or 0, limit=1)
+        assert (first_result.finished, second_result.finished) == (0, 1)
         assert [batch.pk for batch in JobBatch.objects.exclude(finished_at=None)] == [second.id]
 
     def test_the_outer_batch_is_finished_when_a_callback_of_its_inner_batch_ends(self) -> None:
@@ -67,16 +68,16 @@ class TestChecks:
         with Batch(name="outer", **ALL_CALLBACKS), Batch(on_finish=jobs.noop) as inner:
             pass
         assert finish_batches(store, [inner.id]) == FinishResult()
-        run_first()
-        assert finish_batches(store, [inner.id]) == FinishResult(1)
+        run_first_job()
+        assert finish_batches(store, [inner.id]) == FinishResult(finished=1)
         assert callbacks_of("outer") == [SUCCESS_CALLBACK, FINISH_CALLBACK]
 
     def test_finishing_a_finished_batch_changes_nothing(self) -> None:
         with Batch(**ALL_CALLBACKS) as batch:
             pass
-        before = batch.row
+        row_before = batch.row
         assert finish_batches(store, [batch.id]) == FinishResult()
-        assert batch.row.finished_at == before.finished_at
+        assert batch.row.finished_at == row_before.finished_at
         assert callbacks_of() == [SUCCESS_CALLBACK, FINISH_CALLBACK]
 
 
@@ -85,10 +86,10 @@ def test_a_callback_of_an_inner_batch_that_has_not_completed_is_a_failure(status
     with Batch(name="outer", **ALL_CALLBACKS), Batch(on_finish=jobs.fail.using(max_attempts=1)):
         pass
     if status == "failed":
-        run_first()
+        run_first_job()
     else:
         assert Job.objects.queued().discard()
-    assert len(finish_and_list()) == 2
+    assert len(finish_and_list_batches()) == 2
     assert callbacks_of("outer") == [FAILURE_CALLBACK, FINISH_CALLBACK]
 
 
@@ -109,11 +110,11 @@ class TestThreeLevels:
         with Batch(name="1", **ALL_CALLBACKS):
             with Batch(name="2"), Batch(name="3", on_finish=fails):
                 jobs.noop.defer()
-            last = jobs.noop.using(run_after=timedelta(days=1)).defer()
+            delayed_job = jobs.noop.using(run_after=timedelta(days=1)).defer()
         run_jobs()
-        assert [batch.name for batch in finish_and_list()] == ["2", "3"]
+        assert [batch.name for batch in finish_and_list_batches()] == ["2", "3"]
         assert store.prune() == {"failed": 1}
-        assert last.run_now()
+        assert delayed_job.run_now()
         run_jobs()
         assert callbacks_of("1") == [FAILURE_CALLBACK, FINISH_CALLBACK]
         assert counts_of(JobBatch.objects.get(name="1")) == (2, 0, 0)
@@ -121,28 +122,28 @@ class TestThreeLevels:
     @pytest.mark.parametrize("levels", [1, 2])
     def test_a_failed_inner_job_that_is_retried_in_time_is_no_failure_of_the_outer_batch(self, levels: int) -> None:
         with Batch(name="outer", **ALL_CALLBACKS) as outer:
-            last = jobs.noop.using(run_after=timedelta(days=1), priority=9).defer()
+            delayed_job = jobs.noop.using(run_after=timedelta(days=1), priority=9).defer()
             with ExitStack() as inner:
                 for level in range(levels):
                     inner.enter_context(Batch(name=f"inner {level}", on_finish=jobs.noop))
                 jobs.noop.defer()
-                bad = jobs.fail.using(max_attempts=1).defer()
+                failed_job = jobs.fail.using(max_attempts=1).defer()
         run_jobs()
-        assert len(finish_and_list()) == levels
-        assert outer.progress() == BatchProgress(3, 2, 1, 1, 0, is_finished=False)
-        bad.refresh_from_db()
-        assert bad.retry()
-        assert last.run_now()
+        assert len(finish_and_list_batches()) == levels
+        assert outer.progress() == BatchProgress(total=3, done=2, completed=1, failed=1, discarded=0, is_finished=False)
+        failed_job.refresh_from_db()
+        assert failed_job.retry()
+        assert delayed_job.run_now()
         assert outer.progress().done == 1
-        run_first()
-        last.refresh_from_db()
-        assert last.status == "completed"
-        assert len(finish_and_list()) == levels, "the outer batch waits for the job that runs again"
-        Job.objects.filter(pk=bad.pk).update(task="tests.app.jobs.noop")
+        run_first_job()
+        delayed_job.refresh_from_db()
+        assert delayed_job.status == "completed"
+        assert len(finish_and_list_batches()) == levels, "the outer batch waits for the job that runs again"
+        Job.objects.filter(pk=failed_job.pk).update(task="tests.app.jobs.noop")
         run_jobs()
         assert callbacks_of("outer") == [SUCCESS_CALLBACK, FINISH_CALLBACK]
         assert counts_of(outer.row) == (3, 0, 0)
-        assert outer.progress() == BatchProgress(3, 3, 3, 0, 0, is_finished=True)
+        assert outer.progress() == BatchProgress(total=3, done=3, completed=3, failed=0, discarded=0, is_finished=True)
 
     def test_the_innermost_batch_is_kept_while_the_outermost_batch_is_open(self, settings: Any) -> None:
         settings.SKIPQUEUE = {"RETENTION": {"completed": 60, "failed": 60}}
@@ -150,13 +151,13 @@ class TestThreeLevels:
         with Batch(name="1", **ALL_CALLBACKS):
             with Batch(name="2"), Batch(name="3", on_finish=fails):
                 pass
-            last = jobs.noop.using(run_after=timedelta(days=1)).defer()
+            delayed_job = jobs.noop.using(run_after=timedelta(days=1)).defer()
         run_jobs()
-        assert [batch.name for batch in finish_and_list()] == ["2", "3"]
+        assert [batch.name for batch in finish_and_list_batches()] == ["2", "3"]
         age_batches(timedelta(hours=1))
         assert prune_batches(store) == 0
-        assert last.discard()
-        assert len(finish_and_list()) == 3
+        assert delayed_job.discard()
+        assert len(finish_and_list_batches()) == 3
         assert callbacks_of("1") == [FAILURE_CALLBACK, FINISH_CALLBACK]
         run_jobs()
         Job.objects.failed().delete()
@@ -191,7 +192,7 @@ class TestPrune:
             run_jobs()
         else:
             assert job.discard()
-        assert len(finish_and_list()) == 1
+        assert len(finish_and_list_batches()) == 1
         age_batches(timedelta(minutes=30))
         assert prune_batches(store) == 0
         age_batches(timedelta(minutes=31))
@@ -201,7 +202,7 @@ class TestPrune:
         settings.SKIPQUEUE = {"RETENTION": {"completed": 60}}
         with Batch() as outer, Batch() as inner:
             pass
-        assert len(finish_and_list()) == 2
+        assert len(finish_and_list_batches()) == 2
         JobBatch.objects.filter(pk=inner.id).update(finished_at=outer.row.created_at - timedelta(hours=1))
         assert prune_batches(store) == 1
         assert [batch.pk for batch in JobBatch.objects.all()] == [outer.id]
@@ -216,9 +217,9 @@ def test_a_prune_skips_a_locked_batch(settings: Any, session: Callable[[], Sessi
             pass
         ids.append(batch.id)
     age_batches(timedelta(hours=1))
-    other = session()
-    other.begin()
-    other(lambda: list(JobBatch.objects.select_for_update().filter(pk=ids[0])))
+    other_session = session()
+    other_session.begin()
+    other_session(lambda: list(JobBatch.objects.select_for_update().filter(pk=ids[0])))
     with connection.cursor() as cursor:
         # a prune that waits for the lock fails after 5 s, instead of waiting until the test ends
         cursor.execute("SET lock_timeout = '5s'")
@@ -226,5 +227,5 @@ def test_a_prune_skips_a_locked_batch(settings: Any, session: Callable[[], Sessi
             assert prune_batches(store) == 1
         finally:
             cursor.execute("RESET lock_timeout")
-    other.rollback()
+    other_session.rollback()
     assert [batch.pk for batch in JobBatch.objects.all()] == ids[:1]

@@ -19,11 +19,11 @@ pytestmark = pytest.mark.django_db(transaction=True)
 DEADLY = """
 import os, signal
 from django_skipqueue.queue.store import Store
-from django_skipqueue.parts.batches import finish as sql
+from django_skipqueue.parts.batches import finish
 from django_skipqueue.parts.batches.services import BatchCheck
 
 def die_once():
-    try:
+    try:  # only the first process can create the file
         os.close(os.open({flag!r}, os.O_CREAT | os.O_EXCL))
     except FileExistsError:
         return
@@ -32,22 +32,22 @@ def die_once():
 rows, execute, run = Store.rows, Store.execute, BatchCheck.run
 
 def deadly_rows(self, statement, values=None):
-    if {point!r} == "before the lock" and statement == sql.LOCK_BATCHES:
+    if {point!r} == "before the lock" and statement == finish.LOCK_BATCHES:
         die_once()
-    found = rows(self, statement, values)
-    if {point!r} == "after the lock" and statement == sql.LOCK_BATCHES:
+    rows_found = rows(self, statement, values)
+    if {point!r} == "after the lock" and statement == finish.LOCK_BATCHES:
         die_once()
-    if {point!r} == "after the finish" and statement == sql.FINISH_BATCHES:
+    if {point!r} == "after the finish" and statement == finish.FINISH_BATCHES:
         die_once()
-    return found
+    return rows_found
 
 def deadly_execute(self, statement, values=None):
     execute(self, statement, values)
-    if {point!r} == "before the commit" and statement == sql.NOTE_CALLBACKS:
+    if {point!r} == "before the commit" and statement == finish.NOTE_CALLBACKS:
         die_once()
 
 def deadly_run(self, now):
-    if {point!r} == "before the look":
+    if {point!r} == "before the check":
         die_once()
     run(self, now)
     if {point!r} == "after the commit":
@@ -57,7 +57,7 @@ Store.rows, Store.execute, BatchCheck.run = deadly_rows, deadly_execute, deadly_
 """
 
 POINTS = [
-    "before the look",
+    "before the check",
     "before the lock",
     "after the lock",
     "after the finish",

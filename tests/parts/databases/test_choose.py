@@ -86,14 +86,13 @@ class TestSpread:
     def test_a_shard_key_chooses_the_same_database_however_it_is_passed(self, set_placement: SetPlacement) -> None:
         set_placement("spread")
         task = job(shard_by="account_id")(pay)
-
-        another = job(shard_by=("owner",))(bill)
+        bill_task = job(shard_by=("owner",))(bill)
         for number in range(20):
-            jobs = [task.defer(number), task.defer(account_id=number), another.defer(owner=number)]
+            jobs = [task.defer(number), task.defer(account_id=number), bill_task.defer(owner=number)]
             jobs.append(noop.using(shard_key=number).defer())
             jobs.append(task.s(number).defer())
             assert len(set(databases_of(jobs))) == 1
-        assert min(count_by_database().values()) > 15
+        assert min(count_by_database().values()) > 15, "both databases are used"
 
     def test_a_default_argument_chooses_the_same_database_as_a_passed_one(self, set_placement: SetPlacement) -> None:
         set_placement("spread")
@@ -114,22 +113,22 @@ class TestSpread:
         self, set_placement: SetPlacement, options: Any
     ) -> None:
         set_placement("spread")
-        make: Any = job(**options)
-        task = make(pay)
-        chosen = {number: set(databases_of(task.defer(number) for _ in range(3))) for number in range(20)}
-        assert {len(aliases) for aliases in chosen.values()} == {1}
-        assert {alias for aliases in chosen.values() for alias in aliases} == set(BOTH)
+        decorate: Any = job(**options)
+        task = decorate(pay)
+        aliases_by_number = {number: set(databases_of(task.defer(number) for _ in range(3))) for number in range(20)}
+        assert {len(aliases) for aliases in aliases_by_number.values()} == {1}, "one database for each key"
+        assert {alias for aliases in aliases_by_number.values() for alias in aliases} == set(BOTH)
 
     def test_two_different_keys_need_the_option_shard_by(self, set_placement: SetPlacement) -> None:
         set_placement("spread")
         options: Any = {"unique": unique_by("payment_id"), "concurrency": limit(2, by="account_id")}
-        make: Any = job(**options)
-        task_without_shard = make(pay)
+        decorate: Any = job(**options)
+        task_without_shard = decorate(pay)
         with pytest.raises(InvalidOption, match=r"Say which arguments decide: @job\(shard_by=…\)"):
             task_without_shard.defer(1, 2)
         assert count_by_database() == {"default": 0, "other": 0}
-        make = job(name="with_shard_by", shard_by="account_id", **options)
-        task = make(pay)
+        decorate = job(name="with_shard_by", shard_by="account_id", **options)
+        task = decorate(pay)
         assert len(set(databases_of(task.defer(1, number) for number in range(6)))) == 1
 
     def test_fair_by_does_not_choose_a_database(self, set_placement: SetPlacement) -> None:
@@ -152,11 +151,11 @@ class TestSpread:
     def test_defer_many_with_keys_keeps_the_order_of_the_calls(self, set_placement: SetPlacement) -> None:
         set_placement("spread")
         task = job(unique=unique_by("account_id"))(pay)
-        first = task.defer_many([(number % 7,) for number in range(14)])
-        assert set(first.databases) == set(BOTH)
-        assert first.handles[:7] == first.handles[7:]
-        assert first.outcomes == ["created"] * 7 + ["existing"] * 7
-        for number, handle in enumerate(first.handles):
+        deferred = task.defer_many([(number % 7,) for number in range(14)])
+        assert set(deferred.databases) == set(BOTH)
+        assert deferred.handles[:7] == deferred.handles[7:]
+        assert deferred.outcomes == ["created"] * 7 + ["existing"] * 7
+        for number, handle in enumerate(deferred.handles):
             assert Job.objects.by_handle(handle).args == [number % 7]
         assert task.defer_many([(3,), (9,)]).outcomes == ["existing", "created"]
 
@@ -175,8 +174,8 @@ class TestBatches:
         for _ in range(2):
             with Batch(on_finish=noop) as batch:
                 jobs = [noop.defer() for _ in range(3)]
-                many = noop.defer_many([{}] * 3)
-            assert set(databases_of(jobs)) == set(many.databases) == {batch.database}
+                deferred_together = noop.defer_many([{}] * 3)
+            assert set(databases_of(jobs)) == set(deferred_together.databases) == {batch.database}
         assert {alias: JobBatch.objects.using(alias).count() for alias in BOTH} == {"default": 1, "other": 1}
 
     def test_a_batch_with_a_shard_key_goes_to_the_database_of_the_key(self, set_placement: SetPlacement) -> None:
@@ -207,9 +206,9 @@ class TestBatches:
     def test_a_job_is_in_the_database_of_the_jobs_that_it_waits_for(self, set_placement: SetPlacement) -> None:
         set_placement("spread")
         for _ in range(4):
-            first = noop.defer()
-            assert databases_of([noop.using(after=[first]).defer()]) == databases_of([first])
-            assert databases_of([noop.using(after=[first.handle]).defer()]) == databases_of([first])
+            predecessor = noop.defer()
+            assert databases_of([noop.using(after=[predecessor]).defer()]) == databases_of([predecessor])
+            assert databases_of([noop.using(after=[predecessor.handle]).defer()]) == databases_of([predecessor])
 
 
 class Router:
@@ -218,22 +217,22 @@ class Router:
     alias = "other"
 
     def db_for_write(self, model: Any, **hints: Any) -> str | None:
-        self.seen.append((model, hints))
+        self.calls.append((model, hints))
         return self.alias
 
-    seen: list[Any] = []
+    calls: list[Any] = []
 
 
 class TestRouter:
     @pytest.fixture(autouse=True)
     def _router(self, settings: Any) -> None:
-        Router.seen, Router.alias = [], "other"
+        Router.calls, Router.alias = [], "other"
         settings.DATABASE_ROUTERS = ["tests.parts.databases.test_choose.Router"]
 
     def test_the_placement_router_asks_the_database_routers_of_django(self, set_placement: SetPlacement) -> None:
         set_placement("router")
         assert databases_of([noop.using(queue_name="mail").defer()]) == ["other"]
-        assert Router.seen[0] == (Job, {"task": "tests.app.jobs.noop", "queue_name": "mail"})
+        assert Router.calls[0] == (Job, {"task": "tests.app.jobs.noop", "queue_name": "mail"})
         Router.alias = "default"
         assert noop.defer_many([{}]).databases == ["default"]
 
@@ -278,27 +277,27 @@ class TestRetiring:
     """Only one unfinished job has a unique key, also while a database is retiring."""
 
     @pytest.fixture(autouse=True)
-    def _held(self, set_placement: SetPlacement) -> None:
+    def _key_is_held_in_a_retiring_database(self, set_placement: SetPlacement) -> None:
         set_placement(DATABASES=("other",))
         self.task = job(unique=unique_by("account_id"))(pay)
-        self.old = self.task.defer(1)
+        self.old_job = self.task.defer(1)
         set_placement(DATABASES=("default",), RETIRING=("other",))
 
     def test_a_job_in_a_retiring_database_that_holds_a_unique_key_is_found(self) -> None:
-        again = self.task.defer(1)
-        assert (again.created, again.handle) == (False, self.old.handle)
-        many = self.task.defer_many([(1,), (2,)])
-        assert many.handles[0] == self.old.handle
-        assert (many.databases, many.outcomes) == (["other", "default"], ["existing", "created"])
+        second_call = self.task.defer(1)
+        assert (second_call.created, second_call.handle) == (False, self.old_job.handle)
+        two_calls = self.task.defer_many([(1,), (2,)])
+        assert two_calls.handles[0] == self.old_job.handle
+        assert (two_calls.databases, two_calls.outcomes) == (["other", "default"], ["existing", "created"])
 
     def test_on_conflict_applies_to_a_job_in_a_retiring_database(self) -> None:
         replaced = self.task.using(on_conflict="replace").defer(1, payment_id=7)
-        assert (replaced.handle, replaced.kwargs) == (self.old.handle, {"payment_id": 7})
+        assert (replaced.handle, replaced.kwargs) == (self.old_job.handle, {"payment_id": 7})
         with pytest.raises(UniqueKeyTaken):
             self.task.using(on_conflict="raise").defer(1)
 
     def test_a_finished_job_in_a_retiring_database_holds_no_key(self) -> None:
-        self.old.discard()
+        self.old_job.discard()
         assert self.task.defer(1).handle.startswith("default:")
 
     def test_jobs_with_other_keys_go_to_the_new_database(self) -> None:
@@ -309,12 +308,12 @@ class TestRetiring:
 
 
 def test_a_handle_names_a_job(set_placement: SetPlacement) -> None:
-    here, there = noop.defer(), noop.using(database="other").defer()
-    assert (here.handle, there.handle) == (f"default:{here.pk}", f"other:{there.pk}")
-    assert Job.objects.by_handle(there.handle) == there
-    assert Job.objects.by_handle(str(here.pk)) == here
+    job_in_default, job_in_other = noop.defer(), noop.using(database="other").defer()
+    assert (job_in_default.handle, job_in_other.handle) == (f"default:{job_in_default.pk}", f"other:{job_in_other.pk}")
+    assert Job.objects.by_handle(job_in_other.handle) == job_in_other
+    assert Job.objects.by_handle(str(job_in_default.pk)) == job_in_default
     with pytest.raises(Job.DoesNotExist):
-        Job.objects.by_handle(f"other:{there.pk + 1}")
-    for text in ("", "other", "other:", ":1", "other:x", "other:-1", "nowhere:1", "other:\u0661"):
+        Job.objects.by_handle(f"other:{job_in_other.pk + 1}")
+    for invalid_handle in ("", "other", "other:", ":1", "other:x", "other:-1", "nowhere:1", "other:\u0661"):
         with pytest.raises(InvalidOption):
-            Job.objects.by_handle(text)
+            Job.objects.by_handle(invalid_handle)

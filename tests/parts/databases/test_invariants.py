@@ -18,9 +18,9 @@ from .conftest import BOTH
 
 KEYS = 200
 
-LISTS: tuple[dict[str, Any], ...] = tuple(
-    {"DATABASES": taking, "RETIRING": retiring, "PLACEMENT": "spread"}
-    for taking, retiring in (
+DATABASE_SETTINGS: tuple[dict[str, Any], ...] = tuple(
+    {"DATABASES": open_databases, "RETIRING": retiring, "PLACEMENT": "spread"}
+    for open_databases, retiring in (
         (BOTH, ()),
         (("default",), ("other",)),
         (("other",), ("default",)),
@@ -57,12 +57,12 @@ def unfinished_jobs() -> set[UnfinishedJob]:
     }
 
 
-STEPS = st.lists(
+steps_of_a_run = st.lists(
     st.one_of(
         st.tuples(st.just("defer"), st.integers(0, 3)),
         st.tuples(st.just("defer_many"), st.lists(st.integers(0, 3), min_size=1, max_size=4)),
         st.tuples(st.just("finish"), st.integers(0, 3)),
-        st.tuples(st.just("list"), st.integers(0, len(LISTS) - 1)),
+        st.tuples(st.just("change settings"), st.integers(0, len(DATABASE_SETTINGS) - 1)),
     ),
     max_size=14,
 )
@@ -70,28 +70,30 @@ STEPS = st.lists(
 
 @pytest.mark.django_db(databases=["default", "other"])
 @settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(steps=STEPS)
+@given(steps=steps_of_a_run)
 def test_at_most_one_unfinished_job_has_a_unique_key(task: Any, steps: list[tuple[str, Any]]) -> None:
-    """The test counts jobs since the last change of DATABASES, or all jobs if the placement finds all older keys."""
+    """The test compares jobs since the last change of DATABASES, or all jobs if the placement finds all older keys."""
     for alias in BOTH:
         Job.objects.using(alias).all().delete()
-    chosen, before, finds_all_keys = LISTS[0], set[UnfinishedJob](), True
+    current_settings, older_jobs, finds_all_keys = DATABASE_SETTINGS[0], set[UnfinishedJob](), True
     for step, value in steps:
-        if step == "list":
-            chosen, before = LISTS[value], unfinished_jobs()
-            finds_all_keys = not before or (finds_all_keys and all(would_be_found(job, chosen) for job in before))
+        if step == "change settings":
+            current_settings, older_jobs = DATABASE_SETTINGS[value], unfinished_jobs()
+            finds_all_keys = not older_jobs or (
+                finds_all_keys and all(would_be_found(job, current_settings) for job in older_jobs)
+            )
             continue
-        with override_settings(SKIPQUEUE=chosen):
+        with override_settings(SKIPQUEUE=current_settings):
             run_step(task, step, value)
-        for counted in [unfinished_jobs() - before, *([unfinished_jobs()] if finds_all_keys else [])]:
-            keys = [job.key for job in counted]
+        for jobs_to_compare in [unfinished_jobs() - older_jobs, *([unfinished_jobs()] if finds_all_keys else [])]:
+            keys = [job.key for job in jobs_to_compare]
             assert len(keys) == len(set(keys))
 
 
-def would_be_found(holder: UnfinishedJob, chosen: dict[str, Any]) -> bool:
+def would_be_found(holder: UnfinishedJob, current_settings: dict[str, Any]) -> bool:
     """Whether an enqueue with the key of this job would find the job."""
-    with override_settings(SKIPQUEUE=chosen):
-        return holder.alias in chosen["RETIRING"] or database_of_key(holder.key) == holder.alias
+    with override_settings(SKIPQUEUE=current_settings):
+        return holder.alias in current_settings["RETIRING"] or database_of_key(holder.key) == holder.alias
 
 
 def run_step(task: Any, step: str, value: Any) -> None:
@@ -118,9 +120,13 @@ def databases_of_keys(*aliases: str) -> list[str | None]:
 @settings(max_examples=7, deadline=None)
 def test_a_new_database_takes_its_share_of_the_keys_and_no_other_key_moves(number: int) -> None:
     aliases = [f"queue_{place}" for place in range(number)]
-    before, after = databases_of_keys(*aliases), databases_of_keys(*aliases, "new")
-    moved = [(old, new) for old, new in zip(before, after, strict=True) if old != new]
-    assert {new for _, new in moved} == {"new"}
+    databases_before, databases_after = databases_of_keys(*aliases), databases_of_keys(*aliases, "new")
+    moves = [
+        (old_alias, new_alias)
+        for old_alias, new_alias in zip(databases_before, databases_after, strict=True)
+        if old_alias != new_alias
+    ]
+    assert {new_alias for _, new_alias in moves} == {"new"}
     share = KEYS / (number + 1)
-    assert 0.5 * share < len(moved) < 1.7 * share
-    assert databases_of_keys(*reversed(aliases)) == before, "the order of the list means nothing"
+    assert 0.5 * share < len(moves) < 1.7 * share
+    assert databases_of_keys(*reversed(aliases)) == databases_before, "the order of the list means nothing"

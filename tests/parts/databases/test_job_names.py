@@ -12,7 +12,7 @@ from django_skipqueue.jobs.registry import Registry
 from django_skipqueue.models import Job
 from django_skipqueue.signals import job_started
 from django_skipqueue.testing import run_jobs
-from django_skipqueue.worker import by_hand as running
+from django_skipqueue.worker import by_hand
 
 from ...app import jobs
 from ...app.rows import make_job
@@ -56,31 +56,31 @@ def test_lease_lost_names_the_job_with_its_database() -> None:
     jobs.noop.using(database="other").defer()
     job = claim_job()
     Job.objects.using("other").get().cancel()
-    for act in (job.complete, lambda: running.run(job)):
+    for use_lease in (job.complete, lambda: by_hand.run(job)):
         with pytest.raises(LeaseLost, match=f"^Job other:{job.pk} is no longer held"):
-            act()
+            use_lease()
 
 
 def test_running_an_unclaimed_job_names_it_with_its_database() -> None:
     job = jobs.noop.using(database="other").defer()
     with pytest.raises(LeaseLost, match=f"^Job other:{job.pk} is queued"):
-        running.run(job)
+        by_hand.run(job)
 
 
 def test_result_lost_names_both_jobs_with_their_database() -> None:
-    first = jobs.add.using(database="other").defer(1)
+    predecessor = jobs.add.using(database="other").defer(1)
     run_jobs()
-    name = first.handle
-    last = see_results.using(database="other", after=[first], max_attempts=1).defer()
-    first.delete()
+    handle = predecessor.handle
+    dependant = see_results.using(database="other", after=[predecessor], max_attempts=1).defer()
+    predecessor.delete()
     run_jobs()
-    last.refresh_from_db()
-    message = f"The result of job {name}, which job other:{last.pk} has waited for, no longer exists."
-    assert last.last_error == f"ResultLost: {message}"
+    dependant.refresh_from_db()
+    message = f"The result of job {handle}, which job other:{dependant.pk} has waited for, no longer exists."
+    assert dependant.last_error == f"ResultLost: {message}"
 
 
 @pytest.fixture
-def started_in() -> Iterator[list[str]]:
+def databases_of_started_jobs() -> Iterator[list[str]]:
     """The databases of the received `job_started` signals."""
     databases: list[str] = []
 
@@ -92,8 +92,8 @@ def started_in() -> Iterator[list[str]]:
     job_started.disconnect(receive)
 
 
-def test_job_started_carries_the_database(started_in: list[str]) -> None:
+def test_job_started_carries_the_database(databases_of_started_jobs: list[str]) -> None:
     for alias in ("default", "other"):
         jobs.noop.using(database=alias).defer()
     run_jobs()
-    assert started_in == ["default", "other"]
+    assert databases_of_started_jobs == ["default", "other"]

@@ -59,9 +59,9 @@ def test_a_database_that_refuses_connections_gets_no_job(proxy: Proxy) -> None:
 
 def test_the_share_of_a_database_that_is_down_goes_to_all_others() -> None:
     with reached_at("gone", NOBODY):
-        shares = Counter(in_turn(("default", "gone", "other")) for _ in range(600))
-        firsts = Counter(reachable_in_turn(("default", "gone", "other"))[0] for _ in range(600))
-    for counts in (shares, firsts):
+        databases_in_turn = Counter(in_turn(("default", "gone", "other")) for _ in range(600))
+        first_databases = Counter(reachable_in_turn(("default", "gone", "other"))[0] for _ in range(600))
+    for counts in (databases_in_turn, first_databases):
         assert counts.keys() == {"default", "other"}
         assert min(counts.values()) > 240, "about 300 each; 200 and 400 if one database took the whole share"
 
@@ -74,9 +74,9 @@ def test_jobs_do_not_wait_for_a_database_that_does_not_respond(proxy: Proxy, mon
 
 def test_checking_a_database_does_not_change_its_settings() -> None:
     connections["other"].close()
-    before = connections["other"].settings_dict
+    settings_before = connections["other"].settings_dict
     assert can_be_reached("other")
-    assert connections["other"].settings_dict is before
+    assert connections["other"].settings_dict is settings_before
 
 
 def test_a_database_that_went_down_and_ended_its_idle_sessions_gets_no_job(proxy: Proxy) -> None:

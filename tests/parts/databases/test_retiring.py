@@ -24,7 +24,7 @@ def _retiring(settings: Any) -> None:
 def test_the_doctor_counts_the_jobs_left_in_a_retiring_database(monkeypatch: pytest.MonkeyPatch) -> None:
     for status in ("queued", "queued", "scheduled", "running", "completed", "failed"):
         make_job(status, using="other")
-    (finding,) = (finding for finding in examine(Store("other")) if finding.code == CODE)
+    [finding] = [finding for finding in examine(Store("other")) if finding.code == CODE]
     assert (finding.severity, finding.found) == (Severity.INFO, "Jobs left in other: 4.")
     monkeypatch.setattr(checks, "MOST_UNFINISHED_COUNTED", 1)
     assert "Jobs left in other: 1+." in [finding.found for finding in examine(Store("other"))]
@@ -32,7 +32,7 @@ def test_the_doctor_counts_the_jobs_left_in_a_retiring_database(monkeypatch: pyt
 
 def test_the_doctor_says_that_an_empty_retiring_database_can_be_removed() -> None:
     make_job("failed", using="other")
-    (finding,) = (finding for finding in examine(Store("other")) if finding.code == CODE)
+    [finding] = [finding for finding in examine(Store("other")) if finding.code == CODE]
     assert (finding.severity, finding.title) == (Severity.INFO, "A retiring database has no unfinished jobs")
     assert finding.advice.startswith("Remove it from SKIPQUEUE['RETIRING'].")
 

@@ -39,14 +39,13 @@ def _placement_in_turn(set_placement: SetPlacement, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.fixture
-def stopped() -> Iterator[Cluster]:
+def pausable_server() -> Iterator[Cluster]:
     """A second server for the database `other`, on a Unix socket, that a test can pause by SIGSTOP."""
-    with TemporaryDirectory(
-        prefix="skipqueue-"
-    ) as folder:  # not pytest's folder, which the user of the server may not read
-        home = Path(folder) / "postgres"
-        home.mkdir()
-        cluster = Cluster(home)
+    # not pytest's folder, which the user of the server may not read
+    with TemporaryDirectory(prefix="skipqueue-") as folder:
+        data_folder = Path(folder) / "postgres"
+        data_folder.mkdir()
+        cluster = Cluster(data_folder)
         try:
             cluster.create()
             with reached_at("other", environ.Env.db_url_config(cluster.url)):
@@ -58,7 +57,7 @@ def stopped() -> Iterator[Cluster]:
 
 
 @pytest.fixture
-def stalled() -> Iterator[Proxy]:
+def stallable_proxy() -> Iterator[Proxy]:
     """A TCP proxy before the database `other` that forwards nothing more and closes nothing."""
     proxy = Proxy()
     with reached_at("other", proxy.settings):
@@ -66,7 +65,7 @@ def stalled() -> Iterator[Proxy]:
         proxy.close()
 
 
-@pytest.fixture(params=["stopped", "stalled"])
+@pytest.fixture(params=["pausable_server", "stallable_proxy"], ids=["stopped", "stalled"])
 def server(request: pytest.FixtureRequest) -> Server:
     chosen_server: Server = request.getfixturevalue(request.param)
     return chosen_server
@@ -98,7 +97,7 @@ def test_a_server_that_hangs_gets_no_job_over_an_idle_connection(
 ) -> None:
     assert defer_and_count(2) == {"default": 1, "other": 1}
     hang(server)
-    monkeypatch.setattr(silence, "IDLE_SESSION_SECONDS", -1.0)
+    monkeypatch.setattr(silence, "IDLE_SESSION_SECONDS", -1.0)  # every connection counts as idle
     assert defer_and_count(6) == {"default": 6}
     assert noop.defer_many([{}] * 4).databases == ["default"] * 4
     resume(server)
@@ -118,19 +117,19 @@ def test_a_call_to_a_hanging_server_raises_and_later_calls_avoid_the_server(
 
 
 def test_defer_many_and_a_job_with_a_key_raise_on_a_hanging_server(
-    stalled: Proxy, registry: Registry, monkeypatch: pytest.MonkeyPatch
+    stallable_proxy: Proxy, registry: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(silence, "IDLE_SESSION_SECONDS", 3_600.0)
     task: Any = job(unique=unique_by("number"))(numbered)
     number_in_other = next(number for number in range(99) if task.defer(number)._state.db == "other")
-    stalled.stall()
+    stallable_proxy.stall()
     with pytest.raises(OperationalError, match="sends nothing any more"):
         task.using(max_attempts=1).defer(number_in_other)
     with pytest.raises(OperationalError, match="timeout"):
         task.defer(number_in_other)
-    stalled.flow()
+    stallable_proxy.flow()
     defer_and_count(2)
-    stalled.stall()
+    stallable_proxy.stall()
     with pytest.raises(OperationalError, match="sends nothing any more"):
         noop.defer_many([{}] * 4)
 
@@ -139,16 +138,16 @@ def numbered(number: int) -> None:
     """The function of a task with a unique key."""
 
 
-def test_an_open_transaction_on_a_hanging_server_ends_with_an_error(stalled: Proxy) -> None:
+def test_an_open_transaction_on_a_hanging_server_ends_with_an_error(stallable_proxy: Proxy) -> None:
     def defer_in_a_transaction() -> None:
         with transaction.atomic(using="other"):
             noop.defer()
-            stalled.stall()
+            stallable_proxy.stall()
             noop.defer()
 
     with pytest.raises(OperationalError, match="sends nothing any more"):
         defer_in_a_transaction()
-    stalled.flow()
+    stallable_proxy.flow()
     assert not Job.objects.using("other").exists()
 
 
@@ -174,8 +173,8 @@ def test_a_job_waits_for_a_server_on_which_a_lock_is_held(
         placed_in.append(defer_job())
         connections["other"].close()
 
-    with sessions.connect(alias="other") as locker, locker.transaction():
-        locker.execute("LOCK TABLE skipqueue_job")
+    with sessions.connect(alias="other") as locking_session, locking_session.transaction():
+        locking_session.execute("LOCK TABLE skipqueue_job")
         thread = threading.Thread(target=defer)
         thread.start()
         wait_until(lambda: len(answers) >= 2, "the process has checked twice whether the server responds")

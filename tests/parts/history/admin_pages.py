@@ -46,25 +46,31 @@ def make_broken_release() -> None:
     """Count three causes: a release broke a task ten minutes ago, one task fails all week, and one has stopped."""
     for name, minutes in (("4f2ac91", 26 * 60), ("5b3cd02", 11)):
         Deployment.objects.create(name=name, first_at=timezone.now() - timedelta(minutes=minutes))
-    broken = Cause("payments.jobs.capture_payment", "psp.errors.GatewayUnavailable", "payments.gateway.capture")
+    gateway_unavailable = Cause(
+        "payments.jobs.capture_payment", "psp.errors.GatewayUnavailable", "payments.gateway.capture"
+    )
     with override_settings(SKIPQUEUE={"DEPLOYMENT": "5b3cd02"}):
         for minute in range(11):
-            job = _failing(broken, "503 Service Unavailable: maintenance until 02:15")
-            count_failures(broken, 14 + minute % 3, seconds_ago=60.0 * minute, line=17, job_id=job)
+            job_id = _failing(gateway_unavailable, "503 Service Unavailable: maintenance until 02:15")
+            count_failures(gateway_unavailable, 14 + minute % 3, seconds_ago=60.0 * minute, line=17, job_id=job_id)
     with override_settings(SKIPQUEUE={"DEPLOYMENT": "4f2ac91"}):
-        mail = Cause("payments.jobs.send_receipt", "smtplib.SMTPServerDisconnected", "payments.mailbox.deliver")
-        job = _failing(mail, "Connection unexpectedly closed")
+        mail_disconnected = Cause(
+            "payments.jobs.send_receipt", "smtplib.SMTPServerDisconnected", "payments.mailbox.deliver"
+        )
+        job_id = _failing(mail_disconnected, "Connection unexpectedly closed")
         for hour in range(100):
-            count_failures(mail, 1 + hour * hour % 7, seconds_ago=3_600.0 * hour + 1_500, line=88, job_id=job)
-        value = Cause("search.jobs.index_product", "builtins.KeyError", "search.documents.price_of")
-        job = _failing(value, "'price_gross'")
+            count_failures(
+                mail_disconnected, 1 + hour * hour % 7, seconds_ago=3_600.0 * hour + 1_500, line=88, job_id=job_id
+            )
+        missing_price = Cause("search.jobs.index_product", "builtins.KeyError", "search.documents.price_of")
+        job_id = _failing(missing_price, "'price_gross'")
         for hour in range(3, 60, 7):
-            count_failures(value, 1 + hour % 3, seconds_ago=3_600.0 * hour, line=31, job_id=job)
-        died = Cause("reports.jobs.build_monthly_report", "django_skipqueue.exceptions.WorkerDied", "")
-        count_failures(died, 2, seconds_ago=9 * 3_600.0, line=None)
-    for task in (mail.task, value.task):
+            count_failures(missing_price, 1 + hour % 3, seconds_ago=3_600.0 * hour, line=31, job_id=job_id)
+        worker_died = Cause("reports.jobs.build_monthly_report", "django_skipqueue.exceptions.WorkerDied", "")
+        count_failures(worker_died, 2, seconds_ago=9 * 3_600.0, line=None)
+    for task in (mail_disconnected.task, missing_price.task):
         count_ended(task, seconds_ago=120)
-    acknowledge(DEFAULT, value, by="ann", note="waits for the price service, ticket 1187")
+    acknowledge(DEFAULT, missing_price, by="ann", note="waits for the price service, ticket 1187")
 
 
 def _failing(cause: Cause, message: str) -> int:
@@ -90,36 +96,38 @@ INCIDENT = 38
 def make_rollups(*, hours: int = 6) -> None:
     """The busy evening in roll-ups: the load rises and falls, and then receipts can no longer be sent."""
     now = int(timezone.now().timestamp())
-    rows: dict[tuple[int, str, str, int], RollUp] = {}
+    rollups: dict[tuple[int, str, str, int], RollUp] = {}
     for minutes in range(hours * 60):
         at_minute = (now // 60 - minutes) * 60
         for queue_name, share in SHARES.items():
-            rolled_up = _minute(queue_name, share, minutes)
+            rollup = _rollup_of_minute(queue_name, share, minutes)
             for span in (Span.MINUTE, Span.HOUR, Span.EVER):
-                start = at_minute // span * span if span else 0
-                for levels in ((queue_name, TASKS[queue_name][0]), (queue_name, ""), ("", "")):
-                    _add(rows.setdefault((span, *levels, start), _empty(span, *levels, start)), rolled_up)
-    RollUp.objects.bulk_create(rows.values(), batch_size=1_000)
+                starts_at = at_minute // span * span if span else 0
+                for queue_and_task in ((queue_name, TASKS[queue_name][0]), (queue_name, ""), ("", "")):
+                    key = (span, *queue_and_task, starts_at)
+                    _add_to_total(rollups.setdefault(key, _empty_rollup(*key)), rollup)
+    RollUp.objects.bulk_create(rollups.values(), batch_size=1_000)
 
 
-def _minute(queue_name: str, share: float, minutes: int) -> RollUp:
+def _rollup_of_minute(queue_name: str, share: float, minutes: int) -> RollUp:
     """Count one minute of one queue."""
-    flow = 1 + 0.45 * math.sin(minutes / 47) + 0.18 * math.sin(minutes * 2.4) + 0.1 * math.sin(minutes * 7.1)
-    number = max(0, round(640 * share * flow))
+    load = 1 + 0.45 * math.sin(minutes / 47) + 0.18 * math.sin(minutes * 2.4) + 0.1 * math.sin(minutes * 7.1)
+    number = max(0, round(640 * share * load))
     is_broken = queue_name == "emails" and minutes < INCIDENT
     retried = round(number * (0.86 if is_broken else 0.004 + 0.004 * (minutes % 7 == 0)))
     failed = round(number * 0.05) if is_broken and minutes < INCIDENT - 12 else int(minutes % 53 == 0)
     ran = 20.0 if is_broken else TASKS[queue_name][1] * (1 + 0.3 * math.sin(minutes / 19))
-    waited = 0.02 * flow + (INCIDENT - minutes) * 9.0 * is_broken
+    waited = 0.02 * load + (INCIDENT - minutes) * 9.0 * is_broken
     return RollUp(
         completed=number - retried - failed, retried=retried, failed=failed, enqueued=number,
-        waited=histogram(waited * (0.4 + n / max(number, 1)) for n in range(number)), waited_seconds=waited * number,
-        ran=histogram(ran * (0.3 + 1.2 * n / max(number, 1)) for n in range(number)), ran_seconds=ran * number,
+        waited=histogram(waited * (0.4 + job / max(number, 1)) for job in range(number)),
+        ran=histogram(ran * (0.3 + 1.2 * job / max(number, 1)) for job in range(number)),
+        waited_seconds=waited * number, ran_seconds=ran * number,
         depth=round(number * 0.02) + (is_broken and (INCIDENT - minutes) * 31),
     )  # fmt: skip
 
 
-def _empty(span: Span, queue_name: str, task: str, start: int) -> RollUp:
+def _empty_rollup(span: Span, queue_name: str, task: str, start: int) -> RollUp:
     return RollUp(
         span=span, queue_name=queue_name, task=task, starts_at=datetime.fromtimestamp(start, UTC), depth=0,
         waited=[], ran=[], completed=0, retried=0, failed=0, enqueued=0, discarded=0,
@@ -127,12 +135,12 @@ def _empty(span: Span, queue_name: str, task: str, start: int) -> RollUp:
     )  # fmt: skip
 
 
-def _add(total: RollUp, other: RollUp) -> None:
+def _add_to_total(total: RollUp, minute: RollUp) -> None:
     for name in ("completed", "retried", "failed", "enqueued", "waited_seconds", "ran_seconds"):
-        setattr(total, name, getattr(total, name) + getattr(other, name))
-    total.waited = added(total.waited or [], other.waited or [])
-    total.ran = added(total.ran or [], other.ran or [])
+        setattr(total, name, getattr(total, name) + getattr(minute, name))
+    total.waited = added(total.waited or [], minute.waited or [])
+    total.ran = added(total.ran or [], minute.ran or [])
     if total.span == Span.MINUTE:
-        total.depth = (total.depth or 0) + (other.depth or 0)
+        total.depth = (total.depth or 0) + (minute.depth or 0)
     else:
-        total.depth = max(total.depth or 0, other.depth or 0)
+        total.depth = max(total.depth or 0, minute.depth or 0)

@@ -8,7 +8,7 @@ from django_skipqueue.values.records import Cause
 
 from ...app.rows import DEFAULT
 
-ONE = AttemptCounts(completed=1)
+ONE_COMPLETED_ATTEMPT = AttemptCounts(completed=1)
 
 
 def count_failures(
@@ -16,13 +16,13 @@ def count_failures(
 ) -> None:
     """Count failed attempts as a worker does."""
     at = time.time() - seconds_ago
-    counted = {(int(at // 60), cause): FailedAttempts(number, at, at, line, job_id)}
-    rollups.roll_up(DEFAULT, [], list(rows_of_failures(counted)))
+    attempts = {(int(at // 60), cause): FailedAttempts(number, at, at, line, job_id)}
+    rollups.roll_up(DEFAULT, [], list(rows_of_failures(attempts)))
 
 
 def count_ended(
-    task: str, counts: AttemptCounts = ONE, *, seconds_ago: float = 0.0, queue_name: str = "default"
+    task: str, counts: AttemptCounts = ONE_COMPLETED_ATTEMPT, *, seconds_ago: float = 0.0, queue_name: str = "default"
 ) -> None:
     """Count ended attempts of this task as a worker does; without counts, one completed attempt."""
-    counted = {(int((time.time() - seconds_ago) // 60), queue_name, task): counts}
-    rollups.roll_up(DEFAULT, list(rows_of_counts(counted)), [])
+    attempts = {(int((time.time() - seconds_ago) // 60), queue_name, task): counts}
+    rollups.roll_up(DEFAULT, list(rows_of_counts(attempts)), [])

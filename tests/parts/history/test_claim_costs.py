@@ -34,9 +34,10 @@ def execute(statement: str) -> None:
         cursor.execute(statement)
 
 
-def give_rollup(queue_name: str) -> None:
+def write_rollup(queue_name: str) -> None:
     """Write a roll-up of the queue, because the rule about claims reads only queues with roll-ups."""
-    roll_up(store, list(rows_of_counts({(int(time.time() // 60), queue_name, "t"): AttemptCounts(completed=1)})), [])
+    this_minute = int(time.time() // 60)
+    roll_up(store, list(rows_of_counts({(this_minute, queue_name, "t"): AttemptCounts(completed=1)})), [])
 
 
 def test_a_claim_of_a_deep_queue_reads_only_the_rows_that_it_takes() -> None:
@@ -54,14 +55,14 @@ def test_a_claim_reads_more_rows_and_pages_while_dead_rows_are_kept(session: Cal
     reader.begin()
     reader(execute, "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
     reader(lambda: Job.objects.count())
-    before = measure_claim(store, "mail")
+    cost_before = measure_claim(store, "mail")
     Job.objects.filter(pk__in=Job.objects.order_by("pk")[:2_500].values("pk")).delete()
-    after = measure_claim(store, "mail")
+    cost_after = measure_claim(store, "mail")
     reader.rollback()
-    assert before is not None
-    assert after is not None
-    assert after.rows > 10 * before.rows
-    assert after.pages > before.pages
+    assert cost_before is not None
+    assert cost_after is not None
+    assert cost_after.rows > 10 * cost_before.rows
+    assert cost_after.pages > cost_before.pages
 
 
 def test_a_measurement_neither_waits_for_locks_nor_takes_any(session: Callable[[], Session]) -> None:
@@ -78,11 +79,11 @@ def test_a_measurement_that_takes_too_long_ends_without_a_result(
     session: Callable[[], Session], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(claim_costs, "MEASURE_SECONDS", 0.2)
-    other = session()
-    other.begin()
-    other(execute, "LOCK TABLE skipqueue_job IN ACCESS EXCLUSIVE MODE")
+    other_session = session()
+    other_session.begin()
+    other_session(execute, "LOCK TABLE skipqueue_job IN ACCESS EXCLUSIVE MODE")
     assert measure_claim(store, "mail") is None
-    other.rollback()
+    other_session.rollback()
 
 
 def test_a_measurement_raises_errors_other_than_a_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,7 +97,7 @@ def test_a_measurement_raises_errors_other_than_a_timeout(monkeypatch: pytest.Mo
 
 def test_a_supervisor_samples_the_deepest_queues() -> None:
     for number, queue_name in enumerate(("a", "b", "c", "d"), 1):
-        give_rollup(queue_name)
+        write_rollup(queue_name)
         for _ in range(number):
             make_job(queue_name=queue_name)
     SampleDepths(store).run(time.monotonic())
@@ -113,12 +114,12 @@ def test_the_row_of_an_hour_keeps_its_most_expensive_claim() -> None:
     make_job(queue_name="mail")
     for pages in (3, 7, 5):
         roll_up_depths(store, queues_now(store), [ClaimCost("mail", pages, pages)])
-    row = RollUp.objects.get(span=3600, queue_name="mail")
-    assert (row.claim_pages, row.claim_rows) == (7, 7)
+    rollup = RollUp.objects.get(span=3600, queue_name="mail")
+    assert (rollup.claim_pages, rollup.claim_rows) == (7, 7)
 
 
 def test_the_doctor_names_a_queue_with_expensive_claims() -> None:
-    give_rollup("mail")
+    write_rollup("mail")
     make_job(queue_name="mail")
     roll_up_depths(store, queues_now(store), [ClaimCost("mail", rules.MANY_CLAIM_PAGES, 5)])
     assert list(rules.expensive_claims(store)) == []

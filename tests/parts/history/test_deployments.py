@@ -17,19 +17,18 @@ pytestmark = pytest.mark.django_db
 
 
 def test_the_first_supervisor_with_a_deployment_notes_it_once(settings: Any) -> None:
-    (service,) = (
-        candidate for make_service in services() if isinstance(candidate := make_service(DEFAULT), NoteDeployment)
-    )
+    all_services = [make_service(DEFAULT) for make_service in services()]
+    [service] = [service for service in all_services if isinstance(service, NoteDeployment)]
     assert service.due_at == 0
     service.run(0.0)
     assert service.due_at == NEVER
     assert not Deployment.objects.exists()
     settings.SKIPQUEUE = {"DEPLOYMENT": "4f2a"}
     NoteDeployment(DEFAULT).run(0.0)
-    before = Deployment.objects.get()
+    deployment_before = Deployment.objects.get()
     NoteDeployment(DEFAULT).run(0.0)
-    after = Deployment.objects.get()
-    assert (after.name, after.first_at) == ("4f2a", before.first_at)
+    deployment_after = Deployment.objects.get()
+    assert (deployment_after.name, deployment_after.first_at) == ("4f2a", deployment_before.first_at)
 
 
 def test_the_last_deployments_come_first() -> None:

@@ -86,9 +86,9 @@ class TestStanding:
         count_failures(BAD_VALUE)
         count_failures(UNAVAILABLE, 5)
         acknowledge(DEFAULT, UNAVAILABLE, by="ann")
-        listed = failing_causes(DEFAULT, limit=10)
-        assert [counts.standing for counts in listed] == list(Standing)
-        assert [counts.cause for counts in listed] == [BAD_VALUE, open_cause, stopped, UNAVAILABLE]
+        listed_counts = failing_causes(DEFAULT, limit=10)
+        assert [counts.standing for counts in listed_counts] == list(Standing)
+        assert [counts.cause for counts in listed_counts] == [BAD_VALUE, open_cause, stopped, UNAVAILABLE]
         assert [counts.cause for counts in failing_causes(DEFAULT, limit=10, task="a.open")] == [open_cause]
 
 

@@ -26,7 +26,8 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 
 def count_attempts(queue_name: str, task: str, **counts: Any) -> None:
-    roll_up(STORE, list(rows_of_counts({(int(time.time() // 60), queue_name, task): AttemptCounts(**counts)})), [])
+    this_minute = int(time.time() // 60)
+    roll_up(STORE, list(rows_of_counts({(this_minute, queue_name, task): AttemptCounts(**counts)})), [])
 
 
 def test_a_queue_that_is_empty_now_has_zeros() -> None:
@@ -46,23 +47,23 @@ def test_the_scrape_has_counters_and_histograms_of_each_task() -> None:
     count_attempts("mail", "shop.send", completed=5, retried=2, failed=1, recovered=3, lost=4, **durations, **sums)
     count_attempts("mail", "shop.send", completed=1, discarded=1, snoozed=2)
     metrics_found = scrape_by_key()
-    of_task = {"queue": "mail", "task": "shop.send"}
+    task_labels = {"queue": "mail", "task": "shop.send"}
     outcomes = {
-        outcome: metrics_found[series_key("attempts_total", outcome=outcome, **of_task)]
+        outcome: metrics_found[series_key("attempts_total", outcome=outcome, **task_labels)]
         for outcome in ("completed", "retried", "snoozed", "failed", "discarded")
     }
     assert outcomes == {"completed": 6, "retried": 2, "snoozed": 2, "failed": 1, "discarded": 1}
-    assert metrics_found[series_key("jobs_recovered_total", **of_task)] == 3
-    assert metrics_found[series_key("leases_lost_total", **of_task)] == 4
-    assert metrics_found[series_key("jobs_enqueued_total", **of_task)] == 0
-    assert metrics_found[series_key("wait_seconds_bucket", le="0.25", **of_task)] == 1
+    assert metrics_found[series_key("jobs_recovered_total", **task_labels)] == 3
+    assert metrics_found[series_key("leases_lost_total", **task_labels)] == 4
+    assert metrics_found[series_key("jobs_enqueued_total", **task_labels)] == 0
+    assert metrics_found[series_key("wait_seconds_bucket", le="0.25", **task_labels)] == 1
     assert (
-        metrics_found[series_key("wait_seconds_count", **of_task)]
-        == metrics_found[series_key("wait_seconds_bucket", le="+Inf", **of_task)]
+        metrics_found[series_key("wait_seconds_count", **task_labels)]
+        == metrics_found[series_key("wait_seconds_bucket", le="+Inf", **task_labels)]
         == 2
     )
-    assert metrics_found[series_key("wait_seconds_sum", **of_task)] == 3.2
-    assert metrics_found[series_key("run_seconds_sum", **of_task)] == 0.03
+    assert metrics_found[series_key("wait_seconds_sum", **task_labels)] == 3.2
+    assert metrics_found[series_key("run_seconds_sum", **task_labels)] == 0.03
     assert series_key("attempts_total", queue="mail", task="", outcome="completed") not in metrics_found
 
 
@@ -155,7 +156,7 @@ def test_the_collector_has_the_histograms_of_each_task() -> None:
 
 
 def test_a_statement_is_bounded_and_reads_only() -> None:
-    for text in (metrics.KNOWN_QUEUES, metrics.ROLLED_UP, metrics.CLAIMS):
-        assert re.search(r"\bLIMIT (\d+|%\(limit\)s)\s*$", text)
-        assert not re.search(r"\b(INSERT|UPDATE|DELETE|ALTER|FOR SHARE)\b", text)
-        assert "skipqueue_job" not in text
+    for statement in (metrics.KNOWN_QUEUES, metrics.ROLLED_UP, metrics.CLAIMS):
+        assert re.search(r"\bLIMIT (\d+|%\(limit\)s)\s*$", statement)
+        assert not re.search(r"\b(INSERT|UPDATE|DELETE|ALTER|FOR SHARE)\b", statement)
+        assert "skipqueue_job" not in statement

@@ -10,7 +10,7 @@ from django_skipqueue.queue.observe import queues_now
 
 from ...app.rows import make_job
 from ...app.sessions import Session
-from ...queue import test_open_transactions as of_jobs
+from ...queue import test_open_transactions as core_tests
 from ...queue.test_open_transactions import ACTIONS, pytestmark, short_lock_timeout, store
 
 __all__ = ["pytestmark", "short_lock_timeout"]
@@ -23,21 +23,21 @@ def test_counting_jobs_does_not_wait_for_open_transactions(
     for status in ("queued", "scheduled", "running", "completed", "failed"):
         make_job(status)
     start_counting(store)
-    other = session()
-    other.begin()
-    other(action)
+    other_session = session()
+    other_session.begin()
+    other_session(action)
     make_job()
     count_new_jobs()
     roll_up_depths(store, queues_now(store))
     assert "lock timeout" not in caplog.text
-    other.rollback()
+    other_session.rollback()
 
 
 def test_no_process_waits_for_an_open_transaction_that_counts_jobs(
     session: Callable[[], Session], short_lock_timeout: None, settings: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     start_counting(store)
-    of_jobs.test_no_open_transaction_of_an_operator_blocks_workers_or_supervisors(
+    core_tests.test_no_open_transaction_of_an_operator_blocks_workers_or_supervisors(
         session, short_lock_timeout, settings, caplog, count_new_jobs
     )
 

@@ -50,12 +50,12 @@ pytestmark = pytest.mark.django_db(transaction=True)
 store = Store("default")
 
 
-def total_outcomes(**wanted: Any) -> dict[str, int]:
+def total_outcomes(**filters: Any) -> dict[str, int]:
     """The outcomes counted for all queues since the beginning, without zeros."""
     columns = ("enqueued", "completed", "retried", "snoozed", "failed", "discarded", "recovered", "lost")
-    wanted = {"span": Span.EVER, "queue_name": "", "task": ""} | wanted
-    counted = RollUp.objects.filter(**wanted).aggregate(**{name: Sum(name) for name in columns})
-    return {name: number for name, number in counted.items() if number}
+    filters = {"span": Span.EVER, "queue_name": "", "task": ""} | filters
+    sums = RollUp.objects.filter(**filters).aggregate(**{name: Sum(name) for name in columns})
+    return {name: number for name, number in sums.items() if number}
 
 
 def execute(statement: str) -> None:
@@ -80,10 +80,10 @@ def test_counts_are_added_and_never_replaced() -> None:
         tally.ended(AttemptsFailed, [failed_attempt()] * number)
         write_tally(tally)
     for span in Span:
-        row = RollUp.objects.get(span=span, queue_name="q", task="t")
-        assert (row.completed, row.failed) == (3, 3)
-        assert sum(row.ran or []) == sum(row.waited or []) == 6
-        assert (row.waited_seconds, row.ran_seconds) == (24.0, 12.0)
+        rollup = RollUp.objects.get(span=span, queue_name="q", task="t")
+        assert (rollup.completed, rollup.failed) == (3, 3)
+        assert sum(rollup.ran or []) == sum(rollup.waited or []) == 6
+        assert (rollup.waited_seconds, rollup.ran_seconds) == (24.0, 12.0)
         failure = FailureRollUp.objects.get(span=span)
         assert (failure.task, failure.place, failure.number, failure.last_line) == ("t", "shop.send", 3, 12)
         assert failure.last_at.timestamp() == NOON + 6
@@ -95,10 +95,10 @@ def test_a_worker_writes_what_it_has_counted_before_it_ends(worker_thread: Start
     assert worker_thread(drain=True).wait() == EXIT_CLEAN
     assert total_outcomes() == {"completed": 20, "retried": 2, "failed": 1}
     assert total_outcomes(queue_name="mail") == {"retried": 2, "failed": 1}
-    everything = RollUp.objects.get(span=Span.HOUR, queue_name="", task="")
-    assert sum(everything.ran or []) == 23
-    assert everything.claims > 0
-    assert sum(everything.claim_times or []) == everything.claims
+    rollup_of_all_queues = RollUp.objects.get(span=Span.HOUR, queue_name="", task="")
+    assert sum(rollup_of_all_queues.ran or []) == 23
+    assert rollup_of_all_queues.claims > 0
+    assert sum(rollup_of_all_queues.claim_times or []) == rollup_of_all_queues.claims
     failure = FailureRollUp.objects.get(span=Span.EVER)
     assert failure.task == "tests.app.jobs.fail"
     assert failure.place == "tests.app.jobs.fail"
@@ -127,13 +127,13 @@ def test_counts_that_cannot_be_written_are_kept(session: Callable[[], Session]) 
     tally = RollUpTally()
     service = WriteRollUps(store, tally)
     tally.ended(AttemptsCompleted, [attempt()])
-    other = session()
-    other.begin()
-    other(execute, "LOCK TABLE skipqueue_rollup IN EXCLUSIVE MODE")
+    other_session = session()
+    other_session.begin()
+    other_session(execute, "LOCK TABLE skipqueue_rollup IN EXCLUSIVE MODE")
     with pytest.raises(OperationalError, match="lock timeout"):
         service.run(time.monotonic())
     tally.ended(AttemptsCompleted, [attempt()])
-    other.commit()
+    other_session.commit()
     service.run(time.monotonic())
     assert total_outcomes() == {"completed": 2}
 
@@ -164,16 +164,16 @@ def test_counts_that_the_database_refuses_are_dropped() -> None:
 def test_no_statement_waits_long_for_a_lock(statement: Callable[[], object], session: Callable[[], Session]) -> None:
     start_counting(store)
     jobs.noop.defer()
-    RollUpProgress.objects.update(ready_xid=0, ready_to=2**62)
+    RollUpProgress.objects.update(ready_xid=0, ready_to=2**62)  # so that all jobs are ready to be counted
     execute("SET statement_timeout = '5s'")
-    other = session()
-    other.begin()
-    other(execute, "LOCK TABLE skipqueue_rollup, skipqueue_rollup_progress IN ACCESS EXCLUSIVE MODE")
+    other_session = session()
+    other_session.begin()
+    other_session(execute, "LOCK TABLE skipqueue_rollup, skipqueue_rollup_progress IN ACCESS EXCLUSIVE MODE")
     try:
         with pytest.raises(OperationalError, match="lock timeout"):
             statement()
     finally:
-        other.rollback()
+        other_session.rollback()
         execute("RESET statement_timeout")
 
 
@@ -207,8 +207,8 @@ def test_enqueued_jobs_are_counted_by_task_queue_and_the_minute_of_their_insert(
     count_new_jobs()
     jobs.noop.defer()
     jobs.add.using(queue_name="mail").defer_many([(1, 1), (2, 2)])
-    old = jobs.noop.defer()
-    Job.objects.filter(pk=old.pk).update(enqueued_at=Now() - timedelta(hours=2))
+    old_job = jobs.noop.defer()
+    Job.objects.filter(pk=old_job.pk).update(enqueued_at=Now() - timedelta(hours=2))
     assert total_outcomes() == {}
     count_until(4)
     assert total_outcomes(queue_name="mail", task="tests.app.jobs.add") == {"enqueued": 2}
@@ -292,7 +292,7 @@ def test_jobs_behind_a_large_gap_in_the_ids_are_counted_at_once() -> None:
 
 def test_jobs_are_counted_after_the_sequence_of_ids_was_reset() -> None:
     count_new_jobs()
-    RollUpProgress.objects.update(counted_to=10**12, ready_to=10**12, seen_to=10**12)
+    RollUpProgress.objects.update(counted_to=10**12, ready_to=10**12, seen_to=10**12)  # far above the new ids
     jobs.noop.defer()
 
     def has_noticed() -> bool:
@@ -307,12 +307,12 @@ def test_jobs_are_counted_after_the_sequence_of_ids_was_reset() -> None:
 def test_only_one_of_two_supervisors_counts_enqueued_jobs(session: Callable[[], Session]) -> None:
     count_new_jobs()
     jobs.noop.defer()
-    RollUpProgress.objects.update(ready_xid=0, ready_to=9, seen_to=9)
-    other = session()
-    other.begin()
-    other(execute, "SELECT FROM skipqueue_rollup_progress FOR UPDATE")
+    RollUpProgress.objects.update(ready_xid=0, ready_to=9, seen_to=9)  # so that the job is ready to be counted
+    other_session = session()
+    other_session.begin()
+    other_session(execute, "SELECT FROM skipqueue_rollup_progress FOR UPDATE")
     assert not count_enqueued(store, interval=0.0)
-    other.commit()
+    other_session.commit()
     assert total_outcomes() == {}
     assert not count_enqueued(store, interval=3600.0), "it is not time yet"
     assert total_outcomes() == {}
@@ -369,15 +369,15 @@ def test_old_roll_ups_are_deleted_by_their_span() -> None:
     write_tally(tally)
     service = PruneRollUps(store)
     service.run(time.monotonic())
-    assert RollUp.objects.count() == 9
-    for days, spans in ((4, {0, 3600}), (91, set[int]())):
+    assert RollUp.objects.count() == 9, "three spans of the task, of its queue, and of all queues"
+    for days, spans_left in ((4, {0, 3600}), (91, set[int]())):
         RollUp.objects.exclude(span=Span.EVER).update(starts_at=Now() - timedelta(days=days))
         RollUp.objects.update(changed_at=Now() - timedelta(days=days))
         FailureRollUp.objects.exclude(span=Span.EVER).update(starts_at=Now() - timedelta(days=days))
         FailureRollUp.objects.update(last_at=Now() - timedelta(days=days))
         service.run(time.monotonic())
-        assert set(RollUp.objects.values_list("span", flat=True)) == spans
-        assert set(FailureRollUp.objects.values_list("span", flat=True)) == spans
+        assert set(RollUp.objects.values_list("span", flat=True)) == spans_left
+        assert set(FailureRollUp.objects.values_list("span", flat=True)) == spans_left
     assert service.due_at > time.monotonic()
 
 

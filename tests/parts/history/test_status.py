@@ -18,9 +18,15 @@ from ...console.cli.test_status import status_json
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
+def claimed_job(queue_name: str, *, waited: float) -> ClaimedJob:
+    now = time.time()
+    return ClaimedJob(id=1, lease=1, task="t", queue_name=queue_name, args="[]", kwargs="{}", attempt=1, max_attempts=9,
+                      priority=0, run_after=now - waited, locked_at=now, metadata="{}", claimed_at=50.0)  # fmt: skip
+
+
 def test_a_queue_in_which_jobs_have_ended_has_its_rate() -> None:
     tally = RollUpTally()
-    job = ClaimedJob(1, 1, "t", "mail", "[]", "{}", 1, 10, 0, time.time() - 6, time.time(), "{}", claimed_at=50.0)
+    job = claimed_job("mail", waited=6)
     tally.ended(AttemptsCompleted, [Attempt(job, COMPLETED, 50.0, 50.0, "w")] * 300)
     roll_up(Store("default"), *tally.take())
     [queue] = status_json()["queues"]
@@ -32,8 +38,8 @@ def test_a_queue_in_which_jobs_have_ended_has_its_rate() -> None:
 
 def test_jobs_with_equal_waiting_times_have_this_time_as_their_95th_percentile() -> None:
     """A regression: for 40 jobs that had all waited for 16 minutes, the command once printed 57 minutes."""
-    tally, now = RollUpTally(), time.time()
-    job = ClaimedJob(1, 1, "t", "search", "[]", "{}", 1, 10, 0, now - 981.6, now, "{}", claimed_at=50.0)
+    tally = RollUpTally()
+    job = claimed_job("search", waited=981.6)
     tally.ended(AttemptsCompleted, [Attempt(job, COMPLETED, 50.0, 50.0, "w")] * 40)
     roll_up(Store("default"), *tally.take())
     [queue] = status_json()["queues"]

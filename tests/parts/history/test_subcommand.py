@@ -40,6 +40,10 @@ def key_of(cause: Any = BAD_VALUE) -> str:
     return counts.key
 
 
+def listed_keys(*arguments: str) -> list[str]:
+    return [key for key, *_ in skipqueue("failures", *arguments).rows]
+
+
 def test_the_subcommand_lists_the_causes_as_the_page_does() -> None:
     result = skipqueue("failures")
     assert result.code == 0
@@ -54,11 +58,11 @@ def test_the_subcommand_lists_the_causes_as_the_page_does() -> None:
 
 
 def test_the_subcommand_lists_the_causes_of_a_task_or_of_a_time() -> None:
-    assert [row[0] for row in skipqueue("failures", "--task", UNAVAILABLE.task).rows] == [key_of(UNAVAILABLE)]
-    assert [row[0] for row in skipqueue("failures", "--since", "15m").rows] == [key_of()]
-    assert [row[0] for row in skipqueue("failures", "--since", "2020-01-01").rows] == [key_of(), key_of(UNAVAILABLE)]
+    assert listed_keys("--task", UNAVAILABLE.task) == [key_of(UNAVAILABLE)]
+    assert listed_keys("--since", "15m") == [key_of()]
+    assert listed_keys("--since", "2020-01-01") == [key_of(), key_of(UNAVAILABLE)]
     result = skipqueue("failures", "--limit", 1)
-    assert [row[0] for row in result.rows] == [key_of()]
+    assert [key for key, *_ in result.rows] == [key_of()]
     assert "There are 2 causes; --limit shows more." in result.err
     result = skipqueue("failures", "--task", "gone.jobs.gone")
     assert (result.code, result.out, result.err) == (3, "", "No attempt failed in this time.\n")
@@ -82,10 +86,10 @@ def test_the_subcommand_shows_a_cause_with_its_hours_and_its_traceback() -> None
     for expected in (BAD_VALUE.task, "1,234 in 10 min", f"ValueError: no {MASK}", "Traceback", f"  {MASK}"):
         assert expected in result.out
     assert [line.split()[-1] for line in result.out.splitlines() if ":00:00 " in line] == ["3", "1,234"]
-    (shown,) = skipqueue("failures", key_of(), "--json").objects
-    assert shown["traceback"] == TRACEBACK.replace("hunter2", MASK)
-    (shown,) = skipqueue("failures", key_of(UNAVAILABLE), "--json").objects
-    assert shown["traceback"] is None
+    (cause_as_json,) = skipqueue("failures", key_of(), "--json").objects
+    assert cause_as_json["traceback"] == TRACEBACK.replace("hunter2", MASK)
+    (cause_as_json,) = skipqueue("failures", key_of(UNAVAILABLE), "--json").objects
+    assert cause_as_json["traceback"] is None
 
 
 def test_the_subcommand_acknowledges_a_cause_and_takes_the_acknowledgement_back() -> None:
@@ -111,27 +115,29 @@ def test_skipqueue_failures_refuses_options_without_a_cause_and_unknown_keys() -
 
 
 def test_a_task_whose_worker_died_of_another_task_is_a_bystander() -> None:
-    by_task = {name: Cause(name, WORKER_DIED, "") for name in ("shop.jobs.kill", "shop.jobs.push")}
+    cause_by_task = {name: Cause(name, WORKER_DIED, "") for name in ("shop.jobs.kill", "shop.jobs.push")}
     for task, deaths in (("", 3), ("shop.jobs.kill", 3), ("shop.jobs.push", 2)):
         count_attempts(task, "default" if task else "", deaths=deaths, recovered=deaths)
-    for cause in by_task.values():
+    for cause in cause_by_task.values():
         count_failures(cause, 2)
     result = skipqueue("failures")
-    standing = {row[0]: row[1] for row in result.rows}
-    kill, push = (key_of(cause) for cause in by_task.values())
-    assert (standing[kill], standing[push]) == ("failing", "bystander")
-    assert [row[1] for row in result.rows][-2:] == ["bystander", "stopped"], "after what fails"
-    text = "A bystander: in all these deaths of workers shop.jobs.kill was running as well."
-    assert result.err == f"{text}\n"
-    assert text in skipqueue("failures", push).out
-    assert [cause["bystander"] for cause in skipqueue("failures", "--json").objects if cause["key"] == push] == [text]
+    standings = {key: standing for key, standing, *_ in result.rows}
+    key_of_kill, key_of_push = (key_of(cause) for cause in cause_by_task.values())
+    assert (standings[key_of_kill], standings[key_of_push]) == ("failing", "bystander")
+    assert list(standings.values())[-2:] == ["bystander", "stopped"], "after what fails"
+    bystander_text = "A bystander: in all these deaths of workers shop.jobs.kill was running as well."
+    assert result.err == f"{bystander_text}\n"
+    assert bystander_text in skipqueue("failures", key_of_push).out
+    assert [cause["bystander"] for cause in skipqueue("failures", "--json").objects if cause["key"] == key_of_push] == [
+        bystander_text
+    ]
 
 
 def test_tasks_that_fail_together_by_a_fault_of_the_database_are_bystanders() -> None:
-    fault = "django.db.utils.OperationalError"
-    count_failures(Cause("shop.jobs.one", fault, ""))
+    database_error = "django.db.utils.OperationalError"
+    count_failures(Cause("shop.jobs.one", database_error, ""))
     assert "bystander" not in skipqueue("failures").out
-    count_failures(Cause("shop.jobs.two", fault, ""))
+    count_failures(Cause("shop.jobs.two", database_error, ""))
     result = skipqueue("failures")
-    assert [row[1] for row in result.rows].count("bystander") == 2
+    assert [standing for _, standing, *_ in result.rows].count("bystander") == 2
     assert "A bystander: 2 tasks fail with this error of the database now." in result.err

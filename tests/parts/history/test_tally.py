@@ -36,9 +36,9 @@ def failed_attempt(place: str = "shop.send", **fields: object) -> Attempt:
     return attempt(Outcome("failed", last_error="ValueError", error=error))
 
 
-def rows_of(tally: RollUpTally, **wanted: object) -> list[dict[str, object]]:
+def rows_of(tally: RollUpTally, **filters: object) -> list[dict[str, object]]:
     rows, _ = tally.take()
-    return [row for row in rows if all(row[name] == value for name, value in wanted.items())]
+    return [row for row in rows if all(row[name] == value for name, value in filters.items())]
 
 
 def test_an_attempt_counts_for_its_task_its_queue_and_all_queues_in_each_span() -> None:
@@ -63,7 +63,7 @@ def test_an_attempt_counts_for_its_task_its_queue_and_all_queues_in_each_span() 
 
 
 @pytest.mark.parametrize(
-    ("kind", "outcome", "column"),
+    ("event_class", "outcome", "column"),
     [
         (AttemptsCompleted, COMPLETED, "completed"),
         (AttemptsRetrying, Outcome("scheduled", delay=1.0), "retried"),
@@ -74,9 +74,11 @@ def test_an_attempt_counts_for_its_task_its_queue_and_all_queues_in_each_span() 
         (LeasesLost, COMPLETED, "lost"),
     ],
 )
-def test_each_kind_of_ended_attempt_has_its_column(kind: type[AttemptsEnded], outcome: Outcome, column: str) -> None:
+def test_each_kind_of_ended_attempt_has_its_column(
+    event_class: type[AttemptsEnded], outcome: Outcome, column: str
+) -> None:
     tally = RollUpTally()
-    tally.ended(kind, [attempt(outcome)])
+    tally.ended(event_class, [attempt(outcome)])
     (row,) = rows_of(tally, span=60, task="t")
     outcomes = ("completed", "retried", "snoozed", "failed", "discarded", "recovered", "lost")
     assert {name: row[name] for name in outcomes if row[name]} == {column: 1}
@@ -85,8 +87,8 @@ def test_each_kind_of_ended_attempt_has_its_column(kind: type[AttemptsEnded], ou
 def test_tasks_and_queues_are_counted_separately() -> None:
     tally = RollUpTally()
     tally.ended(AttemptsCompleted, [attempt(task="a"), attempt(task="b"), attempt(task="b", queue_name="r")])
-    rows = {(row["queue_name"], row["task"]): row["completed"] for row in rows_of(tally, span=60)}
-    assert rows == {("q", "a"): 1, ("q", "b"): 1, ("r", "b"): 1, ("q", ""): 2, ("r", ""): 1, ("", ""): 3}
+    completed = {(row["queue_name"], row["task"]): row["completed"] for row in rows_of(tally, span=60)}
+    assert completed == {("q", "a"): 1, ("q", "b"): 1, ("r", "b"): 1, ("q", ""): 2, ("r", ""): 1, ("", ""): 3}
 
 
 def test_minutes_are_counted_by_the_databases_clock() -> None:
@@ -102,24 +104,29 @@ def test_failures_of_one_cause_are_counted_together() -> None:
     tally.ended(AttemptsFailed, [failed_attempt(), failed_attempt(line=13), failed_attempt("shop.charge")])
     tally.ended(AttemptsRetrying, [failed_attempt(line=14)])
     _, failures = tally.take()
-    rows = {(row["span"], row["place"]): row for row in failures}
-    assert {key: row["number"] for key, row in rows.items()} == {
+    failures_by_span_and_place = {(row["span"], row["place"]): row for row in failures}
+    assert {key: row["number"] for key, row in failures_by_span_and_place.items()} == {
         (span, place): number for span in (0, 60, 3600) for place, number in (("shop.send", 3), ("shop.charge", 1))
     }
-    row = rows[60, "shop.send"]
+    row = failures_by_span_and_place[60, "shop.send"]
     assert (row["task"], row["exception"], row["last_line"], row["last_job_id"]) == ("t", "builtins.ValueError", 14, 7)
     assert row["first_at"] == row["last_at"] == NOON + 6
     assert row["starts_at"] == NOON
 
 
+def recovered_at(at: datetime) -> RecoveredJob:
+    return RecoveredJob(id=3, task="t", queue_name="q", attempt=1, status="queued", locked_by="w:1",
+                        locked_at=at - timedelta(hours=1), metadata="{}", recovered_at=at)  # fmt: skip
+
+
 def test_a_recovery_counts_and_a_job_that_fails_by_it_counts_as_failed() -> None:
     tally = RollUpTally()
     at = datetime(2027, 1, 15, tzinfo=UTC)
-    lost = RecoveredJob(3, "t", "q", 1, "queued", "w:1", at - timedelta(hours=1), "{}", at)
-    recovered = JobsRecovered("default", [lost, lost._replace(id=4, status="failed")])
-    pruned = JobsPruned("default", {"completed": 1})
-    tally.sent(recovered)
-    tally.sent(pruned)
+    recovered_job = recovered_at(at)
+    recovery_event = JobsRecovered("default", [recovered_job, recovered_job._replace(id=4, status="failed")])
+    prune_event = JobsPruned("default", {"completed": 1})
+    tally.sent(recovery_event)
+    tally.sent(prune_event)
     rows, failures = tally.take()
     (row,) = (row for row in rows if row["span"] == 0 and row["task"] == "t")
     assert (row["recovered"], row["failed"]) == (2, 1)
@@ -132,21 +139,30 @@ def test_a_recovery_counts_and_a_job_that_fails_by_it_counts_as_failed() -> None
 def test_a_death_counts_once_for_all_queues_and_once_for_each_task_that_was_running() -> None:
     tally = RollUpTally()
     at = datetime(2027, 1, 15, tzinfo=UTC)
-    lost = RecoveredJob(3, "t", "q", 1, "queued", "w:1", at - timedelta(hours=1), "{}", at)
-    others = [lost._replace(id=4), lost._replace(id=5, task="u"), lost._replace(id=6, locked_by="w:2")]
-    of_other_queue = [lost._replace(id=7, queue_name="r"), lost._replace(id=8, queue_name="r", locked_by="w:3")]
-    tally.sent(JobsRecovered("default", [lost, *others, *of_other_queue]))
+    recovered_job = recovered_at(at)
+    other_jobs = [
+        recovered_job._replace(id=4),
+        recovered_job._replace(id=5, task="u"),
+        recovered_job._replace(id=6, locked_by="w:2"),
+    ]
+    jobs_of_other_queue = [
+        recovered_job._replace(id=7, queue_name="r"),
+        recovered_job._replace(id=8, queue_name="r", locked_by="w:3"),
+    ]
+    tally.sent(JobsRecovered("default", [recovered_job, *other_jobs, *jobs_of_other_queue]))
     deaths = {(row["queue_name"], row["task"]): row["deaths"] for row in rows_of(tally, span=60)}
     assert deaths == {("", ""): 3, ("q", ""): 0, ("q", "t"): 2, ("q", "u"): 1, ("r", ""): 0, ("r", "t"): 1}
 
 
 def test_a_job_that_is_due_after_the_time_of_its_claim_has_not_waited() -> None:
     """The claim has the time at which its statement began, but can see a job that became due just after that."""
-    tally, done = RollUpTally(), attempt()
-    early = done._replace(job=done.job._replace(run_after=done.job.locked_at + 0.007))
-    assert early.wait_ms == 3_000.0
-    assert early.job.wait_ms == 0.0
-    tally.ended(AttemptsCompleted, [early])
+    tally, usual_attempt = RollUpTally(), attempt()
+    due_after_its_claim = usual_attempt._replace(
+        job=usual_attempt.job._replace(run_after=usual_attempt.job.locked_at + 0.007)
+    )
+    assert due_after_its_claim.wait_ms == 3_000.0
+    assert due_after_its_claim.job.wait_ms == 0.0
+    tally.ended(AttemptsCompleted, [due_after_its_claim])
     (row,) = rows_of(tally, span=60, task="t")
     assert (row["waited_seconds"], row["waited_longest"]) == (3.0, 3.0)
 
@@ -166,8 +182,8 @@ def test_too_many_tasks_and_causes_are_counted_together(monkeypatch: pytest.Monk
     monkeypatch.setattr(rollups, "MOST_CAUSES_COUNTED", 1)
     tally = RollUpTally()
     for number in range(5):
-        error = failed_attempt(f"place{number}")
-        tally.ended(AttemptsFailed, [replace_task(error, f"t{number}")])
+        failed = failed_attempt(f"place{number}")
+        tally.ended(AttemptsFailed, [replace_task(failed, f"t{number}")])
     rows, failures = tally.take()
     counted = {row["task"]: row["failed"] for row in rows if row["span"] == 60 and row["task"]}
     assert counted == {"t0": 1, "t1": 1, OTHER_NAME: 3}

@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from datetime import timedelta
+from itertools import groupby
 from typing import Any
 
 import pytest
@@ -104,15 +105,15 @@ def test_a_job_that_is_being_claimed_keeps_its_permit(pass_permits_and_tokens_on
     make_worker()
     first, second = (two_per_account.using(priority=-1).defer("a").pk for _ in range(2))
     urgent = [two_per_account.using(priority=5).defer("a").pk for _ in range(2)]
-    claiming = Session()
-    claiming.begin()
-    claiming(lambda: Store("default").claim(queue_names=["default"], limit=1, worker_id="w"))
+    claiming_session = Session()
+    claiming_session.begin()
+    claiming_session(lambda: Store("default").claim(queue_names=["default"], limit=1, worker_id="w"))
     pass_permits_and_tokens_on()
     assert queued_ids() == {first, urgent[0]}, (
         "one job is put back, and one is admitted; the second worker has not claimed its job yet"
     )
-    claiming.commit()
-    claiming.close()
+    claiming_session.commit()
+    claiming_session.close()
     pass_permits_and_tokens_on()
     assert queued_ids() == {urgent[0]}
     assert Job.objects.get(pk=first).status == "running"
@@ -125,13 +126,13 @@ def test_while_another_session_has_locked_the_key_no_permit_is_passed_on(
     make_worker()
     low = one_at_a_time.using(priority=-1).defer().pk
     urgent = one_at_a_time.using(priority=5).defer().pk
-    other = Session()
-    other.begin()
-    other(lambda: admit_keys(Store("default"), [Job.objects.get(pk=low).limit_key or ""]))
+    other_session = Session()
+    other_session.begin()
+    other_session(lambda: admit_keys(Store("default"), [Job.objects.get(pk=low).limit_key or ""]))
     pass_permits_and_tokens_on()
     assert queued_ids() == {low}
-    other.rollback()
-    other.close()
+    other_session.rollback()
+    other_session.close()
     pass_permits_and_tokens_on()
     assert queued_ids() == {urgent}
 
@@ -140,14 +141,14 @@ def test_a_job_that_waits_for_its_rate_gives_its_permit_up_first(
     pass_permits_and_tokens_on: Callable[..., None],
 ) -> None:
     make_worker()
-    taken = [rated_and_limited.defer(account).pk for account in "xy"]  # these jobs take the tokens
+    token_holders = [rated_and_limited.defer(account).pk for account in "xy"]  # both tokens are taken
     low = rated_and_limited.using(priority=-1).defer("a").pk
     assert Job.objects.get(pk=low).gate == "rate"
     urgent = rated_and_limited.using(priority=5).defer("a").pk
     pass_permits_and_tokens_on()
     assert Job.objects.get(pk=low).gate == "limit"
     assert Job.objects.get(pk=urgent).gate == "rate" or urgent in queued_ids()
-    assert len(queued_ids()) == len(taken)
+    assert len(queued_ids()) == len(token_holders)
 
 
 def test_an_unclaimed_job_gives_its_token_to_a_job_of_higher_priority(
@@ -193,20 +194,22 @@ def test_an_earlier_job_of_a_sequence_that_is_retried_by_hand_comes_first(
     pass_permits_and_tokens_on: Callable[..., None],
 ) -> None:
     make_worker()
-    first = continuing_sequence.defer("o")
+    first_job = continuing_sequence.defer("o")
     claim_exactly()
-    Job.objects.filter(pk=first.pk).update(status="failed", finished_at=first.enqueued_at, started_at=None)
-    later = continuing_sequence.defer("o").pk
-    assert queued_ids() == {later}
-    Job.objects.get(pk=first.pk).retry()
+    # as if the job had failed before its task began
+    Job.objects.filter(pk=first_job.pk).update(status="failed", finished_at=first_job.enqueued_at, started_at=None)
+    second_job = continuing_sequence.defer("o").pk
+    assert queued_ids() == {second_job}
+    Job.objects.get(pk=first_job.pk).retry()
     pass_permits_and_tokens_on()
-    assert queued_ids() == {first.pk}
+    assert queued_ids() == {first_job.pk}
 
 
 def test_a_job_of_a_sequence_that_has_begun_is_not_put_back(pass_permits_and_tokens_on: Callable[..., None]) -> None:
     make_worker()
     first = continuing_sequence.defer("o")
     claim_exactly()
+    # as if the job had failed before its task began
     Job.objects.filter(pk=first.pk).update(status="failed", finished_at=first.enqueued_at, started_at=None)
     begun = continuing_sequence.defer("o").pk
     Job.objects.filter(pk=begun).update(attempts=1)
@@ -221,24 +224,24 @@ def test_jobs_of_a_paused_queue_give_permits_and_tokens_to_jobs_of_a_served_queu
 ) -> None:
     make_worker()
     args = ["a"] if task is two_per_account else []
-    held = {task.using(queue_name="bulk").defer(*args).pk for _ in range(2)} & queued_ids()
-    waiting = task.using(queue_name="urgent").defer(*args).pk
+    queued_bulk = {task.using(queue_name="bulk").defer(*args).pk for _ in range(2)} & queued_ids()
+    urgent = task.using(queue_name="urgent").defer(*args).pk
     pass_permits_and_tokens_on()
-    assert queued_ids() == held
+    assert queued_ids() == queued_bulk
     Queue.pause("bulk")
     pass_permits_and_tokens_on()
-    assert waiting in queued_ids()
-    assert len(queued_ids()) == len(held)
+    assert urgent in queued_ids()
+    assert len(queued_ids()) == len(queued_bulk)
 
 
 def test_a_free_permit_does_not_go_to_a_paused_queue() -> None:
     make_worker()
     Queue.pause("bulk")
-    claimed = [one_at_a_time.defer().pk]
+    running = [one_at_a_time.defer().pk]
     claim_exactly()
     bulk = one_at_a_time.using(queue_name="bulk").defer().pk
     urgent = one_at_a_time.using(queue_name="urgent").defer().pk
-    Job.objects.filter(pk__in=claimed).delete()
+    Job.objects.filter(pk__in=running).delete()
     keys = blocked_keys(store)
     assert list(keys.values()) == [True]
     admit_keys(store, keys)
@@ -257,11 +260,11 @@ def test_a_token_does_not_go_to_a_paused_queue() -> None:
     served = shares_rate.using(queue_name="urgent").defer().pk
     Queue.pause("bulk")
     Job.objects.filter(status="queued").delete()
-    RateBucket.objects.all().delete()
+    RateBucket.objects.all().delete()  # the token is free again
     admit_rate_keys(store, blocked_rates(store))
     assert queued_ids() == {served}
     Job.objects.filter(status="queued").delete()
-    RateBucket.objects.all().delete()
+    RateBucket.objects.all().delete()  # the token is free again
     admit_rate_keys(store, blocked_rates(store))
     assert queued_ids() == set()
     Queue.resume("bulk")
@@ -281,13 +284,13 @@ def test_a_free_permit_does_not_go_to_a_job_of_a_paused_queue_behind_another_job
 
 
 @pytest.mark.parametrize(
-    "serving", [{"queues": ["urgent"]}, {"queues": ["urgent"], "concurrency": 0}], ids=["worker", "relay"]
+    "urgent_worker", [{"queues": ["urgent"]}, {"queues": ["urgent"], "concurrency": 0}], ids=["worker", "relay"]
 )
 def test_jobs_of_a_queue_without_a_worker_give_their_permits_up(
-    serving: dict[str, Any], pass_permits_and_tokens_on: Callable[..., None]
+    urgent_worker: dict[str, Any], pass_permits_and_tokens_on: Callable[..., None]
 ) -> None:
-    make_worker(**serving)
-    make_worker(queues=["bulk"], heartbeat=-timedelta(hours=1))
+    make_worker(**urgent_worker)
+    make_worker(queues=["bulk"], heartbeat=-timedelta(hours=1))  # a dead worker
     bulk = one_at_a_time.using(queue_name="bulk").defer().pk
     without_worker = one_at_a_time.using(queue_name="nobody's", priority=9).defer().pk
     pass_permits_and_tokens_on()
@@ -348,9 +351,9 @@ def test_an_urgent_job_that_stays_blocked_makes_the_supervisors_scan_its_key_at_
     payloads = [payload for payload in payloads_to_supervisors() if payload.startswith(prefix)]
     assert payloads
     service.run(time.monotonic())
-    later = service.due_at
+    regular_scan_at = service.due_at
     service.notified(payloads)
-    assert service.due_at < later
+    assert service.due_at < regular_scan_at
 
 
 def test_a_job_in_a_served_queue_gets_the_permit_and_starts(runworker: RunWorker) -> None:
@@ -364,7 +367,7 @@ def test_a_job_in_a_served_queue_gets_the_permit_and_starts(runworker: RunWorker
 def test_a_job_behind_a_backlog_gives_its_permit_to_an_idle_worker(runworker: RunWorker) -> None:
     runworker("--queues", "urgent")
     workers(1)
-    make_worker(queues=["bulk"])  # this worker never claims
+    make_worker(queues=["bulk"])  # the row of a worker that never claims
     one_at_a_time.using(queue_name="bulk").defer()
     one_at_a_time.using(queue_name="urgent").defer()
     wait_for_statuses(completed=1, queued=1)
@@ -378,17 +381,17 @@ def test_no_permit_is_given_twice_if_jobs_change_while_permits_are_passed_on(
     for number in range(300):
         one_per_number.using(priority=-1).defer(number)
         one_per_number.defer(number)
-    changing = Session()
+    changing_session = Session()
     ids = list(Job.objects.queued().values_list("pk", flat=True))
-    groups = [Job.objects.filter(pk__in=ids[start : start + 10]) for start in range(0, 300, 10)]
-    changes = [changing.start(jobs.change_priority, -2) for jobs in groups]
+    tens_of_jobs = [Job.objects.filter(pk__in=ids[start : start + 10]) for start in range(0, 300, 10)]
+    changes = [changing_session.start(jobs.change_priority, -2) for jobs in tens_of_jobs]
     for _ in range(3):
         pass_permits_and_tokens_on()
-    for future in changes:
-        future.result()
-    changing.close()
-    held = Job.objects.queued().values_list("limit_key").annotate(Count("pk")).filter(pk__count__gt=1)
-    assert list(held) == []
+    for change in changes:
+        change.result()
+    changing_session.close()
+    keys_with_two_permits = Job.objects.queued().values_list("limit_key").annotate(Count("pk")).filter(pk__count__gt=1)
+    assert list(keys_with_two_permits) == []
 
 
 def test_contested_keys_are_found_behind_many_keys_that_are_not_contested(
@@ -412,7 +415,7 @@ def test_jobs_to_put_back_are_found_behind_many_jobs_that_keep_their_permits(
     pass_permits_and_tokens_on: Callable[..., None],
 ) -> None:
     make_worker(queues=["default"])
-    for priority in (10, -50):
+    for priority in (10, -50):  # 150 jobs of each priority hold all permits
         multiply(make_keyed("k", "queued", priority=priority, capacity=300), 149)
     better = make_keyed("k", priority=0, capacity=300).pk
     pass_permits_and_tokens_on()
@@ -429,18 +432,13 @@ def test_a_permit_is_not_passed_back_to_a_job_that_has_given_it_up(
 ) -> None:
     """The workers of both queues have free slots, but they are about to stop and claim nothing."""
     make_worker(queues=["a", "b"])
-    jobs = [one_at_a_time.using(queue_name=name).defer().pk for name in "aab"]
+    first_of_a, _, job_of_b = (one_at_a_time.using(queue_name=name).defer().pk for name in "aab")
     queued_over_time: list[int] = []
     for second in range(20):
         pass_permits_and_tokens_on(float(second))
         queued_over_time += queued_ids()
-    assert [
-        id for id, previous_id in zip(queued_over_time, [0, *queued_over_time], strict=False) if id != previous_id
-    ] == [
-        jobs[0],
-        jobs[2],
-        jobs[0],
-    ]
+    holders_of_the_permit = [id for id, _ in groupby(queued_over_time)]
+    assert holders_of_the_permit == [first_of_a, job_of_b, first_of_a]
 
 
 def test_a_carried_queue_is_not_served_by_a_worker_of_all_queues(
@@ -461,5 +459,5 @@ def test_a_notification_with_too_many_keys_is_left_to_the_regular_scans(
     service = pass_permits_on(store)
     service.notified([",limit " + "\n".join(f"key {number}" for number in range(1_001))])
     assert not service.urgent
-    service.notified([",limit " + "k"])
+    service.notified([",limit k"])
     assert service.urgent == {"k"}

@@ -28,8 +28,8 @@ from ...test_checks import ids, run_check, send_update
 def test_the_check_names_a_halting_sequence_whose_failed_jobs_are_kept_less_than_a_day(
     registry: Registry, options: dict[str, Any], retention_of_failed: Any, found_ids: list[str]
 ) -> None:
-    registered: Callable[..., Any] = job(name="send", **options)
-    registered(send_update)
+    decorate: Callable[..., Any] = job(name="send", **options)
+    decorate(send_update)
     with override_settings(SKIPQUEUE={"RETENTION": {"failed": retention_of_failed}}):
         messages = run_check(check_halting)
     assert ids(messages) == found_ids

@@ -39,10 +39,10 @@ def make_running(*, by: str = "w", **fields: Any) -> LeaseRef:
 
 
 def claim_ahead(
-    settled: list[LeaseRef], others: list[LeaseRef], *, permits: int, most: int = 10, outcome: Outcome = COMPLETED
+    *, settled: list[LeaseRef], running: list[LeaseRef], permits: int, most: int = 10, outcome: Outcome = COMPLETED
 ) -> list[int]:
-    """Settle the jobs `settled`, and claim jobs ahead. The worker also has the leases of `others`."""
-    wish = AheadWish("k", "tests.app.jobs.noop", "default", permits, most, [*settled, *others])
+    """Settle the jobs `settled`, and claim jobs ahead. The worker also has the leases of the jobs `running`."""
+    wish = AheadWish("k", "tests.app.jobs.noop", "default", permits, most, [*settled, *running])
     return [job.id for job in settle_and_claim_ahead(wish, [Settlement(*ref, outcome) for ref in settled])]
 
 
@@ -55,7 +55,7 @@ def settle_and_claim_ahead(wish: AheadWish, settlements: Iterable[Settlement] = 
 def test_a_worker_claims_the_next_jobs_of_the_key_beyond_its_permits() -> None:
     ending, keeps_running = (make_running(capacity=2) for _ in range(2))
     low, first, second = (make_keyed("k", capacity=2, priority=priority).pk for priority in (-1, 0, 0))
-    assert claim_ahead([ending], [keeps_running], permits=2, most=2) == [first, second]
+    assert claim_ahead(settled=[ending], running=[keeps_running], permits=2, most=2) == [first, second]
     assert statuses() == {"completed": 1, "running": 3, "blocked": 1}
     assert state(Job.objects.get(pk=first))["gate"] == "ahead"
     assert admit_keys(store, ["k"]).counts == {}, "the leases of the worker count"
@@ -65,30 +65,35 @@ def test_a_worker_claims_the_next_jobs_of_the_key_beyond_its_permits() -> None:
 @pytest.mark.parametrize("outcome", [COMPLETED, Outcome("scheduled", delay=60.0)], ids=["completed", "retried"])
 def test_the_job_that_a_worker_settles_counts_as_one_of_its_leases(outcome: Outcome) -> None:
     waiting = make_keyed("k").pk
-    assert claim_ahead([make_running()], [], permits=1, outcome=outcome) == [waiting]
+    assert claim_ahead(settled=[make_running()], running=[], permits=1, outcome=outcome) == [waiting]
 
 
 def test_after_a_refused_outcome_only_the_remaining_leases_count() -> None:
     """The refused outcomes were settled in an earlier transaction, so other jobs may have their permits."""
     waiting = make_keyed("k", capacity=2).pk
-    refused = Outcome("completed", result="{")
-    assert claim_ahead([make_running(capacity=2)], [make_running(capacity=2)], permits=2, outcome=refused) == []
+    refused = Outcome("completed", result="{")  # PostgreSQL refuses the invalid JSON
+    assert (
+        claim_ahead(settled=[make_running(capacity=2)], running=[make_running(capacity=2)], permits=2, outcome=refused)
+        == []
+    )
     assert statuses() == {"failed": 1, "running": 1, "blocked": 1}
-    assert claim_ahead([make_running(capacity=2)], [make_running(capacity=2)], permits=1, outcome=refused) == [waiting]
+    assert claim_ahead(
+        settled=[make_running(capacity=2)], running=[make_running(capacity=2)], permits=1, outcome=refused
+    ) == [waiting]
 
 
 def test_a_worker_claims_nothing_ahead_if_it_had_fewer_leases_than_it_counts_permits() -> None:
     """Other jobs may have the permits, because a lease was lost, or because the task itself has settled its job."""
     make_keyed("k", capacity=2)
-    held = make_running(capacity=2)
+    permit_holder = make_running(capacity=2)
     lost = make_keyed("k", "queued", capacity=2)
     completed = make_keyed("k", "completed", capacity=2)
-    for other in (lost, completed):
-        assert claim_ahead([], [held, (other.pk, other.lease)], permits=2) == []
-        assert claim_ahead([], [held, (other.pk, other.lease - 1)], permits=2) == []
-    taken = make_running(capacity=2)
-    assert claim_ahead([], [held, (taken[0], taken[1] + 1)], permits=2) == []
-    assert claim_ahead([], [held, taken], permits=2) != []
+    for other_job in (lost, completed):
+        assert claim_ahead(settled=[], running=[permit_holder, (other_job.pk, other_job.lease)], permits=2) == []
+        assert claim_ahead(settled=[], running=[permit_holder, (other_job.pk, other_job.lease - 1)], permits=2) == []
+    id, lease = make_running(capacity=2)
+    assert claim_ahead(settled=[], running=[permit_holder, (id, lease + 1)], permits=2) == []
+    assert claim_ahead(settled=[], running=[permit_holder, (id, lease)], permits=2) != []
 
 
 @pytest.mark.parametrize(
@@ -104,16 +109,16 @@ def test_a_worker_claims_nothing_ahead_if_it_had_fewer_leases_than_it_counts_per
     ids=["queue", "task", "capacity", "rate", "suspect", "kind"],
 )
 def test_a_claim_ahead_stops_at_a_job_that_it_may_not_claim(fields: dict[str, Any]) -> None:
-    before = make_keyed("k").pk
+    first_of_key = make_keyed("k").pk
     make_keyed("k", **fields)
     make_keyed("k")
-    assert claim_ahead([make_running()], [], permits=1) == [before]
+    assert claim_ahead(settled=[make_running()], running=[], permits=1) == [first_of_key]
 
 
 def test_no_job_of_a_paused_queue_is_claimed_ahead() -> None:
     Queue.pause("default")
     make_keyed("k")
-    assert claim_ahead([make_running()], [], permits=1) == []
+    assert claim_ahead(settled=[make_running()], running=[], permits=1) == []
 
 
 def test_no_job_is_claimed_ahead_in_a_queue_whose_limit_was_changed(settings: Any) -> None:
@@ -131,8 +136,8 @@ def test_no_job_is_claimed_ahead_in_a_queue_whose_limit_was_changed(settings: An
 def make_claimed_ahead() -> ClaimedJob:
     """Make two jobs of a limit of one: the first has the permit, and the worker has claimed the second ahead of it."""
     make_keyed("k")
-    held = make_running()
-    wish = AheadWish("k", "tests.app.jobs.noop", "default", 1, 1, [held])
+    permit_holder = make_running()
+    wish = AheadWish("k", "tests.app.jobs.noop", "default", 1, 1, [permit_holder])
     (job,) = settle_and_claim_ahead(wish)
     return job
 
@@ -162,19 +167,21 @@ def cancel(job: ClaimedJob) -> None:
 def test_a_job_claimed_ahead_and_given_up_waits_for_a_permit_again(give_up: Callable[[ClaimedJob], None]) -> None:
     job = make_claimed_ahead()
     give_up(job)
-    row = Job.objects.get(pk=job.id)
-    assert (row.status, row.gate) == (("scheduled", None) if give_up is settle else ("blocked", "limit"))
-    Job.objects.running().update(status="completed", finished_at=row.enqueued_at, gate=None)
-    Job.objects.update(run_after=row.enqueued_at)
+    job_given_up = Job.objects.get(pk=job.id)
+    assert (job_given_up.status, job_given_up.gate) == (
+        ("scheduled", None) if give_up is settle else ("blocked", "limit")
+    )
+    Job.objects.running().update(status="completed", finished_at=job_given_up.enqueued_at, gate=None)
+    Job.objects.update(run_after=job_given_up.enqueued_at)
     store.admit()
     sweep_gates(store)
     assert Job.objects.get(pk=job.id).status == "queued"
 
 
 def test_a_released_job_is_admitted_at_once_if_a_permit_is_free() -> None:
-    held = make_running()
-    store.release([held])
-    assert Job.objects.get(pk=held[0]).status == "queued"
+    id, lease = make_running()
+    store.release([(id, lease)])
+    assert Job.objects.get(pk=id).status == "queued"
 
 
 def test_a_worker_claims_short_jobs_ahead_without_exceeding_the_limit(runworker: RunWorker) -> None:
@@ -191,9 +198,11 @@ def test_no_limit_is_exceeded_while_workers_with_jobs_ahead_are_killed(runworker
     for _ in range(2):
         runworker("--processes", "2", "--concurrency", "4")
     wait_until(lambda: len(workers(4)) == 4)
-    for start in range(0, 2_000, 400):
-        lock_one_of_two_files.defer_many([(f"k{number % 3}", number, 0.002) for number in range(start, start + 400)])
-        wait_until(partial(have_completed, start + 100))
+    for first_number in range(0, 2_000, 400):
+        lock_one_of_two_files.defer_many(
+            [(f"k{number % 3}", number, 0.002) for number in range(first_number, first_number + 400)]
+        )
+        wait_until(partial(have_completed, first_number + 100))
         with suppress(ProcessLookupError, IndexError):
             os.kill(workers(1)[0].pid, signal.SIGKILL)
     wait_for_statuses(completed=2_000, deadline=90)

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from django_skipqueue.models import Job, Queue
-from django_skipqueue.parts.limits import admit as sql
+from django_skipqueue.parts.limits import admit as limits
 from django_skipqueue.parts.limits.claim import CLAIM_OR_ADMIT
 from django_skipqueue.parts.limits.sql import LOCK_KEYS
 from django_skipqueue.queue.claim import CLAIM
@@ -44,6 +44,10 @@ def claimed_ids(result: tuple[ExchangeResult, Admitted]) -> list[int]:
     return [job.id for job in result[0].claimed()]
 
 
+def admitted_by_queue(result: tuple[ExchangeResult, Admitted]) -> dict[str, int]:
+    return dict(result[1].counts)
+
+
 def status_of(job: Job) -> str:
     return str(state(job)["status"])
 
@@ -52,12 +56,12 @@ def test_the_next_job_of_a_key_is_claimed_without_being_queued_first() -> None:
     running, waiting = make_keyed("k", "running"), make_keyed("k")
     with connection.cursor() as cursor:
         cursor.execute("SELECT pg_stat_force_next_flush()")
-        before = number_of_updates(cursor)
+        updates_before = number_of_updates(cursor)
         assert claimed_ids(complete_and_claim(running)) == [waiting.pk]
-        assert number_of_updates(cursor) - before == 2, "one statement settles a job, and one claims a job"
-    row = state(waiting)
-    assert (row["status"], row["attempts"], row["lease"], row["locked_by"]) == ("running", 1, 1, "w")
-    assert row["started_at"] == row["locked_at"] is not None
+        assert number_of_updates(cursor) - updates_before == 2, "one statement settles a job, and one claims a job"
+    claimed = state(waiting)
+    assert (claimed["status"], claimed["attempts"], claimed["lease"], claimed["locked_by"]) == ("running", 1, 1, "w")
+    assert claimed["started_at"] == claimed["locked_at"] is not None
 
 
 def test_an_admitted_job_is_claimed_in_its_order_among_the_queued_jobs() -> None:
@@ -66,7 +70,7 @@ def test_an_admitted_job_is_claimed_in_its_order_among_the_queued_jobs() -> None
     waiting = make_keyed("k", priority=2)
     result = complete_and_claim(running, limit=2)
     assert claimed_ids(result) == [urgent.pk, waiting.pk]
-    assert result[1].counts == {"default": 1}
+    assert admitted_by_queue(result) == {"default": 1}
     assert (status_of(usual), status_of(late)) == ("queued", "queued")
 
 
@@ -74,14 +78,14 @@ def test_a_queued_job_displaced_by_an_admitted_job_can_be_claimed_by_another_wor
     """A worker that claims at the same moment must not find the displaced job locked."""
     make_keyed("k")
     queued = [make_job(priority=number) for number in (1, -5, -6)]
-    other = Session()
+    other_worker = Session()
     with transaction.atomic(), connection.cursor() as cursor:
         cursor.execute(LOCK_KEYS, {"ids": [], "keys": ["k"]})
-        cursor.execute(sql.CHOOSE_BY_KEY)
+        cursor.execute(limits.CHOOSE_BY_KEY)
         cursor.execute(CLAIM_OR_ADMIT, claim_values(["default"], after={}, limit=2, worker_id="w"))
         assert len(cursor.fetchall()) == 2
-        claimed = other(store.claim, queue_names=["default"], limit=9, worker_id="v")
-    other.close()
+        claimed = other_worker(store.claim, queue_names=["default"], limit=9, worker_id="v")
+    other_worker.close()
     # the first worker has claimed the first queued job and the admitted job
     assert [job.id for job in claimed] == [job.pk for job in queued[1:]]
 
@@ -92,7 +96,7 @@ def test_an_admitted_job_is_queued_if_the_worker_has_no_free_slot_for_it() -> No
     result = complete_and_claim(running, limit=1)
     assert claimed_ids(result) == [first.pk]
     assert status_of(waiting) == "queued"
-    assert result[1].counts == {"default": 1}
+    assert admitted_by_queue(result) == {"default": 1}
 
 
 @pytest.mark.parametrize("options", [{"limit": 0}, {"queue_names": []}], ids=["no free slot", "no queue"])
@@ -101,7 +105,7 @@ def test_an_admitted_job_is_queued_by_a_worker_that_does_not_claim(options: dict
     result = complete_and_claim(running, **options)
     assert claimed_ids(result) == []
     assert status_of(waiting) == "queued"
-    assert result[1].counts == {"default": 1}
+    assert admitted_by_queue(result) == {"default": 1}
 
 
 @pytest.mark.parametrize(("queue_name", "expected_status"), [("elsewhere", "queued"), ("paused", "blocked")])
@@ -113,7 +117,7 @@ def test_an_admitted_job_of_another_queue_is_queued_unless_the_queue_is_paused(
     result = complete_and_claim(running, queue_names=["default", "paused"])
     assert claimed_ids(result) == []
     assert status_of(waiting) == expected_status
-    assert result[1].counts == ({queue_name: 1} if expected_status == "queued" else {})
+    assert admitted_by_queue(result) == ({queue_name: 1} if expected_status == "queued" else {})
 
 
 def test_an_admitted_job_is_queued_if_the_claimed_arguments_are_large_already() -> None:
@@ -138,7 +142,7 @@ def test_a_job_that_waits_for_its_rate_holds_the_permit_and_does_not_run() -> No
     result = complete_and_claim(running)
     assert claimed_ids(result) == []
     assert (status_of(with_rate), state(with_rate)["gate"]) == ("blocked", "rate")
-    assert (result[1].counts, set(result[1].later)) == ({}, {"r"})
+    assert (admitted_by_queue(result), set(result[1].later)) == ({}, {"r"})
 
 
 def test_a_fair_job_becomes_due_now_whether_it_runs_or_is_queued() -> None:
@@ -146,9 +150,10 @@ def test_a_fair_job_becomes_due_now_whether_it_runs_or_is_queued() -> None:
     fair = [make_keyed("k", kind="fair", capacity=1, run_after=timedelta(hours=-1)) for _ in range(2)]
     queued = make_job()
     assert claimed_ids(complete_and_claim(running, limit=2)) == [queued.pk, fair[0].pk]
-    rows = [state(job) for job in fair]
-    assert [row["status"] for row in rows] == ["running", "queued"]
-    assert {row["run_after"] > state(running)["finished_at"] - timedelta(seconds=60) for row in rows} == {True}
+    states = [state(job) for job in fair]
+    assert [job_state["status"] for job_state in states] == ["running", "queued"]
+    a_minute_before = state(running)["finished_at"] - timedelta(seconds=60)
+    assert all(job_state["run_after"] > a_minute_before for job_state in states)
 
 
 class JobToMake(NamedTuple):
@@ -156,23 +161,26 @@ class JobToMake(NamedTuple):
 
     queue_name: str
     priority: int
-    minutes: int
+    minutes_overdue: int
     key: str
     kind: str
 
 
-KEYS = {"a": ("concurrency", 1), "b": ("concurrency", 3), "s": ("halting", 1), "f": ("fair", 1)}
+# The kind and the capacity of the limit of each key.
+LIMITS_BY_KEY = {"a": ("concurrency", 1), "b": ("concurrency", 3), "s": ("halting", 1), "f": ("fair", 1)}
 jobs_to_make = st.builds(
     JobToMake,
     st.sampled_from([*QUEUES, "elsewhere"]),
     st.integers(-1, 1),
     st.integers(0, 3),
-    st.sampled_from(["", *KEYS]),
+    st.sampled_from(["", *LIMITS_BY_KEY]),
     st.just(""),
 )
 
 
-@given(jobs=st.lists(jobs_to_make, max_size=20), limit=st.integers(1, 6), ended=st.sets(st.sampled_from([*KEYS])))
+@given(
+    jobs=st.lists(jobs_to_make, max_size=20), limit=st.integers(1, 6), ended=st.sets(st.sampled_from([*LIMITS_BY_KEY]))
+)
 @settings(max_examples=60, deadline=None)
 def test_the_exchange_claims_the_same_jobs_as_an_admission_followed_by_a_claim(
     jobs: list[JobToMake], limit: int, ended: set[str]
@@ -182,42 +190,38 @@ def test_the_exchange_claims_the_same_jobs_as_an_admission_followed_by_a_claim(
     Queue.pause("paused")
     for waiting in jobs:
         key = waiting.key or None
-        kind, capacity = KEYS.get(waiting.key, (None, None))
+        kind, capacity = LIMITS_BY_KEY.get(waiting.key, (None, None))
         make_job(
             "blocked" if key else "queued",
             queue_name=waiting.queue_name,
             priority=waiting.priority,
-            run_after=timedelta(minutes=-waiting.minutes),
+            run_after=timedelta(minutes=-waiting.minutes_overdue),
             limit_key=key,
             limit_kind=kind,
             capacity=capacity,
         )
-    ended_ids = [make_keyed(key, "completed", kind=KEYS[key][0], capacity=KEYS[key][1]).pk for key in sorted(ended)]
-    values = claim_values(QUEUES, after={}, limit=limit, worker_id=OTHER_WORKER)
-    results = [
-        result_of_statements(ended_ids, statements)
-        for statements in (
-            [(sql.ADMIT_BY_KEY, None), (CLAIM, values)],
-            [(sql.CHOOSE_BY_KEY, None), (CLAIM_OR_ADMIT, values)],
-        )
+    ended_ids = [
+        make_keyed(key, "completed", kind=LIMITS_BY_KEY[key][0], capacity=LIMITS_BY_KEY[key][1]).pk
+        for key in sorted(ended)
     ]
-    assert results[0] == results[1]
+    values = claim_values(QUEUES, after={}, limit=limit, worker_id=OTHER_WORKER)
+    admitted_then_claimed = result_of_statements(ended_ids, limits.ADMIT_BY_KEY, CLAIM, values)
+    assert result_of_statements(ended_ids, limits.CHOOSE_BY_KEY, CLAIM_OR_ADMIT, values) == admitted_then_claimed
 
 
-def result_of_statements(ended_ids: list[int], statements: list[tuple[str, Any]]) -> Any:
+def result_of_statements(ended_ids: list[int], admit: str, claim: str, claim_values: Any) -> Any:
     """The claimed and admitted jobs, and the statuses of all jobs, in a transaction that is rolled back."""
     with connection.cursor() as cursor:
         cursor.execute("BEGIN")
         cursor.execute(LOCK_KEYS, {"ids": ended_ids, "keys": []})
-        (admit, _), (claim, values) = statements
         cursor.execute(admit)
         admitted = sorted((name, number) for name, number, *_ in cursor.fetchall())
-        cursor.execute(claim, values)
+        cursor.execute(claim, claim_values)
         claimed = in_claim_order((ClaimedJob._make((*row, 0.0)) for row in cursor.fetchall()), QUEUES)
         cursor.execute("SELECT id, status, lease, attempts, locked_by FROM skipqueue_job ORDER BY id")
-        rows = cursor.fetchall()
+        statuses = cursor.fetchall()
         cursor.execute("ROLLBACK")
-    return admitted, [(job.id, job.lease, job.attempt) for job in claimed], rows
+    return admitted, [(job.id, job.lease, job.attempt) for job in claimed], statuses
 
 
 def number_of_updates(cursor: Any) -> int:

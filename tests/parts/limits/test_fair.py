@@ -33,11 +33,11 @@ def claim_ids(limit: int = 100) -> list[int]:
     return [job.id for job in store.claim(queue_names=["default"], limit=limit, worker_id="w")]
 
 
-def settle_and_claim(*ids: int, limit: int = 100, touched: tuple[int, ...] = ()) -> list[int]:
-    """Settle these running jobs and claim, as a worker does. Returns the ids of the claimed jobs."""
+def settle_and_claim(*ids: int, limit: int = 100, still_running: tuple[int, ...] = ()) -> list[int]:
+    """Settle the jobs `ids`, admit jobs of their keys, and claim, as a worker does. Returns the ids of claimed jobs."""
     leases = dict(Job.objects.filter(pk__in=ids).values_list("pk", "lease"))
     settlements = [Settlement(id, leases[id], COMPLETED) for id in ids]
-    limited = [*ids, *touched]
+    limited = [*ids, *still_running]
     result, _ = exchange(store, settlements, queue_names=["default"], limit=limit, limited=limited)
     return [job.id for job in result.claimed()]
 
@@ -56,10 +56,10 @@ def test_a_tenant_alone_gets_all_slots_because_as_many_jobs_are_queued_as_run() 
     shared_fairly.defer_many([("a",)] * 100)
     running = claim_ids()
     for expected in (2, 4, 8, 16):
-        more = settle_and_claim(touched=tuple(running))
-        assert len(more) == expected
-        running = more
-    settle_and_claim(touched=tuple(running), limit=1)
+        admitted_ids = settle_and_claim(still_running=tuple(running))
+        assert len(admitted_ids) == expected
+        running = admitted_ids
+    settle_and_claim(still_running=tuple(running), limit=1)
     assert Job.objects.queued().count() == 31, (
         "one queued job for each running job when the permits were counted, less the claimed job"
     )
@@ -69,8 +69,8 @@ def test_a_job_of_another_tenant_comes_before_jobs_that_are_admitted_after_it() 
     """Although all jobs of the first tenant were enqueued first."""
     shared_fairly.defer_many([("a",)] * 50)
     first = claim_ids()
-    other = shared_fairly.defer("b").pk
-    assert settle_and_claim(*first, limit=1) == [other]
+    job_of_b = shared_fairly.defer("b").pk
+    assert settle_and_claim(*first, limit=1) == [job_of_b]
 
 
 def test_within_a_tenant_the_job_of_highest_priority_and_then_the_oldest_is_admitted() -> None:
@@ -105,9 +105,9 @@ def test_a_fair_key_contains_the_values_of_all_its_arguments(registry: Registry)
     def send(tenant: str, region: str) -> None: ...
 
     send.__module__, send.__qualname__ = "tests.parts.limits.test_fair", "send"
-    columns = job(fair_by=("tenant", "region"))(send).encoded(("a",), {"region": "b"})
-    assert columns.columns["limit_key"] == 'fair:tests.parts.limits.test_fair.send tenant="a", region="b"'
-    assert columns.columns["limit_kind"] == "fair"
+    call = job(fair_by=("tenant", "region"))(send).encoded(("a",), {"region": "b"})
+    assert call.columns["limit_key"] == 'fair:tests.parts.limits.test_fair.send tenant="a", region="b"'
+    assert call.columns["limit_kind"] == "fair"
 
 
 @pytest.mark.parametrize(
@@ -145,11 +145,11 @@ def test_one_job_beside_thousands_of_another_tenant_soon_runs(runworker: RunWork
     wait_until(lambda: len(workers(2)) == 2)
     shared_fairly.defer_many([("a", 0.02)] * 3_000)
     wait_until(lambda: Job.objects.completed().count() > 20)
-    other = shared_fairly.defer("b").pk
-    wait_until(lambda: Job.objects.get(pk=other).status == "completed")
-    last = Job.objects.completed().exclude(pk=other).aggregate(last=Max("id"))["last"]
+    job_of_b = shared_fairly.defer("b").pk
+    wait_until(lambda: Job.objects.get(pk=job_of_b).status == "completed")
+    last_of_a = Job.objects.completed().exclude(pk=job_of_b).aggregate(last=Max("id"))["last"]
     assert Job.objects.unfinished().count() > 1_500
-    assert last < other
+    assert last_of_a < job_of_b
 
 
 def test_a_drain_ends_when_the_jobs_of_all_tenants_have_run(worker_thread: StartWorker) -> None:

@@ -53,21 +53,23 @@ def test_a_worker_claims_no_jobs_ahead_if_the_jobs_are_long(
     assert lines.wishes([completed_attempt(claimed_job(1))]) == []
 
 
-@pytest.mark.parametrize("other", [{"task": "u"}, {"queue_name": "other"}])
+@pytest.mark.parametrize("changed_field", [{"task": "u"}, {"queue_name": "other"}])
 def test_a_worker_claims_no_jobs_ahead_of_a_key_that_tasks_or_queues_share(
-    lines_with_two_jobs: Lines, other: dict[str, str]
+    lines_with_two_jobs: Lines, changed_field: dict[str, str]
 ) -> None:
-    lines_with_two_jobs.claimed([claimed_job(3, **other)])
+    lines_with_two_jobs.claimed([claimed_job(3, **changed_field)])
     assert (
-        lines_with_two_jobs.wishes([completed_attempt(claimed_job(1)), completed_attempt(claimed_job(3, **other))])
+        lines_with_two_jobs.wishes(
+            [completed_attempt(claimed_job(1)), completed_attempt(claimed_job(3, **changed_field))]
+        )
         == []
     )
 
 
 def test_a_worker_claims_no_jobs_ahead_without_a_permit_or_a_limit(lines_with_two_jobs: Lines) -> None:
-    plain = claimed_job(3, permit_key=None)
-    lines_with_two_jobs.claimed([plain])
-    assert lines_with_two_jobs.wishes([completed_attempt(plain)]) == []
+    unlimited_job = claimed_job(3, permit_key=None)
+    lines_with_two_jobs.claimed([unlimited_job])
+    assert lines_with_two_jobs.wishes([completed_attempt(unlimited_job)]) == []
     lines_with_two_jobs.unknown([claimed_job(1), claimed_job(2)])
     assert lines_with_two_jobs.wishes([completed_attempt(claimed_job(1))]) == []
 

@@ -10,8 +10,7 @@ from django_skipqueue import job, limit, rate
 from django_skipqueue.events.events import JobsAdmitted, JobsDeferred
 from django_skipqueue.models import Job, Queue
 from django_skipqueue.parts.limits import admit as limits
-from django_skipqueue.parts.limits import admit as sql
-from django_skipqueue.parts.limits import queues as queue_sql
+from django_skipqueue.parts.limits import queues as limit_queues
 from django_skipqueue.parts.limits.admit import ENQUEUE_AND_ADMIT
 from django_skipqueue.queue import enqueue
 from django_skipqueue.queue.gates import sweep_gates
@@ -53,14 +52,14 @@ def defer_in_transaction(task: Any, *args: Any) -> Any:
 @pytest.fixture(params=[defer_alone, defer_in_transaction])
 def defer(request: pytest.FixtureRequest) -> DeferFunction:
     """A function that defers in one message, or in a transaction of the caller."""
-    chosen: DeferFunction = request.param
-    return chosen
+    defer_function: DeferFunction = request.param
+    return defer_function
 
 
 @pytest.fixture
 def statement_for_several_jobs_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make the statement for several jobs fail."""
-    monkeypatch.setattr(sql, "ADMIT_BY_KEY", "SELECT 1 / 0")
+    monkeypatch.setattr(limits, "ADMIT_BY_KEY", "SELECT 1 / 0")
 
 
 @pytest.fixture
@@ -124,30 +123,30 @@ def test_a_job_beyond_the_limit_waits(defer: DeferFunction, payloads_heard: Call
 
 
 def test_a_lone_job_does_not_overtake_a_waiting_job(defer: DeferFunction) -> None:
-    key = halting_sequence.encoded(("a",), {})
-    waiting = make_job("blocked", limit_key=key.columns["limit_key"], limit_kind=key.columns["limit_kind"], capacity=1)
+    columns = halting_sequence.encoded(("a",), {}).columns
+    waiting = make_job("blocked", limit_key=columns["limit_key"], limit_kind=columns["limit_kind"], capacity=1)
     job = defer(halting_sequence, "a")
     assert (status(waiting), status(job)) == ("queued", "blocked")
 
 
 def test_a_sequence_that_has_halted_stays_halted(defer: DeferFunction) -> None:
-    key = halting_sequence.encoded(("a",), {})
-    make_job("failed", limit_key=key.columns["limit_key"], limit_kind="halting", capacity=1)
+    columns = halting_sequence.encoded(("a",), {}).columns
+    make_job("failed", limit_key=columns["limit_key"], limit_kind="halting", capacity=1)
     assert status(defer(halting_sequence, "a")) == "blocked"
 
 
 def test_a_job_of_a_sequence_that_waits_to_retry_holds_the_key(defer: DeferFunction) -> None:
-    key = halting_sequence.encoded(("a",), {})
-    make_job("scheduled", limit_key=key.columns["limit_key"], limit_kind="halting", capacity=1, attempts=1)
+    columns = halting_sequence.encoded(("a",), {}).columns
+    make_job("scheduled", limit_key=columns["limit_key"], limit_kind="halting", capacity=1, attempts=1)
     assert status(defer(halting_sequence, "a")) == "blocked"
 
 
 def test_a_job_that_waits_for_its_rate_holds_its_permit(defer: DeferFunction) -> None:
-    key = halting_sequence.encoded(("a",), {})
+    columns = halting_sequence.encoded(("a",), {}).columns
     make_job(
         "blocked",
-        limit_key=key.columns["limit_key"],
-        limit_kind=key.columns["limit_kind"],
+        limit_key=columns["limit_key"],
+        limit_kind=columns["limit_kind"],
         capacity=1,
         gate="rate",
     )
@@ -163,23 +162,22 @@ def test_a_job_of_a_fair_key_is_queued_if_fewer_than_two_are_queued(defer: Defer
 
 @pytest.mark.usefixtures("statement_for_several_jobs_fails")
 def test_for_each_running_job_of_a_fair_key_another_job_is_queued(defer: DeferFunction) -> None:
-    call = fair.encoded(("a",), {})
-    assert call.columns["capacity"]
-    for _ in range(call.columns["capacity"] + 1):
-        make_job("running", limit_key=call.columns["limit_key"], limit_kind="fair", capacity=call.columns["capacity"])
-    assert [status(defer(fair, "a")) for _ in range(call.columns["capacity"] + 1)] == ["queued"] * (
-        call.columns["capacity"] + 1
-    )
+    columns = fair.encoded(("a",), {}).columns
+    capacity = columns["capacity"]
+    assert capacity
+    for _ in range(capacity + 1):
+        make_job("running", limit_key=columns["limit_key"], limit_kind="fair", capacity=capacity)
+    assert [status(defer(fair, "a")) for _ in range(capacity + 1)] == ["queued"] * (capacity + 1)
 
 
-@pytest.mark.parametrize(("changed", "expected"), [(1, "blocked"), (3, "queued"), (None, "queued")])
+@pytest.mark.parametrize(("new_limit", "expected"), [(1, "blocked"), (3, "queued"), (None, "queued")])
 def test_a_changed_limit_of_the_queue_decides_whether_the_job_is_queued(
-    defer: DeferFunction, changed: int | None, expected: str, settings: Any
+    defer: DeferFunction, new_limit: int | None, expected: str, settings: Any
 ) -> None:
-    settings.SKIPQUEUE = {"QUEUES": {"default": {"concurrency": 2 if changed != 3 else 1}}}
-    for _ in range(1 if changed == 1 else 2):
+    settings.SKIPQUEUE = {"QUEUES": {"default": {"concurrency": 2 if new_limit != 3 else 1}}}
+    for _ in range(1 if new_limit == 1 else 2):
         make_job("running", limit_key="queue:default", limit_kind="concurrency", capacity=2)
-    Queue.limit("default", changed)
+    Queue.limit("default", new_limit)
     assert status(defer(jobs.noop)) == expected
 
 
@@ -188,16 +186,16 @@ def test_a_queue_whose_limit_was_removed_admits_at_once(defer: DeferFunction, se
     settings.SKIPQUEUE = {"QUEUES": {"default": {"concurrency": 1}}}
     make_job("running", limit_key="queue:default", limit_kind="concurrency", capacity=1)
     with connection.cursor() as cursor:
-        cursor.execute(queue_sql.LIMIT_QUEUE, {"name": "default", "concurrency": 0})
+        cursor.execute(limit_queues.LIMIT_QUEUE, {"name": "default", "concurrency": 0})
     assert status(defer(jobs.noop)) == "queued"
 
 
 def test_a_key_that_another_transaction_has_locked_is_left_to_the_supervisors(
     defer: DeferFunction, payloads_heard: Callable[[], list[str]]
 ) -> None:
-    with connect(autocommit=False) as other:
+    with connect(autocommit=False) as other_session:
         key = two_per_account.encoded(("a",), {}).columns["limit_key"]
-        other.execute(sql.LOCK_KEY, {"key": key})
+        other_session.execute(limits.LOCK_KEY, {"key": key})
         job = defer(two_per_account, "a")
         assert payloads_heard() == [f",limit {key}"]
     assert job.status == status(job) == "blocked"
@@ -205,7 +203,7 @@ def test_a_key_that_another_transaction_has_locked_is_left_to_the_supervisors(
 
 def test_permits_are_counted_by_a_statement_after_the_lock() -> None:
     """A single statement that locks and counts would not see what the lock's previous holder has just committed."""
-    assert "pg_try_advisory_xact_lock" not in sql.ADMIT_LONE
+    assert "pg_try_advisory_xact_lock" not in limits.ADMIT_LONE
     message = ENQUEUE_AND_ADMIT
     assert message.index("pg_try_advisory_xact_lock") < message.rindex(";") < message.index("number < limited.permits")
 
@@ -223,8 +221,8 @@ def test_at_another_isolation_level_a_lone_job_is_left_to_the_supervisors(
 
 
 def test_a_lone_job_does_not_wait_for_the_lock_of_another_transaction() -> None:
-    with connect(autocommit=False) as other, transaction.atomic():
-        transaction.on_commit(lambda: other.execute("SELECT FROM skipqueue_job FOR UPDATE") and None)
+    with connect(autocommit=False) as other_session, transaction.atomic():
+        transaction.on_commit(lambda: other_session.execute("SELECT FROM skipqueue_job FOR UPDATE") and None)
         job = two_per_account.defer("a")
     assert status(job) == "blocked"
     assert sweep_gates(Store("default"))
@@ -245,9 +243,9 @@ def test_two_jobs_of_a_transaction_are_admitted_together(monkeypatch: pytest.Mon
 def test_a_failed_admission_keeps_the_job_for_the_supervisors(
     payloads_heard: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    refused = ENQUEUE_AND_ADMIT.replace("WITH chosen", "SELECT 1 / 0; WITH chosen")
-    monkeypatch.setattr(limits.LimitGate, "enqueue_alone", refused)
-    monkeypatch.setattr(sql, "ADMIT_BY_KEY", "SELECT 1 / 0")
+    failing_statement = ENQUEUE_AND_ADMIT.replace("WITH chosen", "SELECT 1 / 0; WITH chosen")
+    monkeypatch.setattr(limits.LimitGate, "enqueue_alone", failing_statement)
+    monkeypatch.setattr(limits, "ADMIT_BY_KEY", "SELECT 1 / 0")
     job = two_per_account.defer("a")
     assert job.status == status(job) == "blocked"
     assert payloads_heard() == [",gates"]
@@ -257,15 +255,15 @@ def test_a_failed_admission_keeps_the_job_for_the_supervisors(
 def test_a_job_is_admitted_even_if_the_statement_for_lone_jobs_fails(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    refused = ENQUEUE_AND_ADMIT.replace("WITH chosen", "SELECT 1 / 0; WITH chosen")
-    monkeypatch.setattr(limits.LimitGate, "enqueue_alone", refused)
+    failing_statement = ENQUEUE_AND_ADMIT.replace("WITH chosen", "SELECT 1 / 0; WITH chosen")
+    monkeypatch.setattr(limits.LimitGate, "enqueue_alone", failing_statement)
     assert status(two_per_account.defer("a")) == "queued"
     assert Job.objects.count() == 1
 
 
 def test_a_job_that_waits_for_another_job_is_not_admitted(defer: DeferFunction) -> None:
-    before = jobs.noop.defer()
-    assert status(defer(two_per_account.using(after=[before]), "a")) == "blocked"
+    predecessor = jobs.noop.defer()
+    assert status(defer(two_per_account.using(after=[predecessor]), "a")) == "blocked"
 
 
 def test_a_job_with_a_limit_and_a_rate_waits_for_its_rate_with_its_permit(defer: DeferFunction) -> None:

@@ -31,7 +31,7 @@ MAIL_KEY = "queue:mail"
 
 @pytest.fixture(autouse=True)
 def queue_limits(settings: Any) -> None:
-    """Two queues: one runs three jobs at once; the limit of the other queue is set later."""
+    """The queue `mail` runs three jobs at once. The limit of the queue `later` is set by a test."""
     settings.SKIPQUEUE = {"QUEUES": {"mail": {"concurrency": 3}, "later": {"concurrency": None}}}
 
 
@@ -42,15 +42,16 @@ def settle_all() -> None:
     exchange(store, settlements, queue_names=["mail"], limit=0, limited=[id for id, _ in running])
 
 
-def claimed_ids(queue: str = "mail", limit: int = 100) -> list[int]:
+def claim_ids(queue: str = "mail", limit: int = 100) -> list[int]:
+    """The ids of the jobs that a worker claims."""
     return [job.id for job in store.claim(queue_names=[queue], limit=limit, worker_id="w")]
 
 
 def test_jobs_beyond_the_limit_of_their_queue_wait_until_one_ends() -> None:
     ids = noop_in_mail.defer_many([()] * 5)
-    assert claimed_ids() == list(ids[:3])
+    assert claim_ids() == list(ids[:3])
     settle_all()
-    assert claimed_ids() == list(ids[3:])
+    assert claim_ids() == list(ids[3:])
 
 
 def test_a_deferred_job_has_the_key_of_its_queue() -> None:
@@ -74,44 +75,44 @@ def test_a_jobs_own_limit_replaces_the_limit_of_its_queue() -> None:
     two_per_account.using(queue_name="mail").defer_many([("a",)] * 2)
     halting_sequence.using(queue_name="mail").defer("a")
     noop_in_mail.defer_many([()] * 4)
-    assert len(claimed_ids()) == 6
+    assert len(claim_ids()) == 6
     assert Job.objects.filter(limit_key=MAIL_KEY).count() == 4
 
 
 def test_a_queue_whose_setting_is_none_admits_all_jobs_until_it_is_limited() -> None:
-    later = jobs.noop.using(queue_name="later")
-    later.defer_many([()] * 5)
+    noop_in_later = jobs.noop.using(queue_name="later")
+    noop_in_later.defer_many([()] * 5)
     assert statuses() == {"queued": 5}
-    assert len(claimed_ids("later", limit=2)) == 2
+    assert len(claim_ids("later", limit=2)) == 2
     Queue.limit("later", 1)
     assert block_surplus(store) == 3
     assert statuses() == {"running": 2, "blocked": 3}
-    later.defer()
+    noop_in_later.defer()
     sweep_gates(store)
     assert statuses() == {"running": 2, "blocked": 4}
 
 
 def test_queued_jobs_beyond_a_new_limit_are_blocked_in_batches_the_first_to_run_last() -> None:
-    later = jobs.noop.using(queue_name="later")
-    first = later.using(priority=5).defer().pk
-    later.defer_many([()] * 5)
+    noop_in_later = jobs.noop.using(queue_name="later")
+    first = noop_in_later.using(priority=5).defer().pk
+    noop_in_later.defer_many([()] * 5)
     Queue.limit("later", 1)
     assert [block_surplus(store, limit=3) for _ in range(3)] == [3, 2, 0]
-    assert claimed_ids("later") == [first]
+    assert claim_ids("later") == [first]
 
 
 def test_a_raised_limit_admits_at_once_and_a_lowered_limit_waits_for_running_jobs() -> None:
     noop_in_mail.defer_many([()] * 10)
-    assert len(claimed_ids()) == 3
+    assert len(claim_ids()) == 3
     Queue.limit("mail", 5)
     assert statuses() == {"running": 3, "queued": 2, "blocked": 5}
     Queue.limit("mail", 1)
     block_surplus(store)
     assert statuses() == {"running": 3, "blocked": 7}
     sweep_gates(store)
-    assert claimed_ids() == []
+    assert claim_ids() == []
     settle_all()
-    assert len(claimed_ids()) == 1
+    assert len(claim_ids()) == 1
     Queue.limit("mail", None)
     assert statuses() == {"completed": 3, "running": 1, "queued": 6}
 
@@ -145,27 +146,27 @@ def test_pausing_a_queue_keeps_its_limit_and_limiting_it_keeps_the_pause() -> No
 
 def test_a_job_that_changes_its_queue_changes_its_limit() -> None:
     noop_in_mail.defer_many([()] * 3)
-    plain = jobs.noop.defer()
+    job = jobs.noop.defer()
     with_limit = two_per_account.defer("a")
-    Job.objects.filter(pk__in=[plain.pk, with_limit.pk]).change_queue("mail")
-    plain.refresh_from_db()
-    assert (plain.status, plain.limit_key, plain.limit_kind, plain.capacity) == ("blocked", MAIL_KEY, "concurrency", 3)
+    Job.objects.filter(pk__in=[job.pk, with_limit.pk]).change_queue("mail")
+    job.refresh_from_db()
+    assert (job.status, job.limit_key, job.limit_kind, job.capacity) == ("blocked", MAIL_KEY, "concurrency", 3)
     with_limit.refresh_from_db()
     assert with_limit.status == "queued"
     assert with_limit.limit_key
     assert with_limit.limit_key.startswith("limit:")
     sweep_gates(store)
     assert Job.objects.filter(limit_key=MAIL_KEY).queued().count() == 3
-    plain.change_queue("other")
-    plain.refresh_from_db()
-    assert (plain.status, plain.limit_key, plain.limit_kind, plain.capacity) == ("queued", None, None, None)
+    job.change_queue("other")
+    job.refresh_from_db()
+    assert (job.status, job.limit_key, job.limit_kind, job.capacity) == ("queued", None, None, None)
 
 
 def test_a_scheduled_job_that_changes_its_queue_stays_scheduled() -> None:
-    later = jobs.noop.using(run_after=timedelta(hours=1)).defer()
-    later.change_queue("mail")
-    later.refresh_from_db()
-    assert (later.status, later.limit_key) == ("scheduled", MAIL_KEY)
+    scheduled_job = jobs.noop.using(run_after=timedelta(hours=1)).defer()
+    scheduled_job.change_queue("mail")
+    scheduled_job.refresh_from_db()
+    assert (scheduled_job.status, scheduled_job.limit_key) == ("scheduled", MAIL_KEY)
 
 
 def test_a_job_that_waits_for_another_job_still_waits_in_its_new_queue() -> None:
@@ -187,7 +188,7 @@ def test_a_queue_limit_with_an_invalid_value_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "expected_problem"),
+    ("queues", "expected_problem"),
     [
         (("mail",), "must be a dict of limits by the name of a queue"),
         ({"a,b": {}}, "a key is the name of a queue"),
@@ -196,8 +197,8 @@ def test_a_queue_limit_with_an_invalid_value_is_refused() -> None:
         ({"mail": {"speed": 1}}, "has no key 'speed'. It knows concurrency"),
     ],
 )
-def test_an_invalid_setting_of_queue_limits_is_reported(settings: Any, given: Any, expected_problem: str) -> None:
-    settings.SKIPQUEUE = {"QUEUES": given}
+def test_an_invalid_setting_of_queue_limits_is_reported(settings: Any, queues: Any, expected_problem: str) -> None:
+    settings.SKIPQUEUE = {"QUEUES": queues}
     assert expected_problem in " ".join(conf.problems())
 
 

@@ -12,7 +12,6 @@ from django_skipqueue.exceptions import InvalidOption
 from django_skipqueue.models import Job
 from django_skipqueue.parts.keyed import gate as keyed_gate
 from django_skipqueue.parts.limits import admit as limits
-from django_skipqueue.parts.limits import admit as sql
 from django_skipqueue.parts.limits.admit import blocked_keys
 from django_skipqueue.parts.limits.sql import LOCK_KEYS
 from django_skipqueue.queue import gates
@@ -53,13 +52,13 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 @pytest.fixture
 def session() -> Iterator[Session]:
-    """A second user of the queue."""
-    other = Session()
-    yield other
-    other.close()
+    """A database session beside that of the test."""
+    other_session = Session()
+    yield other_session
+    other_session.close()
 
 
-def claim(limit: int = 100) -> list[int]:
+def claim_ids(limit: int = 100) -> list[int]:
     """The ids of the jobs that a worker claims."""
     return [job.id for job in store.claim(queue_names=["default"], limit=limit, worker_id="w")]
 
@@ -70,8 +69,8 @@ def claim_one(worker_id: str) -> tuple[int, int]:
     return job.id, job.lease
 
 
-def settle(*ids: int, outcome: Outcome = COMPLETED) -> list[int]:
-    """Settle these running jobs and claim, as a worker does. Returns the ids of the claimed jobs."""
+def settle_and_claim(*ids: int, outcome: Outcome = COMPLETED) -> list[int]:
+    """Settle these running jobs and claim jobs, as a worker does. Returns the ids of the claimed jobs."""
     leases = dict(Job.objects.filter(pk__in=ids).values_list("pk", "lease"))
     settlements = [Settlement(id, leases[id], outcome) for id in ids]
     result, _ = exchange(store, settlements, queue_names=["default"], limit=100, limited=ids)
@@ -80,12 +79,12 @@ def settle(*ids: int, outcome: Outcome = COMPLETED) -> list[int]:
 
 def test_a_job_beyond_the_limit_is_blocked_until_a_job_ends() -> None:
     first, second, third, fourth = two_per_account.defer_many([("a",)] * 4)
-    other = two_per_account.defer("b")
+    other_account = two_per_account.defer("b")
     assert statuses() == {"queued": 3, "blocked": 2}
-    assert claim() == [first, second, other.pk]
-    assert settle(second) == [third]
-    assert settle(first, third) == [fourth]
-    assert settle(fourth, other.pk) == []
+    assert claim_ids() == [first, second, other_account.pk]
+    assert settle_and_claim(second) == [third]
+    assert settle_and_claim(first, third) == [fourth]
+    assert settle_and_claim(fourth, other_account.pk) == []
     assert statuses() == {"completed": 5}
 
 
@@ -100,10 +99,10 @@ def test_a_job_is_admitted_after_the_commit_and_not_within_the_transaction() -> 
         first = two_per_account.defer("a")
         two_per_account.defer_many([("a",)] * 2)
         assert statuses() == {"blocked": 3}
-        with connect() as other:
-            assert other.execute(ADVISORY_LOCKS).fetchone() == (0,)
+        with connect() as other_session:
+            assert other_session.execute(ADVISORY_LOCKS).fetchone() == (0,)
     assert statuses() == {"queued": 2, "blocked": 1}
-    assert first.pk in claim()
+    assert first.pk in claim_ids()
 
 
 def test_two_transactions_that_defer_the_same_keys_in_opposite_order_do_not_wait(session: Session) -> None:
@@ -126,14 +125,14 @@ def test_a_rolled_back_enqueue_leaves_no_job() -> None:
 
 def test_the_blocked_job_of_highest_priority_and_then_the_oldest_is_admitted() -> None:
     running = two_per_account.defer_many([("a",)] * 2)
-    claim()
+    claim_ids()
     low, high, late = (
         two_per_account.using(priority=-5).defer("a").pk,
         two_per_account.using(priority=5).defer("a").pk,
         two_per_account.using(priority=5).defer("a").pk,
     )
-    assert settle(*running) == [high, late]
-    assert settle(high) == [low]
+    assert settle_and_claim(*running) == [high, late]
+    assert settle_and_claim(high) == [low]
 
 
 def test_limits_with_one_name_are_shared_and_limits_without_a_name_are_not() -> None:
@@ -147,31 +146,31 @@ def test_limits_with_one_name_are_shared_and_limits_without_a_name_are_not() -> 
 def test_a_sequence_runs_in_the_order_of_its_enqueues_whatever_the_priority() -> None:
     first, second = halting_sequence.defer("a").pk, halting_sequence.defer("a").pk
     third = halting_sequence.using(priority=100).defer("a").pk
-    assert claim() == [first]
-    assert settle(first) == [second]
-    assert settle(second) == [third]
+    assert claim_ids() == [first]
+    assert settle_and_claim(first) == [second]
+    assert settle_and_claim(second) == [third]
 
 
 def test_a_job_that_waits_for_its_retry_holds_its_sequence_and_not_a_limit() -> None:
     sequence, limited = halting_sequence.defer_many([("a",)] * 2), two_per_account.defer_many([("a",)] * 3)
-    assert claim() == [sequence[0], *limited[:2]]
-    assert settle(sequence[0], outcome=RETRY) == []
-    assert settle(limited[0], outcome=RETRY) == [limited[2]]
+    assert claim_ids() == [sequence[0], *limited[:2]]
+    assert settle_and_claim(sequence[0], outcome=RETRY) == []
+    assert settle_and_claim(limited[0], outcome=RETRY) == [limited[2]]
     assert statuses() == {"scheduled": 2, "running": 2, "blocked": 1}
     Job.objects.scheduled().run_now()
     sweep_gates(store)
-    assert claim() == [sequence[0]]
+    assert claim_ids() == [sequence[0]]
 
 
 def test_a_retry_comes_before_a_job_that_was_enqueued_earlier_and_is_due_only_now() -> None:
     early = halting_sequence.using(run_after=timedelta(hours=1)).defer("a").pk
     first = halting_sequence.defer("a").pk
-    assert claim() == [first]
-    assert settle(first, outcome=RETRY) == []
+    assert claim_ids() == [first]
+    assert settle_and_claim(first, outcome=RETRY) == []
     Job.objects.scheduled().run_now()
     sweep_gates(store)
-    assert claim() == [first]
-    assert settle(first) == [early]
+    assert claim_ids() == [first]
+    assert settle_and_claim(first) == [early]
 
 
 def test_a_job_that_was_discarded_before_it_began_keeps_its_place_when_it_is_retried() -> None:
@@ -179,11 +178,11 @@ def test_a_job_that_was_discarded_before_it_began_keeps_its_place_when_it_is_ret
     never_begun = Job.objects.filter(pk=ids[4])
     never_begun.discard()
     never_begun.retry()
-    ran, claimed = [], claim()
-    while claimed:
-        ran += claimed
-        claimed = settle(*claimed)
-    assert ran == list(ids)
+    ran_ids, next_ids = [], claim_ids()
+    while next_ids:
+        ran_ids += next_ids
+        next_ids = settle_and_claim(*next_ids)
+    assert ran_ids == list(ids)
 
 
 @pytest.mark.parametrize("verb", ["postpone", "reschedule"])
@@ -193,110 +192,110 @@ def test_a_job_given_back_before_it_began_does_not_hold_its_sequence(verb: str) 
     store.release([claimed.ref])
     getattr(Job.objects.filter(pk=first), verb)(timedelta(hours=1))
     assert sweep_gates(store)
-    assert claim() == [second]
+    assert claim_ids() == [second]
 
 
 @pytest.mark.parametrize("outcome", [RETRY, SNOOZE, FAILED])
 def test_a_job_that_has_begun_holds_its_sequence_whatever_an_operator_does(outcome: Outcome) -> None:
     """The job was retried or snoozed (and released after another claim), or it failed and was retried by hand."""
     first, _ = halting_sequence.defer_many([("a",)] * 2)
-    chosen = Job.objects.filter(pk=first)
-    claim()
-    assert settle(first, outcome=outcome) == []
-    chosen.retry() if outcome is FAILED else chosen.run_now()
+    first_job = Job.objects.filter(pk=first)
+    claim_ids()
+    assert settle_and_claim(first, outcome=outcome) == []
+    first_job.retry() if outcome is FAILED else first_job.run_now()
     sweep_gates(store)
     if outcome is RETRY:
         [claimed] = store.claim(queue_names=["default"], limit=100, worker_id="w")
         store.release([claimed.ref])
-    chosen.postpone(timedelta(hours=1))
+    first_job.postpone(timedelta(hours=1))
     assert not sweep_gates(store)
-    assert claim() == []
+    assert claim_ids() == []
 
 
 def test_a_future_job_does_not_block_jobs_that_are_due_before_it() -> None:
     halting_sequence.using(run_after=timedelta(hours=1)).defer("a")
     second = halting_sequence.defer("a").pk
-    assert claim() == [second]
+    assert claim_ids() == [second]
 
 
 def test_a_future_job_is_admitted_when_it_is_due() -> None:
-    first = halting_sequence.defer("a").pk
-    later = halting_sequence.using(run_after=timedelta(milliseconds=1)).defer("a").pk
-    wait_until(lambda: store.admit() is not None and Job.objects.get(pk=later).status == "blocked")
-    assert claim() == [first]
-    assert settle(first) == [later]
-    free = halting_sequence.using(run_after=timedelta(milliseconds=1)).defer("b").pk
-    wait_until(lambda: store.admit() is not None and Job.objects.get(pk=free).status == "queued")
+    current_job = halting_sequence.defer("a").pk
+    future_job = halting_sequence.using(run_after=timedelta(milliseconds=1)).defer("a").pk
+    wait_until(lambda: store.admit() is not None and Job.objects.get(pk=future_job).status == "blocked")
+    assert claim_ids() == [current_job]
+    assert settle_and_claim(current_job) == [future_job]
+    other_key = halting_sequence.using(run_after=timedelta(milliseconds=1)).defer("b").pk
+    wait_until(lambda: store.admit() is not None and Job.objects.get(pk=other_key).status == "queued")
 
 
 def test_a_halting_sequence_waits_for_the_operator_after_a_failure() -> None:
     first, second, third = halting_sequence.defer_many([("a",)] * 3)
-    claim()
-    assert settle(first, outcome=FAILED) == []
+    claim_ids()
+    assert settle_and_claim(first, outcome=FAILED) == []
     assert not sweep_gates(store)
     Job.objects.filter(pk=first).retry()
     sweep_gates(store)
-    assert claim() == [first]
-    assert settle(first) == [second]
-    assert settle(second, outcome=FAILED) == []
+    assert claim_ids() == [first]
+    assert settle_and_claim(first) == [second]
+    assert settle_and_claim(second, outcome=FAILED) == []
     Job.objects.filter(pk=second).discard()
     sweep_gates(store)
-    assert claim() == [third]
+    assert claim_ids() == [third]
     assert Job.objects.get(pk=second).status == "discarded"
 
 
 def test_a_deleted_failed_job_halts_no_sequence() -> None:
     first, second = halting_sequence.defer_many([("a",)] * 2)
-    claim()
-    assert settle(first, outcome=FAILED) == []
+    claim_ids()
+    assert settle_and_claim(first, outcome=FAILED) == []
     Job.objects.filter(pk=first).delete()
     assert sweep_gates(store)
-    assert claim() == [second]
+    assert claim_ids() == [second]
 
 
 def test_a_sequence_that_continues_goes_on_after_a_failure() -> None:
     first, second = continuing_sequence.defer_many([("a",)] * 2)
-    claim()
-    assert settle(first, outcome=FAILED) == [second]
+    claim_ids()
+    assert settle_and_claim(first, outcome=FAILED) == [second]
 
 
 def test_a_spread_retry_rejoins_its_sequence_without_blocking_it() -> None:
     first, second, third, fourth = continuing_sequence.defer_many([("a",)] * 4)
-    claim()
-    assert settle(first, outcome=FAILED) == [second]
-    assert settle(second, outcome=FAILED) == [third]
+    claim_ids()
+    assert settle_and_claim(first, outcome=FAILED) == [second]
+    assert settle_and_claim(second, outcome=FAILED) == [third]
     retried = Job.objects.filter(pk__in=[first, second])
     assert retried.retry(over=3600) == 2
     assert retried.values("run_after").distinct().count() == 1
-    assert settle(third) == [fourth]
-    assert settle(fourth) == []
+    assert settle_and_claim(third) == [fourth]
+    assert settle_and_claim(fourth) == []
     fifth = continuing_sequence.defer("a").pk
-    assert claim() == [fifth]
+    assert claim_ids() == [fifth]
     Job.objects.scheduled().run_now()
     sweep_gates(store)
-    assert settle(fifth) == [first]
-    assert settle(first) == [second]
+    assert settle_and_claim(fifth) == [first]
+    assert settle_and_claim(first) == [second]
 
 
 def test_a_halted_sequence_waits_for_a_spread_retry() -> None:
     first, second = halting_sequence.defer_many([("a",)] * 2)
-    claim()
-    assert settle(first, outcome=FAILED) == []
+    claim_ids()
+    assert settle_and_claim(first, outcome=FAILED) == []
     Job.objects.filter(pk=first).retry(over=3600)
     assert not sweep_gates(store)
     Job.objects.scheduled().run_now()
     sweep_gates(store)
-    assert claim() == [first]
-    assert settle(first) == [second]
+    assert claim_ids() == [first]
+    assert settle_and_claim(first) == [second]
 
 
 @pytest.mark.parametrize("verb", ["cancel", "discard", "delete", "postpone"])
 def test_the_sweep_admits_the_next_job_after_an_operator_removed_the_first(verb: str) -> None:
     first, second = halting_sequence.defer_many([("a",)] * 2)
-    chosen = Job.objects.filter(pk=first)
-    chosen.postpone(timedelta(hours=1)) if verb == "postpone" else getattr(chosen, verb)()
+    first_job = Job.objects.filter(pk=first)
+    first_job.postpone(timedelta(hours=1)) if verb == "postpone" else getattr(first_job, verb)()
     assert sweep_gates(store)
-    assert claim() == [second]
+    assert claim_ids() == [second]
 
 
 def test_a_released_or_recovered_job_keeps_its_permit() -> None:
@@ -304,16 +303,16 @@ def test_a_released_or_recovered_job_keeps_its_permit() -> None:
     [claimed] = store.claim(queue_names=["default"], limit=100, worker_id="w")
     store.release([claimed.ref])
     assert not sweep_gates(store)
-    assert claim() == [first]
+    assert claim_ids() == [first]
     store.recover(worker_ids=["w"])
     assert not sweep_gates(store)
-    assert claim() == [first]
+    assert claim_ids() == [first]
 
 
 def test_a_job_that_is_retried_by_hand_waits_for_a_permit_again() -> None:
     first, second, third = two_per_account.defer_many([("a",)] * 3)
-    claim()
-    assert settle(first) == [third]
+    claim_ids()
+    assert settle_and_claim(first) == [third]
     Job.objects.filter(pk=first).retry()
     Job.objects.filter(pk=second).discard()
     failed = make_job("failed", limit_key=Job.objects.get(pk=first).limit_key, limit_kind="concurrency", capacity=2)
@@ -337,35 +336,35 @@ def test_a_job_with_a_lower_capacity_waits_for_the_running_jobs() -> None:
     assert not sweep_gates(store)
     assert key
     assert limits.admit_keys(store, [key]).counts == {}
-    claimed = claim()
-    assert settle(claimed[0]) == []
-    assert len(settle(claimed[1])) == 1
+    running_ids = claim_ids()
+    assert settle_and_claim(running_ids[0]) == []  # one job still runs, and the capacity is one
+    assert len(settle_and_claim(running_ids[1])) == 1
 
 
 @pytest.mark.parametrize("kind", ["concurrency", "sequence"])
 def test_a_job_that_waits_for_other_jobs_does_not_delay_the_jobs_of_its_key(kind: str) -> None:
-    waiting = make_job("blocked", limit_key="k", limit_kind=kind, capacity=1, held=True)
+    held = make_job("blocked", limit_key="k", limit_kind=kind, capacity=1, held=True)
     assert blocked_keys(store) == {}
     assert limits.admit_keys(store, ["k"]).counts == {}
-    other = make_job("blocked", limit_key="k", limit_kind=kind, capacity=1)
+    unheld = make_job("blocked", limit_key="k", limit_kind=kind, capacity=1)
     assert blocked_keys(store) == {"k": True}
     assert limits.admit_keys(store, ["k"]).counts == {"default": 1}
-    assert claim() == [other.pk]
-    assert Job.objects.get(pk=waiting.pk).status == "blocked"
+    assert claim_ids() == [unheld.pk]
+    assert Job.objects.get(pk=held.pk).status == "blocked"
 
 
 def test_retried_jobs_of_a_sequence_run_in_order() -> None:
-    keyed: dict[str, Any] = {"limit_key": "k", "limit_kind": "halting", "capacity": 1}
-    new = make_job("blocked", **keyed).pk
-    tried = [make_job("failed", started_at=timedelta(0), **keyed).pk for _ in range(5)]
-    assert len(store.retry(tried)) == 5
+    limit_columns: dict[str, Any] = {"limit_key": "k", "limit_kind": "halting", "capacity": 1}
+    never_begun = make_job("blocked", **limit_columns).pk
+    begun = [make_job("failed", started_at=timedelta(0), **limit_columns).pk for _ in range(5)]
+    assert len(store.retry(begun)) == 5
     sweep_gates(store)
-    claimed, ran = claim(), []
-    while claimed:
-        assert len(claimed) == 1
-        ran += claimed
-        claimed = settle(*claimed)
-    assert ran == [*tried, new]
+    next_ids, ran_ids = claim_ids(), []
+    while next_ids:
+        assert len(next_ids) == 1
+        ran_ids += next_ids
+        next_ids = settle_and_claim(*next_ids)
+    assert ran_ids == [*begun, never_begun]
 
 
 # Keys that other sessions have locked
@@ -376,11 +375,12 @@ def lock_keys(cursor: Any, *keys: str | None) -> None:
 
 
 def test_a_key_that_another_session_has_locked_is_reported_without_waiting() -> None:
+    """`exchange` settles jobs, admits the next jobs of their keys, and claims. `missed` lists the locked keys."""
     first, second = halting_sequence.defer_many([("a",)] * 2)
     key = Job.objects.get(pk=first).limit_key
-    claim()
-    with connect(autocommit=False) as other:
-        lock_keys(other, key)
+    claim_ids()
+    with connect(autocommit=False) as other_session:
+        lock_keys(other_session, key)
         lease = Job.objects.get(pk=first).lease
         result, admitted = exchange(
             store, [Settlement(first, lease, COMPLETED)], queue_names=["default"], limit=9, limited=[first]
@@ -399,7 +399,7 @@ def test_a_late_outcome_of_an_ended_job_does_not_admit_a_second_successor() -> N
     assert late_settlement.job_id == first
     store.release([(late_settlement.job_id, late_settlement.lease)])
     claim_one("v")
-    assert settle(first) == [second]
+    assert settle_and_claim(first) == [second]
     result, _ = exchange(store, [late_settlement], queue_names=["default"], limit=9, limited=[first])
     assert not result.claimed()
     assert [Job.objects.get(pk=id).status for id in (first, second, third)] == ["completed", "running", "blocked"]
@@ -407,8 +407,8 @@ def test_a_late_outcome_of_an_ended_job_does_not_admit_a_second_successor() -> N
 
 def test_permits_are_counted_by_a_statement_after_the_lock() -> None:
     """A single statement that locks and counts would not see what the lock's previous holder has just committed."""
-    assert "pg_try_advisory_xact_lock" not in sql.ADMIT_BY_KEY
-    assert "skipqueue_job" in sql.ADMIT_BY_KEY
+    assert "pg_try_advisory_xact_lock" not in limits.ADMIT_BY_KEY
+    assert "skipqueue_job" in limits.ADMIT_BY_KEY
 
 
 @pytest.fixture
@@ -421,8 +421,8 @@ def next_supervisor_payloads() -> Iterator[Any]:
 
 def test_an_enqueue_whose_key_is_locked_notifies_the_supervisors(next_supervisor_payloads: Any) -> None:
     key = halting_sequence.encoded(("a",), {}).columns["limit_key"]
-    with connect(autocommit=False) as other:
-        lock_keys(other, key)
+    with connect(autocommit=False) as other_session:
+        lock_keys(other_session, key)
         halting_sequence.defer("a")
         assert next_supervisor_payloads() == [f",limit {key}"]
     assert statuses() == {"blocked": 1}
@@ -430,15 +430,15 @@ def test_an_enqueue_whose_key_is_locked_notifies_the_supervisors(next_supervisor
 
 def test_an_admission_tries_a_key_that_is_locked_for_a_moment_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     admit_keys = limits.admit_keys
-    with connect(autocommit=False) as other:
+    with connect(autocommit=False) as other_session:
 
         def admit_then_unlock(store: Store, keys: Collection[str]) -> Admitted:
             admitted = admit_keys(store, keys)
-            other.rollback()
+            other_session.rollback()
             return admitted
 
         monkeypatch.setattr(limits, "admit_keys", admit_then_unlock)
-        lock_keys(other, halting_sequence.encoded(("a",), {}).columns["limit_key"])
+        lock_keys(other_session, halting_sequence.encoded(("a",), {}).columns["limit_key"])
         halting_sequence.defer("a")
     assert statuses() == {"queued": 1}
 
@@ -451,13 +451,14 @@ def unused_gate(monkeypatch: pytest.MonkeyPatch) -> limits.LimitGate:
     return gate
 
 
-OTHER_KEYS = """
+# Each of 1,200 keys has a limit of one job, a running job and a blocked job.
+JOBS_OF_MANY_KEYS = """
 INSERT INTO skipqueue_job
     (queue_name, task, args, kwargs, status, gate, locked_at, limit_key, limit_kind, capacity)
 SELECT
     'default', 'a.task', '[]', '{}', status, CASE WHEN status = 'blocked' THEN 'limit' END,
-    CASE WHEN status = 'running' THEN now() END, 'k' || n, 'concurrency', 1
-FROM generate_series(1, 1200) AS n, unnest(ARRAY['running', 'blocked']) AS status
+    CASE WHEN status = 'running' THEN now() END, 'k' || number, 'concurrency', 1
+FROM generate_series(1, 1200) AS number, unnest(ARRAY['running', 'blocked']) AS status
 """
 
 
@@ -465,10 +466,10 @@ FROM generate_series(1, 1200) AS n, unnest(ARRAY['running', 'blocked']) AS statu
 def test_a_key_that_was_locked_is_admitted_at_once_beside_many_keys(next_supervisor_payloads: Any) -> None:
     """A sweep reads a thousand keys, in alphabetical order, and then rests."""
     service = Admit(store)
-    with connect(autocommit=False) as other:
-        other.execute(OTHER_KEYS)
-        other.commit()
-        lock_keys(other, halting_sequence.encoded(("a",), {}).columns["limit_key"])
+    with connect(autocommit=False) as other_session:
+        other_session.execute(JOBS_OF_MANY_KEYS)
+        other_session.commit()
+        lock_keys(other_session, halting_sequence.encoded(("a",), {}).columns["limit_key"])
         waiting = halting_sequence.defer("a")
         service.notified(next_supervisor_payloads())
     service.run(0.0)
@@ -478,8 +479,8 @@ def test_a_key_that_was_locked_is_admitted_at_once_beside_many_keys(next_supervi
 
 def test_a_key_that_stays_locked_is_tried_again_after_growing_pauses(unused_gate: limits.LimitGate) -> None:
     make_job("blocked", limit_key="k", limit_kind="concurrency", capacity=1)
-    with connect(autocommit=False) as other:
-        lock_keys(other, "k")
+    with connect(autocommit=False) as other_session:
+        lock_keys(other_session, "k")
         unused_gate.want("default", ["k"])
         pauses = []
         for _ in range(3):
@@ -502,7 +503,7 @@ def test_more_notified_keys_than_fit_are_found_by_a_sweep_of_all_keys(
 def test_an_enqueue_whose_admission_fails_notifies_the_supervisors(
     next_supervisor_payloads: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sql, "ADMIT_BY_KEY", "SELECT 1 / 0")
+    monkeypatch.setattr(limits, "ADMIT_BY_KEY", "SELECT 1 / 0")
     halting_sequence.defer_many([("a",)] * 2)
     assert next_supervisor_payloads() == [",gates"]
     assert statuses() == {"blocked": 2}
@@ -546,29 +547,29 @@ def test_no_job_is_admitted_at_isolation_level_repeatable_read() -> None:
     with transaction.atomic():
         with connection.cursor() as cursor:
             cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
-        assert limits.admit_keys(store, ["k"]) == Admitted({}, ["k"])
-    assert limits.admit_keys(store, ["k"]) == Admitted({"default": 1}, [])
+        assert limits.admit_keys(store, ["k"]) == Admitted(counts={}, missed=["k"])
+    assert limits.admit_keys(store, ["k"]) == Admitted(counts={"default": 1}, missed=[])
 
 
 def test_only_an_admission_in_a_transaction_of_its_own_commits_asynchronously() -> None:
     """The commit of the caller's own transaction waits for the disk."""
-    commits = "SELECT current_setting('synchronous_commit')"
+    read_commit_setting = "SELECT current_setting('synchronous_commit')"
     make_job("blocked", limit_key="k", limit_kind="concurrency", capacity=1)
     with transaction.atomic(), connection.cursor() as cursor:
-        assert limits.admit_keys(store, ["k"]) == Admitted({"default": 1}, [])
-        cursor.execute(commits)
+        assert limits.admit_keys(store, ["k"]) == Admitted(counts={"default": 1}, missed=[])
+        cursor.execute(read_commit_setting)
         assert cursor.fetchone() == ("on",)
     limits.admit_keys(store, ["k"])
     with connection.cursor() as cursor:
-        cursor.execute(commits)
+        cursor.execute(read_commit_setting)
         assert cursor.fetchone() == ("on",)
 
 
 def test_an_admitted_job_of_another_queue_is_announced() -> None:
     """This worker serves only one queue, so it must announce the job, however many jobs it has claimed."""
     first, second = halting_sequence.defer("a").pk, halting_sequence.using(queue_name="other").defer("a").pk
-    assert claim() == [first]
-    plain = jobs.noop.defer().pk
+    assert claim_ids() == [first]
+    unlimited = jobs.noop.defer().pk
     lease = Job.objects.get(pk=first).lease
     with connect() as listener:
         listener.execute("LISTEN skipqueue")
@@ -576,7 +577,7 @@ def test_an_admitted_job_of_another_queue_is_announced() -> None:
             store, [Settlement(first, lease, COMPLETED)], queue_names=["default"], limit=9, limited=[first]
         )
         assert [notify.payload for notify in listener.notifies(timeout=5, stop_after=1)] == ["other"]
-    assert [job.id for job in result.claimed()] == [plain]
+    assert [job.id for job in result.claimed()] == [unlimited]
     assert Job.objects.get(pk=second).status == "queued"
 
 
@@ -586,13 +587,13 @@ def test_a_limit_skips_a_locked_job_but_a_sequence_waits_for_it() -> None:
         kind: [make_job("blocked", limit_key=key, limit_kind=kind, capacity=1) for _ in range(2)]
         for kind, key in keys.items()
     }
-    with connect(autocommit=False) as other:
-        heads = [pair[0].pk for pair in jobs_by_kind.values()]
-        other.execute("SELECT FROM skipqueue_job WHERE id = ANY (%s) FOR UPDATE", [heads])
+    with connect(autocommit=False) as other_session:
+        first_ids = [first.pk for first, _ in jobs_by_kind.values()]
+        other_session.execute("SELECT FROM skipqueue_job WHERE id = ANY (%s) FOR UPDATE", [first_ids])
         sweep_gates(store)
-        assert claim() == [jobs_by_kind["concurrency"][1].pk]
+        assert claim_ids() == [jobs_by_kind["concurrency"][1].pk], "the limit admits the job after the locked job"
     sweep_gates(store)
-    assert claim() == [jobs_by_kind["sequence"][0].pk, jobs_by_kind["halting"][0].pk]
+    assert claim_ids() == [jobs_by_kind["sequence"][0].pk, jobs_by_kind["halting"][0].pk]
 
 
 # Sweeps: a supervisor looks for free permits of all keys with blocked jobs
@@ -610,6 +611,7 @@ def test_notified_sweeps_reach_the_last_key() -> None:
     """If each sweep began with the first key, it would stop at locked keys and never reach the keys after them."""
     for number in range(6):
         key = f"k{number}"
+        # only the last key has a free permit
         make_job("running" if number < 5 else "completed", limit_key=key, limit_kind="concurrency", capacity=1)
         make_job("blocked", limit_key=key, limit_kind="concurrency", capacity=1)
     gate = limits.LimitGate()
@@ -624,6 +626,7 @@ def test_notified_sweeps_reach_the_last_key() -> None:
 def test_notifications_do_not_make_a_process_sweep_all_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
     make_job("running", limit_key="k", limit_kind="concurrency", capacity=1)
     make_job("blocked", limit_key="k", limit_kind="concurrency", capacity=1)
+    # a process may spend a millionth of its time on sweeps
     monkeypatch.setattr(limits, "NOTIFIED_SHARE", 1e-6)
     monkeypatch.setattr(keyed_gate, "SWEEP_SHARE", 1e-6)
     gate = limits.LimitGate()
@@ -646,7 +649,7 @@ def test_no_sweep_is_due_while_no_job_is_blocked(monkeypatch: pytest.MonkeyPatch
 
 
 def test_limits_with_invalid_values_are_refused() -> None:
-    for make in (
+    for make_invalid in (
         lambda: limit(0),
         lambda: limit(True),
         lambda: limit(10_001),
@@ -659,7 +662,7 @@ def test_limits_with_invalid_values_are_refused() -> None:
         lambda: job(concurrency=limit(2), sequence=by("a")),
     ):
         with pytest.raises(InvalidOption):
-            make()
+            make_invalid()
 
 
 def test_the_option_by_of_a_limit_must_name_an_argument_of_the_task() -> None:
@@ -678,10 +681,10 @@ def test_a_limit_key_has_the_values_of_the_arguments_and_hashes_long_values() ->
     assert two_per_account.encoded((), {"account": "x"}).columns["limit_key"] == two_per_account.encoded(
         ("x",), {}
     ).columns.get("limit_key")
-    long = two_per_account.encoded(("x" * 5_000,), {}).columns["limit_key"]
-    assert long
-    assert len(long) < 200
-    assert long != two_per_account.encoded(("x" * 5_001,), {}).columns["limit_key"]
+    long_key = two_per_account.encoded(("x" * 5_000,), {}).columns["limit_key"]
+    assert long_key
+    assert len(long_key) < 200
+    assert long_key != two_per_account.encoded(("x" * 5_001,), {}).columns["limit_key"]
     assert one_at_a_time.encoded((), {}).columns["limit_key"] == "limit:tests.app.limits.jobs.one_at_a_time"
 
 
@@ -690,11 +693,11 @@ def test_a_limit_key_has_the_hash_of_a_secret_argument() -> None:
 
     call.__module__, call.__qualname__ = "tests.parts.limits.test_store", "call"
     task = job(sequence=by("token", "account"))(call)
-    key, same, other = (
+    key, same_key, other_key = (
         task.encoded((token, {"name": "a", "password": "geheim"}), {}).columns["limit_key"] or ""
         for token in ("tok", "tok", "uvw")
     )
-    assert key == same != other
+    assert key == same_key != other_key
     assert "tok" not in key.replace("token", "")
     assert "geheim" not in key
     assert 'token="hmac:' in key

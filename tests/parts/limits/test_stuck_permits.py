@@ -43,27 +43,27 @@ def wait_until_a_stuck_attempt_keeps_its_permit(started: WorkerThread) -> None:
 @pytest.mark.usefixtures("stuck_at_once")
 @pytest.mark.parametrize("task", [pass_gate_alone, apass_gate_alone], ids=["def", "async def"])
 def test_a_stuck_attempt_blocks_its_key_but_frees_its_slot(worker_thread: StartWorker, gates: Any, task: Any) -> None:
-    stuck = task.using(timeout=0.2).defer("k", "stuck")
-    after = task.defer("k", "after")
+    stuck_job = task.using(timeout=0.2).defer("k", "stuck")
+    next_job = task.defer("k", "after")
     worker = worker_thread(concurrency=2)
     wait_until_a_stuck_attempt_keeps_its_permit(worker)
-    quick = (jobs.anoop if task is apass_gate_alone else jobs.noop).using(queue_name="q").defer_many([()] * 50)
+    quick_jobs = (jobs.anoop if task is apass_gate_alone else jobs.noop).using(queue_name="q").defer_many([()] * 50)
     for key in ("other", "another"):
         task.using(queue_name="q").defer(key, "beside")  # half of the slots are kept for a queue whose jobs do not hang
     wait_until(lambda: gates["beside"].inside == 2, "both slots are free for others")
     gates["beside"].open()
-    wait_for_statuses(completed=len(quick) + 2, running=1, blocked=1)
+    wait_for_statuses(completed=len(quick_jobs) + 2, running=1, blocked=1)
     assert sweep_gates(store) == 0, "no supervisor finds a free permit"
     assert not gates["after"].came
     gates["stuck"].open()
     gates["after"].open()
-    wait_for_statuses(completed=len(quick) + 3, failed=1)
-    stuck.refresh_from_db()
-    after.refresh_from_db()
-    assert stuck.last_error == "JobTimeout: timed out after 0.2 s"
-    assert "it is stuck" in stuck.errors[0]["message"]
-    assert after.started_at is not None
-    assert stuck.finished_at is not None
+    wait_for_statuses(completed=len(quick_jobs) + 3, failed=1)
+    stuck_job.refresh_from_db()
+    next_job.refresh_from_db()
+    assert stuck_job.last_error == "JobTimeout: timed out after 0.2 s"
+    assert "it is stuck" in stuck_job.errors[0]["message"]
+    assert next_job.started_at is not None
+    assert stuck_job.finished_at is not None
 
 
 @pytest.mark.usefixtures("stuck_at_once")
@@ -114,12 +114,12 @@ def test_a_worker_that_stops_does_not_wait_for_a_stuck_attempt(
 @pytest.mark.usefixtures("stuck_at_once")
 def test_a_cancelled_stuck_attempt_frees_its_permit(worker_thread: StartWorker, gates: Any) -> None:
     """By cancelling the job, the operator has given the permit back."""
-    stuck = pass_gate_alone.using(timeout=0.2).defer("k", "g")
+    stuck_job = pass_gate_alone.using(timeout=0.2).defer("k", "g")
     gates["after"].open()
     pass_gate_alone.defer("k", "after")
     worker = worker_thread(concurrency=2)
     wait_until_a_stuck_attempt_keeps_its_permit(worker)
-    assert store.cancel([stuck.pk])
+    assert store.cancel([stuck_job.pk])
     wait_until(lambda: sweep_gates(store) or not Job.objects.blocked().exists())
     wait_for_statuses(discarded=1, completed=1)
     gates["g"].open()
@@ -148,8 +148,8 @@ JOBS = """
 def test_the_job_runs_again_when_the_process_of_its_stuck_attempt_has_ended(
     runworker: RunWorker, tmp_path: Path, dies: bool
 ) -> None:
-    limited: dict[str, Any] = {"limit_key": "k", "limit_kind": "limit", "capacity": 1, "max_attempts": 2}
-    job = make_job(task="extra.jobs.hang", args=[str(tmp_path / "begun")], **limited)
+    fields: dict[str, Any] = {"limit_key": "k", "limit_kind": "limit", "capacity": 1, "max_attempts": 2}
+    job = make_job(task="extra.jobs.hang", args=[str(tmp_path / "begun")], **fields)
     process = runworker("--processes", "1", "-c", "2" if dies else "1", jobs=JOBS)
     process.wait_for("job stuck", deadline=40)
     if dies:

@@ -1,7 +1,6 @@
 """Live workers: no key ever exceeds its limit, sequences run in order, and no free permit is forgotten."""
 
 import os
-import re
 import signal
 import threading
 from collections import Counter, defaultdict
@@ -31,7 +30,11 @@ HOUR = 3600.0
 pytestmark = pytest.mark.django_db(transaction=True)
 
 SELECT_HELD_PERMITS = """
-SELECT limit_key, max(capacity), count(*), count(*) FILTER (WHERE status = 'running')
+SELECT
+    limit_key,
+    max(capacity) AS capacity,
+    count(*) AS held_permits,
+    count(*) FILTER (WHERE status = 'running') AS running_jobs
 FROM skipqueue_job
 WHERE limit_key IS NOT NULL AND status IN ('queued', 'running') AND gate IS DISTINCT FROM 'ahead'
 GROUP BY limit_key
@@ -87,20 +90,20 @@ def no_key_exceeds_its_limit(most: int | None = None) -> Iterator[PermitWitness]
 
 def most_at_once_by_key() -> dict[str, int]:
     """Return how many attempts of each key ran at once at most, by the order of the rows that they wrote."""
-    inside: defaultdict[str, set[int]] = defaultdict(set)
-    most: Counter[str] = Counter()
+    running_ids: defaultdict[str, set[int]] = defaultdict(set)
+    most_at_once: Counter[str] = Counter()
     for entry, job_id in Ledger.objects.filter(job_id__gt=0).order_by("id").values_list("entry", "job_id"):
         assert job_id
         event, key, _ = entry.split()
-        inside[key] = inside[key] | {job_id} if event == "start" else inside[key] - {job_id}
-        most[key] = max(most[key], len(inside[key]))
-    return dict(most)
+        running_ids[key] = running_ids[key] | {job_id} if event == "start" else running_ids[key] - {job_id}
+        most_at_once[key] = max(most_at_once[key], len(running_ids[key]))
+    return dict(most_at_once)
 
 
 def numbers_in_order(key: str, event: str = "end") -> list[int]:
-    """Return the numbers of the jobs of a key, in the order in which they ended."""
+    """Return the numbers of the jobs of a key, in the order in which the jobs ended (or started)."""
     entries = Ledger.objects.filter(entry__startswith=f"{event} {key} ").order_by("id").values_list("entry", flat=True)
-    return [int(re.split(" ", entry)[2]) for entry in entries]
+    return [int(entry.removeprefix(f"{event} {key} ")) for entry in entries]
 
 
 def test_a_drain_runs_all_jobs_within_their_limits(worker_thread: StartWorker) -> None:
@@ -146,12 +149,12 @@ def test_a_worker_alone_lets_a_blocked_job_in_without_any_sweep(worker_thread: S
 def test_a_key_that_another_session_has_locked_is_tried_again(worker_thread: StartWorker, gates: Any) -> None:
     worker = worker_thread(poll_interval=HOUR, concurrency=1)
     wait_until(lambda: worker.listens)
-    with connect(autocommit=False) as other:
+    with connect(autocommit=False) as other_session:
         key = halting_sequence.encoded(("a",), {}).columns["limit_key"]
         halting_sequence.defer("a", 0, seconds=0.3)
         wait_until(lambda: Job.objects.running().count() == 1)
         halting_sequence.defer_many([("a", number) for number in range(1, 4)])
-        other.execute(LOCK_KEYS, {"ids": "{}", "keys": [key]})
+        other_session.execute(LOCK_KEYS, {"ids": "{}", "keys": [key]})
         wait_for_statuses(completed=1, blocked=3)
     wait_for_statuses(completed=4)
 
@@ -178,18 +181,18 @@ def have_run_at_once(witness: PermitWitness, number: int) -> bool:
     return max(witness.most_running.values(), default=0) >= number
 
 
-@pytest.mark.parametrize("limits", [(3, 1, 5), (None, 2, 1)], ids=["lowered and raised", "set later"])
+@pytest.mark.parametrize("limits_in_turn", [(3, 1, 5), (None, 2, 1)], ids=["lowered and raised", "set later"])
 def test_no_queue_exceeds_its_limit_while_the_limit_changes(
-    runworker: RunWorker, limits: tuple[int | None, ...]
+    runworker: RunWorker, limits_in_turn: tuple[int | None, ...]
 ) -> None:
     """A lower limit interrupts no running job: the number of running jobs falls until it has reached the limit."""
-    skipqueue = {"QUEUES": {"mail": {"concurrency": limits[0]}}}
+    skipqueue = {"QUEUES": {"mail": {"concurrency": limits_in_turn[0]}}}
     for _ in range(2):
         runworker("--processes", "2", "--concurrency", "3", "--queues", "mail", skipqueue=skipqueue)
     wait_until(lambda: len(workers(4)) == 4)
     with override_settings(SKIPQUEUE=skipqueue):
         jobs.slow.using(queue_name="mail").defer_many([(0.05,)] * 1_200)  # without a limit these jobs last for 5 s
-    for limit in limits[1:]:
+    for limit in limits_in_turn[1:]:
         wait_for_more_completed()
         with override_settings(SKIPQUEUE=skipqueue):
             Queue.limit("mail", limit)
@@ -213,9 +216,9 @@ def has_retried(ids: list[int]) -> bool:
     A verb skips locked rows, so one call may miss a job: if a worker's settle has waited for the cancel, the worker
     keeps the row locked for a round trip.
     """
-    chosen = Job.objects.filter(pk__in=ids)
-    chosen.retry()
-    return not chosen.filter(status="discarded").exists()
+    jobs_to_retry = Job.objects.filter(pk__in=ids)
+    jobs_to_retry.retry()
+    return not jobs_to_retry.filter(status="discarded").exists()
 
 
 @pytest.mark.parametrize("task", ["limit", "sequence"])
@@ -224,12 +227,16 @@ def test_no_limit_is_exceeded_while_workers_are_killed(runworker: RunWorker, tas
     with no_key_exceeds_its_limit() as witness:
         running = [runworker("--processes", "2", "--concurrency", "4") for _ in range(2)]
         wait_until(lambda: len(workers(4)) == 4)
-        for start in range(0, 240, 60):
+        for first_number in range(0, 240, 60):
             if task == "limit":
-                two_at_once.defer_many([(f"k{n % 6}", n, 0.01) for n in range(start, start + 60)])
+                two_at_once.defer_many(
+                    [(f"k{number % 6}", number, 0.01) for number in range(first_number, first_number + 60)]
+                )
             else:
-                halting_sequence.defer_many([(f"k{n % 6}", n, 0, 0.005) for n in range(start, start + 60)])
-            wait_until(partial(has_completed_more_than, start))
+                halting_sequence.defer_many(
+                    [(f"k{number % 6}", number, 0, 0.005) for number in range(first_number, first_number + 60)]
+                )
+            wait_until(partial(has_completed_more_than, first_number))
             with suppress(ProcessLookupError):
                 os.kill(workers(1)[0].pid, signal.SIGKILL)
             cancelled = list(Job.objects.running().values_list("pk", flat=True)[:2])

@@ -40,7 +40,7 @@ MAIL_KEY = "queue:mail"
 
 @pytest.fixture(autouse=True)
 def queue_rates(settings: Any) -> None:
-    """Three queues: one starts a job an hour; the rate of one is set later; one has a rate and a limit."""
+    """`mail` starts one job an hour, the rate of `later` is set by a test, and `both` has a rate and a limit."""
     settings.SKIPQUEUE = {
         "QUEUES": {
             "mail": {"rate": "1/h"},
@@ -59,17 +59,18 @@ def unused_gate(monkeypatch: pytest.MonkeyPatch) -> RateGate:
     return gate
 
 
-def pass_time(seconds: float) -> None:
+def let_time_pass(seconds: float) -> None:
     """Change every bucket as if these seconds had passed."""
     with connection.cursor() as cursor:
         cursor.execute(
-            "UPDATE skipqueue_rate SET full_at = full_at - make_interval(secs => %(s)s), "
-            "due_at = due_at - make_interval(secs => %(s)s)",
-            {"s": seconds},
+            "UPDATE skipqueue_rate SET full_at = full_at - make_interval(secs => %(seconds)s), "
+            "due_at = due_at - make_interval(secs => %(seconds)s)",
+            {"seconds": seconds},
         )
 
 
-def claimed_ids(queue: str = "mail", limit: int = 100) -> list[int]:
+def claim_ids(queue: str = "mail", limit: int = 100) -> list[int]:
+    """The ids of the jobs that a worker claims."""
     return [job.id for job in store.claim(queue_names=[queue], limit=limit, worker_id="w")]
 
 
@@ -78,18 +79,19 @@ def settle(*ids: int, outcome: Outcome = COMPLETED) -> None:
     store.settle([Settlement(id, leases[id], outcome) for id in ids])
 
 
-def number_admitted(key: str = MAIL_KEY) -> int:
-    return sum(admit_rate_keys(store, [key])[0].values())
+def admit_and_count(key: str = MAIL_KEY) -> int:
+    """Admit jobs with this rate key, and return how many have been admitted."""
+    return sum(admit_rate_keys(store, [key]).counts.values())
 
 
 def test_jobs_beyond_the_rate_of_their_queue_wait_for_a_token() -> None:
     first, second, third = noop_in_mail.defer_many([()] * 3)
-    assert claimed_ids() == [first]
-    assert number_admitted() == 0
+    assert claim_ids() == [first]
+    assert admit_and_count() == 0
     for expected in (second, third):
-        pass_time(3600)
-        assert number_admitted() == 1
-        assert claimed_ids() == [expected]
+        let_time_pass(3600)
+        assert admit_and_count() == 1
+        assert claim_ids() == [expected]
 
 
 def test_a_deferred_job_has_the_key_of_its_queue() -> None:
@@ -112,7 +114,7 @@ def test_a_job_of_a_queue_without_a_rate_takes_no_token() -> None:
 
 def test_a_jobs_own_rate_replaces_the_rate_of_its_queue() -> None:
     burst_of_three.using(queue_name="mail").defer_many([(7,)] * 3)
-    assert len(claimed_ids()) == 3
+    assert len(claim_ids()) == 3
     assert not Job.objects.filter(rate_key=MAIL_KEY).exists()
 
 
@@ -127,13 +129,13 @@ def test_the_rate_of_the_job_and_the_limit_of_its_queue_hold_together() -> None:
     burst_of_three.using(queue_name="both").defer_many([(7,)] * 5)
     assert set(Job.objects.values_list("limit_key", flat=True)) == {"queue:both"}
     assert not Job.objects.filter(rate_key="queue:both").exists()
-    assert len(claimed_ids("both")) == 2
+    assert len(claim_ids("both")) == 2
 
 
 def test_a_limit_and_a_rate_of_a_queue_hold_together() -> None:
     jobs.noop.using(queue_name="both").defer_many([()] * 5)
     assert statuses() == {"queued": 2, "blocked": 3}
-    ids = claimed_ids("both")
+    ids = claim_ids("both")
     assert len(ids) == 2
     settle(*ids)
     sweep_gates(store)
@@ -144,15 +146,15 @@ def test_a_queue_without_a_rate_admits_all_jobs_until_it_gets_a_rate() -> None:
     """When the rate is set, queued jobs beyond the burst are blocked again. Running jobs go on."""
     noop_in_later.defer_many([()] * 8)
     assert statuses() == {"queued": 8}
-    assert len(claimed_ids("later", limit=2)) == 2
+    assert len(claim_ids("later", limit=2)) == 2
     Queue.rate("later", "3/m")
     assert block_unrated(store) == 5
     assert statuses() == {"running": 2, "queued": 1, "blocked": 5}
     noop_in_later.defer()
     assert statuses() == {"running": 2, "queued": 1, "blocked": 6}
-    claimed_ids("later")
-    pass_time(20)
-    assert number_admitted("queue:later") == 1
+    claim_ids("later")
+    let_time_pass(20)
+    assert admit_and_count("queue:later") == 1
 
 
 def test_jobs_that_a_new_rate_blocks_keep_their_permits() -> None:
@@ -170,15 +172,15 @@ def test_a_lowered_limit_takes_the_permits_of_jobs_that_wait_for_their_rate() ->
     Queue.limit("both", 10)
     jobs.noop.using(queue_name="both").defer_many([()] * 10)
     assert statuses() == {"queued": 3, "blocked": 7}
-    running = claimed_ids("both", limit=1)
+    running = claim_ids("both", limit=1)
     Queue.limit("both", 2)
     assert block_surplus(store) == 8
     assert not Job.objects.filter(gate="rate").exists()
     for _ in range(3):
-        pass_time(1)
-        number_admitted("queue:both")
+        let_time_pass(1)
+        admit_and_count("queue:both")
         sweep_gates(store)
-        running += claimed_ids("both")
+        running += claim_ids("both")
     assert len(running) == 2
 
 
@@ -197,7 +199,7 @@ def test_queued_jobs_beyond_a_new_rate_are_blocked_in_batches_the_highest_priori
     first = noop_in_later.using(priority=5).defer().pk
     Queue.rate("later", "1/h")
     assert [block_unrated(store, limit=3) for _ in range(3)] == [3, 2, 0]
-    assert claimed_ids("later") == [first]
+    assert claim_ids("later") == [first]
 
 
 INSERT_QUEUED_JOBS = """
@@ -240,10 +242,10 @@ def test_the_notified_service_blocks_jobs_beyond_a_new_rate_and_announces_the_ke
 def test_a_higher_rate_admits_at_once_and_without_a_rate_all_jobs_are_admitted() -> None:
     noop_in_mail.defer_many([()] * 10)
     assert statuses() == {"queued": 1, "blocked": 9}
-    claimed_ids()
+    claim_ids()
     Queue.rate("mail", "4/s")
-    pass_time(0.5)
-    assert number_admitted() >= 1
+    let_time_pass(0.5)
+    assert admit_and_count() >= 1
     Queue.rate("mail", None)
     assert Job.objects.blocked().count() == 0
 
@@ -254,18 +256,17 @@ def test_after_a_rate_is_removed_thousands_of_jobs_are_admitted_in_batches() -> 
     assert Job.objects.blocked().count() == 1_099
     bucket = RateBucket.objects.get()
     assert bucket.due_at == bucket.full_at, "the remaining jobs are due at once"
-    assert [number_admitted(), number_admitted()] == [1_000, 99]
+    assert [admit_and_count(), admit_and_count()] == [1_000, 99]
     assert due_rates(store) == []
 
 
 def test_a_rate_that_was_changed_is_not_forgotten_when_its_process_dies(unused_gate: RateGate) -> None:
     """The sweep compares the due time of a key with the current rate of the queue, not with the rate in its jobs."""
     noop_in_mail.defer_many([()] * 3)
-    claimed_ids()
+    claim_ids()
     assert (next_rate(store) or 0) > 3000
-    Queue.objects.create(
-        name="mail", rate_interval=0.02, rate_burst=50
-    )  # the row that is left if the process dies right after its commit
+    # the row that is left if the process dies right after its commit
+    Queue.objects.create(name="mail", rate_interval=0.02, rate_burst=50)
     assert blocked_rates(store) == {MAIL_KEY: True}
     unused_gate.admit(store, limit=100)
     assert (next_rate(store) or 0) <= 0.5
@@ -312,7 +313,7 @@ def test_a_queues_row_without_a_rate_leaves_the_rate_of_the_settings() -> None:
 def test_queues_do_not_share_their_rates() -> None:
     Queue.rate("later", "1/h")
     noop_in_mail.defer_many([()] * 2)
-    assert claimed_ids() != []
+    assert claim_ids() != []
     Queue.objects.create(name="default", rate_interval=3_600.0, rate_burst=1)
     burst_of_three.defer_many([(7,)] * 4)
     assert Job.objects.filter(queue_name="default").queued().count() == 3
@@ -324,17 +325,17 @@ def test_queues_do_not_share_their_rates() -> None:
 @pytest.mark.parametrize("verb", ["retried", "by hand", "snoozed"])
 def test_each_further_attempt_takes_a_token_again(verb: str) -> None:
     [id] = noop_in_mail.defer_many([()])
-    claimed_ids()
+    claim_ids()
     if verb == "by hand":
         settle(id, outcome=Outcome("failed", last_error="no", error={"message": "no"}))
         assert Job.objects.get().retry()
     else:
         settle(id, outcome=RETRY_NOW if verb == "retried" else Outcome("scheduled", delay=0.0, refund=1))
     assert statuses() == {"blocked": 1}
-    assert sum(admit_rate_keys(store, [MAIL_KEY])[0].values()) == 0
-    pass_time(3600)
-    assert number_admitted() == 1
-    assert claimed_ids() == [id]
+    assert admit_and_count() == 0
+    let_time_pass(3600)
+    assert admit_and_count() == 1
+    assert claim_ids() == [id]
 
 
 def test_a_released_job_keeps_its_token_and_a_recovered_job_takes_another_token() -> None:
@@ -342,21 +343,21 @@ def test_a_released_job_keeps_its_token_and_a_recovered_job_takes_another_token(
     [claimed] = store.claim(queue_names=["mail"], limit=1, worker_id="w")
     store.release([claimed.ref])
     assert statuses() == {"queued": 1}
-    claimed_ids()
+    claim_ids()
     store.recover(worker_ids=["w"])
     assert statuses() == {"blocked": 1}
 
 
 def test_a_job_that_changes_its_queue_changes_its_rate() -> None:
     noop_in_mail.defer()
-    claimed_ids()
-    plain = jobs.noop.defer()
-    assert plain.change_queue("mail")
-    plain.refresh_from_db()
-    assert (plain.status, plain.rate_key, plain.rate_interval, plain.rate_burst) == ("blocked", MAIL_KEY, 3600.0, 1)
-    assert plain.change_queue("other")
-    plain.refresh_from_db()
-    assert (plain.status, plain.rate_key, plain.rate_interval, plain.rate_burst) == ("queued", None, None, None)
+    claim_ids()
+    job = jobs.noop.defer()
+    assert job.change_queue("mail")
+    job.refresh_from_db()
+    assert (job.status, job.rate_key, job.rate_interval, job.rate_burst) == ("blocked", MAIL_KEY, 3600.0, 1)
+    assert job.change_queue("other")
+    job.refresh_from_db()
+    assert (job.status, job.rate_key, job.rate_interval, job.rate_burst) == ("queued", None, None, None)
 
 
 def test_a_job_that_changes_its_queue_keeps_a_rate_of_its_own() -> None:
@@ -402,8 +403,8 @@ def test_a_job_that_goes_to_a_queue_with_a_limit_and_a_rate_gets_both() -> None:
 
 def test_a_scheduled_or_held_job_waits_on_in_its_new_queue() -> None:
     scheduled = jobs.noop.using(run_after=timedelta(hours=1)).defer()
-    waits = jobs.noop.using(after=[jobs.noop.defer()]).defer()
-    for job, status in ((scheduled, "scheduled"), (waits, "blocked")):
+    held_job = jobs.noop.using(after=[jobs.noop.defer()]).defer()
+    for job, status in ((scheduled, "scheduled"), (held_job, "blocked")):
         for queue, key in (("mail", MAIL_KEY), ("default", None)):
             job.change_queue(queue)
             job.refresh_from_db()

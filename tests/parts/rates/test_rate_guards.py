@@ -7,7 +7,7 @@ from django.db import connection, transaction
 
 from django_skipqueue.models import Job, RateBucket
 from django_skipqueue.parts.keyed import gate as keyed_gate
-from django_skipqueue.parts.rates import admit as rates
+from django_skipqueue.parts.rates import admit as rate_admission
 from django_skipqueue.parts.rates.admit import (
     LOCK_RATES,
     RateGate,
@@ -24,7 +24,7 @@ from ...app.rates.jobs import burst_of_three
 from ...app.rows import make_job
 from ...app.sessions import connect
 from ...harness.processes import statuses
-from .test_rates import claimed_ids, let_time_pass
+from .test_rates import claim_ids, let_time_pass
 
 store = Store("default")
 
@@ -41,8 +41,9 @@ def make_blocked(key: str = "k", *, interval: float = 3600.0, burst: int = 1, **
     return make_job("blocked", rate_key=key, rate_interval=interval, rate_burst=burst, **values)
 
 
-def number_admitted(*keys: str) -> int:
-    return sum(admit_rate_keys(store, keys)[0].values())
+def admit_and_count(*keys: str) -> int:
+    """Admit jobs with these rate keys, and return how many have been admitted."""
+    return sum(admit_rate_keys(store, keys).counts.values())
 
 
 def insert_bucket(key: str, *, full: str, due: str | None = None) -> None:
@@ -60,15 +61,15 @@ class TestAJobThatWaitsAtAnEarlierGate:
         first = make_blocked(burst=5, priority=9, **fields_of_earlier_gate)
         for _ in range(3):
             make_blocked()
-        assert number_admitted("k") == 1
+        assert admit_and_count("k") == 1
         assert Job.objects.get(pk=first.pk).status == "blocked"
 
     def test_the_job_does_not_make_its_key_due(self, fields_of_earlier_gate: dict[str, Any]) -> None:
         make_blocked(**fields_of_earlier_gate)
-        assert number_admitted("k") == 0
+        assert admit_and_count("k") == 0
         assert not RateBucket.objects.exists()
         make_blocked()
-        assert number_admitted("k") == 1
+        assert admit_and_count("k") == 1
         assert next_rate(store) is None
 
     def test_a_sweep_does_not_check_its_key(self, fields_of_earlier_gate: dict[str, Any]) -> None:
@@ -91,13 +92,13 @@ def test_a_key_has_the_rate_of_the_job_that_starts_next() -> None:
     for _ in range(3):
         make_blocked(burst=3)
     make_blocked(burst=1, priority=9)
-    assert number_admitted("k") == 1
+    assert admit_and_count("k") == 1
 
 
 def test_a_locked_job_is_skipped_and_keeps_its_new_status() -> None:
     first, second = make_blocked(), make_blocked()
-    with connect(autocommit=False) as other:
-        other.execute(
+    with connect(autocommit=False) as other_session:
+        other_session.execute(
             "UPDATE skipqueue_job SET status = 'discarded', gate = NULL, finished_at = now(), lease = lease + 1"
             " WHERE id = %s",
             [first.pk],
@@ -106,14 +107,14 @@ def test_a_locked_job_is_skipped_and_keeps_its_new_status() -> None:
             with connection.cursor() as cursor:
                 # an admission that waits for the lock fails after 5 s, instead of waiting until the test ends
                 cursor.execute("SET LOCAL lock_timeout = '5s'")
-            assert number_admitted("k") == 1
-        other.commit()
+            assert admit_and_count("k") == 1
+        other_session.commit()
     assert dict(Job.objects.values_list("pk", "status")) == {first.pk: "discarded", second.pk: "queued"}
 
 
 def test_an_admitted_job_has_no_gate_any_more() -> None:
     job = make_blocked(gate="rate", **FIELDS_OF_EARLIER_GATES[1])
-    assert number_admitted("k") == 1
+    assert admit_and_count("k") == 1
     assert Job.objects.get(pk=job.pk).gate is None
 
 
@@ -121,15 +122,15 @@ class TestWhenAKeyIsDue:
     def test_a_key_is_due_with_the_next_token(self) -> None:
         for _ in range(4):
             make_blocked(interval=60.0, burst=3)
-        assert number_admitted("k") == 3
+        assert admit_and_count("k") == 3
         assert 50 < (next_rate(store) or 0) <= 60
 
     def test_a_key_is_due_a_moment_later_if_a_token_is_there_and_the_job_is_locked(self) -> None:
         make_blocked(burst=4)
         locked = make_blocked(burst=4)
-        with connect(autocommit=False) as other:
-            other.execute("SELECT FROM skipqueue_job WHERE id = %s FOR UPDATE", [locked.pk])
-            assert number_admitted("k") == 1
+        with connect(autocommit=False) as other_session:
+            other_session.execute("SELECT FROM skipqueue_job WHERE id = %s FOR UPDATE", [locked.pk])
+            assert admit_and_count("k") == 1
             bucket = RateBucket.objects.get()
         assert bucket.due_at is not None
         assert bucket.due_at < bucket.full_at
@@ -139,35 +140,35 @@ class TestWhenAKeyIsDue:
     def test_a_key_is_due_half_a_second_later_if_a_burst_is_queued(self) -> None:
         for _ in range(9):
             make_blocked(interval=0.25, burst=8)
-        assert number_admitted("k") == 8
-        row = RateBucket.objects.get()
-        assert row.due_at is not None
+        assert admit_and_count("k") == 8
+        bucket = RateBucket.objects.get()
+        assert bucket.due_at is not None
         # the key is due in 0.5 s; the eight missing tokens take 8 * 0.25 s
-        assert (row.full_at - row.due_at).total_seconds() == pytest.approx(8 * 0.25 - 0.5)
+        assert (bucket.full_at - bucket.due_at).total_seconds() == pytest.approx(8 * 0.25 - 0.5)
 
     def test_a_key_is_due_several_times_in_the_time_of_a_burst(self) -> None:
         for _ in range(3):
             make_blocked(interval=0.02, burst=2)
-        assert number_admitted("k") == 2
-        row = RateBucket.objects.get()
-        assert row.due_at is not None
+        assert admit_and_count("k") == 2
+        bucket = RateBucket.objects.get()
+        assert bucket.due_at is not None
         # the key is due with the first of the two missing tokens, and full with the second, 0.02 s later
-        assert (row.full_at - row.due_at).total_seconds() == pytest.approx(0.02)
+        assert (bucket.full_at - bucket.due_at).total_seconds() == pytest.approx(0.02)
 
     def test_an_admission_leaves_the_row_of_another_key_alone(self) -> None:
         for key in "aabb":
             make_blocked(key)
-        assert number_admitted("a", "b") == 2
+        assert admit_and_count("a", "b") == 2
         Job.objects.filter(rate_key="a", status="blocked").delete()
-        assert number_admitted("a") == 0
+        assert admit_and_count("a") == 0
         assert list(RateBucket.objects.exclude(due_at=None).values_list("key", flat=True)) == ["b"]
 
     def test_a_rate_key_with_waiting_jobs_keeps_its_next_check(self) -> None:
         for _ in range(2):
             make_blocked()
-        assert number_admitted("k") == 1
+        assert admit_and_count("k") == 1
         for _ in range(2):
-            assert number_admitted("k") == 0
+            assert admit_and_count("k") == 0
             assert (next_rate(store) or 0) > 0
 
 
@@ -190,8 +191,8 @@ def test_full_buckets_without_waiting_jobs_are_pruned() -> None:
     insert_bucket("just full", full="-30 seconds")
     insert_bucket("locked", full="-2 minutes")
     insert_bucket("old", full="-2 minutes")
-    with connect(autocommit=False) as other:
-        other.execute("SELECT FROM skipqueue_rate WHERE key = 'locked' FOR UPDATE")
+    with connect(autocommit=False) as other_session:
+        other_session.execute("SELECT FROM skipqueue_rate WHERE key = 'locked' FOR UPDATE")
         assert prune_rates(store) == 1
     assert set(RateBucket.objects.values_list("key", flat=True)) == {"due", "just full", "locked"}
 
@@ -204,9 +205,9 @@ def test_more_keys_than_fit_into_one_transaction_are_all_admitted(monkeypatch: p
 
 def test_locked_keys_are_announced_by_name_as_far_as_the_payload_holds() -> None:
     keys = [f"{number:04}" * 50 for number in range(100)]
-    with connect(autocommit=False) as other, connect() as listening:
+    with connect(autocommit=False) as other_session, connect() as listening:
         listening.execute("LISTEN skipqueue_supervisors")
-        other.execute(LOCK_RATES, {"keys": keys})
+        other_session.execute(LOCK_RATES, {"keys": keys})
         RateGate().admit_keys(store, keys)
         payload_of_keys, payload_of_gates = [
             notification.payload for notification in listening.notifies(timeout=5, stop_after=2)
@@ -214,18 +215,18 @@ def test_locked_keys_are_announced_by_name_as_far_as_the_payload_holds() -> None
     assert payload_of_gates == GATES_PAYLOAD
     assert 7_700 < len(payload_of_keys) < 8_000
     assert keys_in([payload_of_gates, payload_of_keys], "rate") < set(keys)
-    assert len(keys_in([payload_of_keys], "rate")) == 39
+    assert len(keys_in([payload_of_keys], "rate")) == 39, "a payload has at most 8,000 bytes, and a key has 200"
 
 
 @pytest.mark.parametrize("admits_nothing", [True, False])
 def test_a_process_waits_a_while_after_an_admission(monkeypatch: pytest.MonkeyPatch, *, admits_nothing: bool) -> None:
-    monkeypatch.setattr(rates, "VAIN_INTERVAL" if admits_nothing else "LEAST_INTERVAL", 60.0)
+    monkeypatch.setattr(rate_admission, "VAIN_INTERVAL" if admits_nothing else "LEAST_INTERVAL", 60.0)
     gate = RateGate()
     if not admits_nothing:
         make_blocked()
     gate.want("default", ["k"])
     assert gate.admit(store, limit=9).by_queue == ({} if admits_nothing else {"default": 1})
-    claimed_ids()
+    claim_ids()
     let_time_pass(36_000)
     make_blocked()
     gate.want("default", ["k"])

@@ -75,9 +75,9 @@ def test_the_rate_that_somebody_has_set_for_a_queue_is_shown() -> None:
     make_rated("queue:mail", rate_interval=60.0)
     Queue.objects.create(name="mail", rate_interval=0.02, rate_burst=50)
     assert [(state.rate, state.now.burst, state.now.tokens) for state in first_keys()] == [("50/s", 50, 50)]
-    Queue.objects.update(rate_interval=0.0, rate_burst=0)
+    Queue.objects.update(rate_interval=0.0, rate_burst=0)  # no rate at all
     assert [(state.rate, state.now.burst, state.now.tokens) for state in first_keys()] == [(None, None, None)]
-    Queue.objects.update(rate_interval=None, rate_burst=None)
+    Queue.objects.update(rate_interval=None, rate_burst=None)  # the rate in the rows of the jobs
     assert [state.rate for state in first_keys()] == ["1/m"]
 
 
@@ -113,11 +113,11 @@ def test_a_secret_in_a_rate_key_is_masked(registry: Registry) -> None:
 
 
 def test_the_number_of_queries_does_not_grow_with_the_keys_of_rates() -> None:
-    numbers = []
-    for amount in (1, 30):
-        for number in range(amount):
-            make_rated(f"{amount} {number}")
+    query_counts = []
+    for number_of_keys in (1, 30):
+        for number in range(number_of_keys):
+            make_rated(f"{number_of_keys} {number}")
         with CaptureQueriesContext(connection) as queries:
             first_keys(most=100)
-        numbers.append(len(queries))
-    assert numbers == [2, 2]
+        query_counts.append(len(queries))
+    assert query_counts == [2, 2]

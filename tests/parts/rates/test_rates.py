@@ -11,7 +11,7 @@ from django_skipqueue.parts.batches.dependencies import admit_dependants
 from django_skipqueue.parts.keyed import gate as keyed_gate
 from django_skipqueue.parts.limits.admit import LimitGate, admit_keys
 from django_skipqueue.parts.limits.sql import LOCK_KEYS
-from django_skipqueue.parts.rates import admit as rate_sql
+from django_skipqueue.parts.rates import admit as rate_admission
 from django_skipqueue.parts.rates.admit import (
     LOCK_RATES,
     RateGate,
@@ -63,13 +63,14 @@ def let_time_pass(seconds: float) -> None:
     """Change every bucket as if these seconds had passed."""
     with connection.cursor() as cursor:
         cursor.execute(
-            "UPDATE skipqueue_rate SET full_at = full_at - make_interval(secs => %(s)s), "
-            "due_at = due_at - make_interval(secs => %(s)s)",
-            {"s": seconds},
+            "UPDATE skipqueue_rate SET full_at = full_at - make_interval(secs => %(seconds)s), "
+            "due_at = due_at - make_interval(secs => %(seconds)s)",
+            {"seconds": seconds},
         )
 
 
-def claimed_ids(limit: int = 100) -> list[int]:
+def claim_ids(limit: int = 100) -> list[int]:
+    """The ids of the jobs that a worker claims."""
     return [job.id for job in store.claim(queue_names=["default"], limit=limit, worker_id="w")]
 
 
@@ -78,23 +79,24 @@ def settle(*ids: int, outcome: Outcome = COMPLETED) -> None:
     store.settle([Settlement(id, leases[id], outcome) for id in ids])
 
 
-def number_admitted(*keys: str) -> int:
-    return sum(admit_rate_keys(store, keys)[0].values())
+def admit_and_count(*keys: str) -> int:
+    """Admit jobs with these rate keys, and return how many have been admitted."""
+    return sum(admit_rate_keys(store, keys).counts.values())
 
 
 def test_a_job_beyond_the_burst_waits_for_a_token() -> None:
     ids = burst_of_three.defer_many([(7,)] * 5)
-    other = burst_of_three.defer(8)
+    other_key = burst_of_three.defer(8)
     assert statuses() == {"queued": 4, "blocked": 2}
-    assert claimed_ids() == [*ids[:3], other.pk]
+    assert claim_ids() == [*ids[:3], other_key.pk]
     key = rate_key_of(burst_of_three, 7)
-    assert number_admitted(key) == 0
+    assert admit_and_count(key) == 0
     let_time_pass(3600)
-    assert number_admitted(key) == 1
-    assert number_admitted(key) == 0
+    assert admit_and_count(key) == 1
+    assert admit_and_count(key) == 0
     let_time_pass(3600)
-    assert number_admitted(key) == 1
-    assert claimed_ids() == ids[3:]
+    assert admit_and_count(key) == 1
+    assert claim_ids() == ids[3:]
 
 
 def test_the_first_job_is_queued_at_once_and_the_second_job_waits_for_a_token() -> None:
@@ -103,7 +105,7 @@ def test_the_first_job_is_queued_at_once_and_the_second_job_waits_for_a_token() 
     assert statuses() == {"queued": 1, "blocked": 1}
     due = RateBucket.objects.get().due_at
     assert due is not None
-    assert 0.0 < (next_rate(store) or 0) <= 0.6
+    assert 0.0 < (next_rate(store) or 0) <= 0.6  # a token takes 0.6 seconds at this rate
 
 
 def test_a_burst_is_never_exceeded_by_queued_jobs_however_long_nobody_claims() -> None:
@@ -112,51 +114,51 @@ def test_a_burst_is_never_exceeded_by_queued_jobs_however_long_nobody_claims() -
     key = rate_key_of(burst_of_three, 7)
     for _ in range(3):
         let_time_pass(36_000)
-        assert number_admitted(key) == 0
+        assert admit_and_count(key) == 0
     assert statuses() == {"queued": 3, "blocked": 6}
-    claimed_ids()
-    assert number_admitted(key) == 0  # the queued jobs have taken their tokens a moment ago
+    claim_ids()
+    assert admit_and_count(key) == 0  # the queued jobs have taken their tokens a moment ago
     let_time_pass(3600)
-    assert number_admitted(key) == 1
+    assert admit_and_count(key) == 1
 
 
 def test_the_tokens_of_a_tenth_of_a_second_are_kept_while_a_supervisor_is_late() -> None:
     """At 20 jobs a second and a burst of one, an admission that is an hour late finds two more tokens, not 72,000."""
     for _ in range(9):
         make_job("blocked", rate_key="k", rate_interval=0.05, rate_burst=1)
-    assert number_admitted("k") == 1
-    claimed_ids()
+    assert admit_and_count("k") == 1
+    claim_ids()
     let_time_pass(3600)
-    assert number_admitted("k") == 1, "never more than the burst is queued"
+    assert admit_and_count("k") == 1, "never more than the burst is queued"
     bucket = RateBucket.objects.get()
     assert bucket.due_at is not None
     assert (bucket.due_at - bucket.full_at).total_seconds() == pytest.approx(0.05 + 0.05 / 4, abs=1e-5)
-    assert number_admitted("k") == 0, "no worker has claimed the job"
-    claimed_ids()
-    assert number_admitted("k") == 1
+    assert admit_and_count("k") == 0, "no worker has claimed the job"
+    claim_ids()
+    assert admit_and_count("k") == 1
 
 
 def test_an_idle_key_collects_no_more_tokens_than_the_burst() -> None:
     make_job("blocked", rate_key="k", rate_interval=60.0, rate_burst=1)
-    assert number_admitted("k") == 1
-    claimed_ids()
+    assert admit_and_count("k") == 1
+    claim_ids()
     let_time_pass(3600)
     for _ in range(3):
         make_job("blocked", rate_key="k", rate_interval=0.05, rate_burst=1)
-    assert number_admitted("k") == 1
+    assert admit_and_count("k") == 1
     bucket = RateBucket.objects.get()
     assert bucket.due_at == bucket.full_at
 
 
 def test_the_highest_priority_and_then_the_first_enqueued_is_admitted() -> None:
     burst_of_three.defer_many([(7,)] * 3)
-    claimed_ids()
+    claim_ids()
     low, high, later = (burst_of_three.using(priority=number).defer(7).pk for number in (-5, 5, 5))
     key = rate_key_of(burst_of_three, 7)
     for expected in (high, later, low):
         let_time_pass(3600)
-        assert number_admitted(key) == 1
-        assert claimed_ids() == [expected]
+        assert admit_and_count(key) == 1
+        assert claim_ids() == [expected]
 
 
 def test_rates_of_one_name_are_shared() -> None:
@@ -167,17 +169,17 @@ def test_rates_of_one_name_are_shared() -> None:
 
 def test_a_retry_takes_a_token_again() -> None:
     [id, *_] = burst_of_three.defer_many([(7,)] * 3)
-    claimed_ids()
+    claim_ids()
     settle(id, outcome=RETRY_NOW)
     assert Job.objects.get(pk=id).status == "blocked"
     let_time_pass(3600)
-    assert number_admitted(rate_key_of(burst_of_three, 7)) == 1
-    assert claimed_ids() == [id]
+    assert admit_and_count(rate_key_of(burst_of_three, 7)) == 1
+    assert claim_ids() == [id]
 
 
 def test_a_retry_is_announced_to_the_supervisors() -> None:
     [id, *_] = burst_of_three.defer_many([(7,)] * 3)
-    claimed_ids()
+    claim_ids()
     with connect() as session:
         session.execute("LISTEN skipqueue_supervisors")
         settle(id, outcome=RETRY_NOW)
@@ -187,13 +189,13 @@ def test_a_retry_is_announced_to_the_supervisors() -> None:
 
 def test_a_recovered_job_takes_a_token_again_and_keeps_its_permit() -> None:
     [first, second] = rated_and_limited.defer_many([("a",)] * 2)
-    assert claimed_ids() == [first]
+    assert claim_ids() == [first]
     store.recover(worker_ids=["w"])
     job = Job.objects.get(pk=first)
     assert (job.status, job.gate) == ("blocked", "rate")
     assert admit_keys(store, [job.limit_key or ""]).counts == {}
-    assert number_admitted(job.rate_key or "") == 1  # the second token of the burst
-    assert claimed_ids() == [first]
+    assert admit_and_count(job.rate_key or "") == 1  # the second token of the burst
+    assert claim_ids() == [first]
     assert Job.objects.get(pk=second).status == "blocked"
 
 
@@ -206,50 +208,53 @@ def test_a_released_job_keeps_its_token() -> None:
 
 def test_a_due_job_waits_for_its_rate() -> None:
     burst_of_three.defer_many([(7,)] * 3)
-    claimed_ids()
+    claim_ids()
     due_job = burst_of_three.using(run_after=timedelta(hours=1)).defer(7)
     assert due_job.status == "scheduled"
     Job.objects.filter(pk=due_job.pk).update(run_after=due_job.enqueued_at)
     store.admit()
     assert Job.objects.get(pk=due_job.pk).status == "blocked"
     let_time_pass(3600)
-    assert number_admitted(rate_key_of(burst_of_three, 7)) == 1
+    assert admit_and_count(rate_key_of(burst_of_three, 7)) == 1
 
 
 def test_a_job_that_waits_for_another_job_waits_for_its_rate_afterwards() -> None:
     needed = jobs.noop.defer()
     waiting = burst_of_three.using(after=[needed]).defer(7)
-    assert number_admitted_by_sweep() == 0
+    assert sweep_and_count() == 0
     assert Job.objects.get(pk=waiting.pk).status == "blocked"
-    claimed_ids()
+    claim_ids()
     settle(needed.pk)
     admit_dependants(store, [needed.pk])
-    assert number_admitted_by_sweep() == 1
-    assert claimed_ids() == [waiting.pk]
+    assert sweep_and_count() == 1
+    assert claim_ids() == [waiting.pk]
 
 
-def number_admitted_by_sweep() -> int:
-    before = Job.objects.queued().count()
+def sweep_and_count() -> int:
+    """Admit jobs of all keys, and return how many jobs are queued then and were not before."""
+    queued_before = Job.objects.queued().count()
     sweep_gates(store)
-    return Job.objects.queued().count() - before
+    return Job.objects.queued().count() - queued_before
 
 
 def test_a_job_gets_its_permit_first_and_keeps_it_while_it_waits_for_a_token() -> None:
     """With two tokens and one permit for each account, neither is exceeded, whichever becomes free first."""
-    a, a2, b, c = (rated_and_limited.defer(account).pk for account in "aabc")
-    assert claimed_ids() == [a, b]
+    first_of_a, second_of_a, job_of_b, job_of_c = (rated_and_limited.defer(account).pk for account in "aabc")
+    assert claim_ids() == [first_of_a, job_of_b]
     states = {job.pk: (job.status, job.gate) for job in Job.objects.all()}
-    assert states[c] == ("blocked", "rate")
-    assert states[a2] == ("blocked", "limit")
+    assert states[job_of_c] == ("blocked", "rate")
+    assert states[second_of_a] == ("blocked", "limit")
     let_time_pass(3600)
-    settle(a)
-    assert admit_keys(store, [limit_key_of("a")]).later == {rate_key_of(rated_and_limited, "a")}
-    assert admit_keys(store, [limit_key_of("c")]) == ({}, [], frozenset())  # the permit of its key is taken
-    assert number_admitted(rate_key_of(rated_and_limited, "a")) == 1
-    assert claimed_ids() == [a2]  # this job was enqueued before c
+    settle(first_of_a)
+    assert admit_keys(store, [limit_key_of("a")]).later == {
+        rate_key_of(rated_and_limited, "a")
+    }  # now it waits for a token
+    assert admit_keys(store, [limit_key_of("c")]) == Admitted(counts={}, missed=[])  # the permit of its key is taken
+    assert admit_and_count(rate_key_of(rated_and_limited, "a")) == 1
+    assert claim_ids() == [second_of_a]  # this job was enqueued before the job of c
     let_time_pass(3600)
-    assert number_admitted(rate_key_of(rated_and_limited, "a")) == 1
-    assert claimed_ids() == [c]
+    assert admit_and_count(rate_key_of(rated_and_limited, "a")) == 1
+    assert claim_ids() == [job_of_c]
 
 
 def limit_key_of(account: str) -> str:
@@ -258,14 +263,14 @@ def limit_key_of(account: str) -> str:
 
 def test_a_sequence_with_a_rate_stays_in_order() -> None:
     first, second, third = rated_in_order.defer_many([("x",)] * 3)
-    assert claimed_ids() == [first]
+    assert claim_ids() == [first]
     settle(first)
-    assert number_admitted_by_sweep() == 0
+    assert sweep_and_count() == 0
     assert Job.objects.get(pk=second).gate == "rate"
     assert Job.objects.get(pk=third).gate == "limit"
     let_time_pass(3600)
-    assert number_admitted_by_sweep() == 1
-    assert claimed_ids() == [second]
+    assert sweep_and_count() == 1
+    assert claim_ids() == [second]
 
 
 @pytest.mark.parametrize("verb", ["discard", "cancel"])
@@ -273,10 +278,10 @@ def test_a_discarded_waiting_job_returns_its_permit(verb: str) -> None:
     rated_and_limited.defer_many([("a",), ("b",), ("c",), ("c",)])
     permit_holder = Job.objects.get(gate="rate")
     assert getattr(permit_holder, verb)()
-    claimed_ids()
+    claim_ids()
     let_time_pass(3600)
-    assert number_admitted_by_sweep() == 1
-    assert Job.objects.get(status="queued").kwargs == {} or True
+    assert sweep_and_count() == 1
+    assert Job.objects.filter(status="queued").count() == 1
     assert permit_holder.retry()
     retried = Job.objects.get(pk=permit_holder.pk)
     assert (retried.status, retried.gate) == ("blocked", "limit")  # the other job of the account holds the permit
@@ -301,12 +306,12 @@ def test_a_job_that_is_rescheduled_to_now_waits_at_the_gates_again() -> None:
 
 def test_a_waiting_job_can_change_its_queue_and_its_priority() -> None:
     burst_of_three.defer_many([(7,)] * 5)
-    last = Job.objects.order_by("-pk")[0]
-    store.change_priority([last.pk], 50)
-    store.change_queue([last.pk], "mail")
-    claimed_ids()
+    last_job = Job.objects.order_by("-pk")[0]
+    store.change_priority([last_job.pk], 50)
+    store.change_queue([last_job.pk], "mail")
+    claim_ids()
     let_time_pass(3600)
-    assert admit_rate_keys(store, [last.rate_key or ""]) == Admitted({"mail": 1}, [])
+    assert admit_rate_keys(store, [last_job.rate_key or ""]) == Admitted(counts={"mail": 1}, missed=[])
 
 
 def test_nothing_is_admitted_within_the_transaction_of_the_caller() -> None:
@@ -328,22 +333,22 @@ def test_a_rollback_returns_the_tokens_and_undoes_the_admission() -> None:
     """One statement takes tokens and admits. A rollback undoes both."""
     make_job("blocked", rate_key="k", rate_interval=60.0, rate_burst=1)
     with transaction.atomic():
-        assert number_admitted("k") == 1
+        assert admit_and_count("k") == 1
         transaction.set_rollback(True)
     assert statuses() == {"blocked": 1}
-    assert number_admitted("k") == 1
+    assert admit_and_count("k") == 1
 
 
 def test_a_key_that_another_transaction_has_locked_is_left_to_the_notified_supervisors() -> None:
     key = rate_key_of(burst_of_three, 7)
-    with connect(autocommit=False) as other, connect() as listening:
+    with connect(autocommit=False) as other_session, connect() as listening:
         listening.execute("LISTEN skipqueue_supervisors")
-        other.execute(LOCK_RATES, {"keys": [key]})
+        other_session.execute(LOCK_RATES, {"keys": [key]})
         burst_of_three.defer(7)
         assert statuses() == {"blocked": 1}
         [notification] = listening.notifies(timeout=5, stop_after=1)
         assert notification.payload == ",rate " + key
-        other.rollback()
+        other_session.rollback()
     service = Admit(store)
     service.notified([notification.payload])
     service.run(0.0)
@@ -353,19 +358,19 @@ def test_a_key_that_another_transaction_has_locked_is_left_to_the_notified_super
 def test_supervisors_try_a_locked_key_again(unused_gate: RateGate) -> None:
     key = rate_key_of(burst_of_three, 7)
     make_job("blocked", rate_key=key, rate_interval=60.0, rate_burst=1)
-    with connect(autocommit=False) as other:
-        other.execute(LOCK_RATES, {"keys": [key]})
+    with connect(autocommit=False) as other_session:
+        other_session.execute(LOCK_RATES, {"keys": [key]})
         unused_gate.want("default", [key])
         assert unused_gate.admit(store, limit=100).by_queue == {}
-        other.rollback()
+        other_session.rollback()
     assert 0 < (unused_gate.next_due(store) or 0) <= 0.1
 
 
 def test_locks_of_limits_and_of_rates_are_different_locks() -> None:
-    with connect(autocommit=False) as other:
-        other.execute(LOCK_KEYS, {"ids": "{}", "keys": ["k"]})
+    with connect(autocommit=False) as other_session:
+        other_session.execute(LOCK_KEYS, {"ids": "{}", "keys": ["k"]})
         make_job("blocked", rate_key="k", rate_interval=60.0, rate_burst=1)
-        assert number_admitted("k") == 1
+        assert admit_and_count("k") == 1
 
 
 def test_no_job_is_admitted_at_isolation_level_repeatable_read() -> None:
@@ -373,29 +378,29 @@ def test_no_job_is_admitted_at_isolation_level_repeatable_read() -> None:
     with transaction.atomic():
         with connection.cursor() as cursor:
             cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
-        assert admit_rate_keys(store, ["k"]) == Admitted({}, ["k"])
+        assert admit_rate_keys(store, ["k"]) == Admitted(counts={}, missed=["k"])
 
 
 def test_after_the_clock_was_set_back_the_key_waits_for_one_interval_at_most() -> None:
     """At most a burst of tokens is missing, and a key whose due time is too late needs a check."""
     make_job("blocked", rate_key="k", rate_interval=60.0, rate_burst=1)
     make_job("blocked", rate_key="k", rate_interval=60.0, rate_burst=1)
-    assert number_admitted("k") == 1
-    claimed_ids()
+    assert admit_and_count("k") == 1
+    claim_ids()
     let_time_pass(-7200)
     assert blocked_rates(store) == {"k": True}
-    assert number_admitted("k") == 0
+    assert admit_and_count("k") == 0
     assert blocked_rates(store) == {"k": False}
     assert 59 < (next_rate(store) or 0) <= 60
     let_time_pass(60)
-    assert number_admitted("k") == 1
+    assert admit_and_count("k") == 1
 
 
 def test_after_the_clock_was_set_forward_a_key_has_one_burst() -> None:
     burst_of_three.defer_many([(7,)] * 20)
-    claimed_ids()
-    let_time_pass(1e6)
-    assert number_admitted(rate_key_of(burst_of_three, 7)) == 3
+    claim_ids()
+    let_time_pass(1e6)  # about eleven days
+    assert admit_and_count(rate_key_of(burst_of_three, 7)) == 3
 
 
 def test_the_sweep_finds_a_key_that_a_dead_process_has_left(unused_gate: RateGate) -> None:
@@ -430,7 +435,7 @@ def test_notifications_do_not_make_a_process_sweep_all_the_time(
     unused_gate: RateGate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A sweep rests for nineteen times its own duration."""
-    monkeypatch.setattr(keyed_gate, "SWEEP_SHARE", 1e-6)
+    monkeypatch.setattr(keyed_gate, "SWEEP_SHARE", 1e-6)  # a sweep may take a millionth of the time
     unused_gate.admit(store, limit=9)
     unused_gate.sweep_now("default")
     assert (unused_gate.next_due(store) or 0.0) > 60.0
@@ -445,10 +450,11 @@ def test_more_notified_keys_than_fit_are_found_by_a_sweep_of_all_keys(unused_gat
 
 def test_only_full_buckets_are_deleted() -> None:
     burst_of_three.defer_many([(1,), (2,), (2,), (2,), (2,), (3,)])
-    claimed_ids()
+    claim_ids()
     assert prune_rates(store) == 0
+    # as if all buckets except that of key 2 had become full at the enqueue
     RateBucket.objects.exclude(key=rate_key_of(burst_of_three, 2)).update(full_at=Job.objects.all()[0].enqueued_at)
-    let_time_pass(61)
+    let_time_pass(61)  # a bucket is kept for a minute after it has become full
     assert prune_rates(store) == 2
     assert RateBucket.objects.get().key == rate_key_of(burst_of_three, 2)
 
@@ -459,7 +465,7 @@ def test_a_key_without_waiting_jobs_is_not_due_any_more() -> None:
     Job.objects.filter(status="blocked").delete()
     let_time_pass(3600)
     assert due_rates(store)
-    number_admitted(*due_rates(store))
+    admit_and_count(*due_rates(store))
     assert next_rate(store) is None
 
 
@@ -491,12 +497,12 @@ def test_two_sessions_never_take_the_same_token() -> None:
     """While the first transaction is open, the second finds the key locked. Afterwards it finds the token taken."""
     for _ in range(2):
         make_job("blocked", rate_key="k", rate_interval=3600.0, rate_burst=1)
-    with connect(autocommit=False) as other:
-        other.execute(LOCK_RATES, {"keys": ["k"]})
-        other.execute(rate_sql.ADMIT_BY_RATE)
-        assert admit_rate_keys(store, ["k"]) == Admitted({}, ["k"])
-        other.commit()
-    assert admit_rate_keys(store, ["k"]) == Admitted({}, [])
+    with connect(autocommit=False) as other_session:
+        other_session.execute(LOCK_RATES, {"keys": ["k"]})
+        other_session.execute(rate_admission.ADMIT_BY_RATE)
+        assert admit_rate_keys(store, ["k"]) == Admitted(counts={}, missed=["k"])
+        other_session.commit()
+    assert admit_rate_keys(store, ["k"]) == Admitted(counts={}, missed=[])
     assert statuses() == {"queued": 1, "blocked": 1}
 
 

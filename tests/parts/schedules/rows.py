@@ -30,10 +30,10 @@ def make_schedule(name: str = "s", *, due: float | None = None, **fields: Any) -
 
 def fire_all(digests: tuple[str, ...] = (), *, store: Store = STORE) -> int:
     """Fire all schedules that are due, and return their number."""
-    number = 0
+    fired = 0
     while fire(store, digests=digests, skipped=()):
-        number += 1
-    return number
+        fired += 1
+    return fired
 
 
 def jobs_of(name: str) -> list[Job]:
@@ -62,10 +62,10 @@ def write_columns(**columns: Any) -> None:
 @contextmanager
 def without_entries() -> Iterator[None]:
     """Begin without entries of `@periodic`, and put the old entries back at the end."""
-    before = dict(entries)
+    entries_before = dict(entries)
     entries.clear()
     try:
         yield
     finally:
         entries.clear()
-        entries.update(before)
+        entries.update(entries_before)

@@ -178,7 +178,7 @@ def test_schedules_are_read_from_the_settings() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "problem"),
+    ("setting", "problem"),
     [
         ([], "must be a dict of schedules by name"),
         ({"": {}}, "has the key ''"),
@@ -189,10 +189,10 @@ def test_schedules_are_read_from_the_settings() -> None:
         ({"s": {"task": "t", "cron": "* * * * *", "crontab": 1}}, "has no key 'crontab'"),
     ],
 )
-def test_a_malformed_setting_periodic_is_reported(given: Any, problem: str) -> None:
-    with override_settings(SKIPQUEUE={"PERIODIC": given}):
-        entries_found = list(conf.problems())
-        assert any(re.search(problem, sentence) for sentence in entries_found), entries_found
+def test_a_malformed_setting_periodic_is_reported(setting: Any, problem: str) -> None:
+    with override_settings(SKIPQUEUE={"PERIODIC": setting}):
+        problems = list(conf.problems())
+        assert any(re.search(problem, found_problem) for found_problem in problems), problems
 
 
 @pytest.mark.parametrize(
@@ -227,7 +227,7 @@ def test_the_checks_report_a_name_that_is_in_the_code_and_in_the_settings(regist
 
 
 def test_a_digest_changes_with_every_value() -> None:
-    first = {"name": "n", "task": "t", "source": "code", "cron": "0 9 * * *", "timezone": "UTC"}
+    values = {"name": "n", "task": "t", "source": "code", "cron": "0 9 * * *", "timezone": "UTC"}
     changes: list[dict[str, Any]] = [
         {"name": "m"},
         {"task": "u"},
@@ -241,8 +241,8 @@ def test_a_digest_changes_with_every_value() -> None:
         {"overlap": "skip"},
         {"jitter": 1.0},
     ]
-    digests = {ScheduleEntry(**{**first, **change}).digest for change in [{}, *changes]}
-    assert len(digests) == 12
+    digests = {ScheduleEntry(**{**values, **change}).digest for change in [{}, *changes]}
+    assert len(digests) == 1 + len(changes)
 
 
 # Arguments of other types than JSON has, and unique keys
@@ -271,9 +271,9 @@ def test_arguments_of_annotated_types_are_kept_as_json(registry: Registry) -> No
     with periodic_setting(s={"task": "report", "cron": "0 9 * * *", "kwargs": arguments}):
         (entry,), problems = all_entries()
     assert (entry.call, problems) == (([], expected), [])
-    before = OrderLine.number_made
+    number_made_before = OrderLine.number_made
     spec, call = prepared_job("report", *entry.call)
-    assert OrderLine.number_made == before, "a supervisor runs no code of the project's"
+    assert OrderLine.number_made == number_made_before, "a supervisor runs no code of the project's"
     assert call.kwargs == task.encoded((), arguments).kwargs
     assert spec.task == "report"
 

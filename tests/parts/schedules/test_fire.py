@@ -14,7 +14,7 @@ from django.test import override_settings
 from django_skipqueue import job, unique_by
 from django_skipqueue.jobs.registry import Registry
 from django_skipqueue.models import Job, Schedule
-from django_skipqueue.parts.schedules import fire as module
+from django_skipqueue.parts.schedules import fire as fire_module
 from django_skipqueue.parts.schedules import operate
 from django_skipqueue.parts.schedules.events import ScheduleFailed
 from django_skipqueue.parts.schedules.fire import MISSED_SECONDS, MOST_CAUGHT_UP, Skip, fire
@@ -53,11 +53,11 @@ def test_a_schedule_that_is_due_enqueues_its_job_and_says_when_the_next_one_is()
     assert schedule.next_run_at is not None
     planned_at = schedule.next_run_at.astimezone(UTC).isoformat()
     assert enqueued.metadata == {"schedule": {"name": "s", "planned_at": planned_at, "every": 300.0}}
-    after = Schedule.objects.get()
-    assert after.next_run_at == after.fire_at == schedule.next_run_at + timedelta(minutes=5)
-    assert after.last_job_id == enqueued.pk
-    assert after.last_run_at is not None
-    assert abs((after.last_run_at - enqueued.enqueued_at).total_seconds()) < 10
+    schedule_after = Schedule.objects.get()
+    assert schedule_after.next_run_at == schedule_after.fire_at == schedule.next_run_at + timedelta(minutes=5)
+    assert schedule_after.last_job_id == enqueued.pk
+    assert schedule_after.last_run_at is not None
+    assert abs((schedule_after.last_run_at - enqueued.enqueued_at).total_seconds()) < 10
     assert not fire(STORE, digests=(), skipped=())
 
 
@@ -122,15 +122,17 @@ def test_times_of_a_schedule_do_not_depend_on_use_tz() -> None:
 # Times that passed while no supervisor ran
 
 
-@pytest.mark.parametrize(("catch_up", "number"), [("latest", 1), ("all", 13), ("skip", 0)])
-def test_missed_times_are_enqueued_by_the_option_catch_up(catch_up: str, number: int) -> None:
+@pytest.mark.parametrize(("catch_up", "expected_number"), [("latest", 1), ("all", 13), ("skip", 0)])
+def test_missed_times_are_enqueued_by_the_option_catch_up(catch_up: str, expected_number: int) -> None:
     schedule = make_schedule("s", due=3600 + 2 * MISSED_SECONDS, catch_up=catch_up)
     assert fire_all() == 1
     assert schedule.next_run_at is not None
-    times = [schedule.next_run_at + timedelta(minutes=5) * count for count in range(13)]
-    assert planned_times_of("s") == [time.astimezone(UTC).isoformat() for time in times[len(times) - number :]]
+    missed_times = [schedule.next_run_at + timedelta(minutes=5) * count for count in range(13)]
+    assert planned_times_of("s") == [
+        missed_time.astimezone(UTC).isoformat() for missed_time in missed_times[len(missed_times) - expected_number :]
+    ]
     next_run_at = Schedule.objects.get().next_run_at
-    assert next_run_at == times[-1] + timedelta(minutes=5)
+    assert next_run_at == missed_times[-1] + timedelta(minutes=5)
 
 
 def test_catch_up_skip_still_enqueues_a_time_that_is_just_due() -> None:
@@ -156,11 +158,11 @@ def test_catch_up_all_enqueues_at_most_the_newest_missed_times() -> None:
     assert times == sorted(times)
 
 
-@pytest.mark.parametrize(("times", "is_skipped"), [(MOST_CAUGHT_UP, False), (MOST_CAUGHT_UP + 1, True)])
+@pytest.mark.parametrize(("number_of_times", "is_skipped"), [(MOST_CAUGHT_UP, False), (MOST_CAUGHT_UP + 1, True)])
 def test_times_beyond_the_maximum_are_logged_as_skipped(
-    times: int, caplog: pytest.LogCaptureFixture, *, is_skipped: bool
+    number_of_times: int, caplog: pytest.LogCaptureFixture, *, is_skipped: bool
 ) -> None:
-    make_schedule("s", due=60 * (times - 1) + 30, catch_up="all", interval=timedelta(minutes=1))
+    make_schedule("s", due=60 * (number_of_times - 1) + 30, catch_up="all", interval=timedelta(minutes=1))
     with caplog.at_level(logging.INFO):
         fire_all()
     assert len(jobs_of("s")) == MOST_CAUGHT_UP
@@ -180,16 +182,16 @@ def test_years_of_missed_times_are_caught_up_in_two_steps() -> None:
 
 @pytest.mark.parametrize("status", ["scheduled", "queued", "running", "blocked"])
 def test_with_overlap_skip_no_job_is_enqueued_while_the_last_job_is_unfinished(status: str) -> None:
-    last = make_job(status)
-    make_schedule("s", due=1, overlap="skip", last_job_id=last.pk)
+    last_job = make_job(status)
+    make_schedule("s", due=1, overlap="skip", last_job_id=last_job.pk)
     assert fire_all() == 1
     assert jobs_of("s") == []
-    after = Schedule.objects.get()
-    assert after.last_job_id == last.pk
-    assert after.last_run_at is None
-    assert after.skipped_at is not None
-    assert after.next_run_at is not None
-    assert after.next_run_at > now(), "the schedule does not wait for the job"
+    schedule_after = Schedule.objects.get()
+    assert schedule_after.last_job_id == last_job.pk
+    assert schedule_after.last_run_at is None
+    assert schedule_after.skipped_at is not None
+    assert schedule_after.next_run_at is not None
+    assert schedule_after.next_run_at > now(), "the schedule does not wait for the job"
 
 
 @pytest.mark.parametrize("status", [*FINISHED, None])
@@ -217,25 +219,27 @@ def test_a_unique_key_that_is_taken_skips_one_time(registry: Registry) -> None:
     holder = make_job(unique_key="report")
     make_schedule("s", due=1, task="report")
     assert fire_all() == 1
-    after = Schedule.objects.get()
-    assert (after.last_job_id, after.error) == (None, "")
-    assert after.skipped_at is not None
+    schedule_after = Schedule.objects.get()
+    assert (schedule_after.last_job_id, schedule_after.error) == (None, "")
+    assert schedule_after.skipped_at is not None
     holder.discard()
-    write_columns(fire_at=now() - timedelta(seconds=1), next_run_at=now() - timedelta(seconds=1))
+    write_columns(fire_at=now() - timedelta(seconds=1), next_run_at=now() - timedelta(seconds=1))  # it is due again
     fire_all()
     assert jobs_of("s")[0].unique_key == "report"
 
 
-@pytest.mark.parametrize(("age", "number"), [(600.0, 1), (7200.0, 2)])
-def test_a_unique_key_for_an_hour_skips_times_within_this_hour(registry: Registry, age: float, number: int) -> None:
+@pytest.mark.parametrize(("age", "expected_number"), [(600.0, 1), (7200.0, 2)])
+def test_a_unique_key_for_an_hour_skips_times_within_this_hour(
+    registry: Registry, age: float, expected_number: int
+) -> None:
     job(name="report", unique=unique_by(), until=timedelta(hours=1))(jobs.noop.function)
     make_schedule("s", due=1, task="report")
     fire_all()
-    ago = Now() - timedelta(seconds=age)
-    Job.objects.update(status="completed", enqueued_at=ago, finished_at=ago)
-    write_columns(fire_at=now() - timedelta(seconds=1), next_run_at=now() - timedelta(seconds=1))
+    enqueued_at = Now() - timedelta(seconds=age)
+    Job.objects.update(status="completed", enqueued_at=enqueued_at, finished_at=enqueued_at)
+    write_columns(fire_at=now() - timedelta(seconds=1), next_run_at=now() - timedelta(seconds=1))  # it is due again
     assert fire_all() == 1
-    assert len(jobs_of("s")) == number
+    assert len(jobs_of("s")) == expected_number
 
 
 # Each time is enqueued exactly once
@@ -274,15 +278,15 @@ def test_a_supervisor_that_dies_before_the_end_has_enqueued_nothing(
     statement: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_schedule("s", due=60, overlap="skip", last_job_id=1)
-    before = Schedule.objects.values().get()
-    text = getattr(module, statement)
-    monkeypatch.setattr(module, statement, "SELECT pg_terminate_backend(pg_backend_pid())")
+    row_before = Schedule.objects.values().get()
+    original_statement = getattr(fire_module, statement)
+    monkeypatch.setattr(fire_module, statement, "SELECT pg_terminate_backend(pg_backend_pid())")
     with pytest.raises(OperationalError):
         fire(STORE, digests=(), skipped=())
     connection.close()
     assert not Job.objects.exists()
-    assert Schedule.objects.values().get() == before
-    monkeypatch.setattr(module, statement, text)
+    assert Schedule.objects.values().get() == row_before
+    monkeypatch.setattr(fire_module, statement, original_statement)
     assert fire_all() == 1
     assert len(jobs_of("s")) == 1
 
@@ -330,14 +334,14 @@ def test_a_row_that_cannot_be_fired_gets_an_error_and_stops_no_other_schedule(
     make_schedule("good", due=1)
     store = Store("default", send=sent_events.append)
     assert fire_all(store=store) == 2
-    bad = Schedule.objects.get(name="bad")
-    assert bad.error
-    assert bad.fire_at is not None
-    assert bad.next_run_at is not None
-    assert bad.fire_at > now() > bad.next_run_at, "the time is still to be fired, and not at once"
+    bad_schedule = Schedule.objects.get(name="bad")
+    assert bad_schedule.error
+    assert bad_schedule.fire_at is not None
+    assert bad_schedule.next_run_at is not None
+    assert bad_schedule.fire_at > now() > bad_schedule.next_run_at, "the time is still to be fired, and not at once"
     assert len(jobs_of("good")) == 1
     failed = [event for event in sent_events if isinstance(event, ScheduleFailed)]
-    assert [(event.name, event.error) for event in failed] == [("bad", bad.error)]
+    assert [(event.name, event.error) for event in failed] == [("bad", bad_schedule.error)]
     Schedule.objects.filter(name="bad").update(fire_at=Now())
     assert fire_all(store=store) == 1
     assert len([event for event in sent_events if isinstance(event, ScheduleFailed)]) == 1, "the event is sent once"
@@ -359,7 +363,7 @@ def test_an_error_shows_no_secret_of_the_arguments(
     def refuse(*_: Any) -> None:
         raise ValueError("no such account: swordfish")
 
-    monkeypatch.setattr(module, "prepared_job", refuse)
+    monkeypatch.setattr(fire_module, "prepared_job", refuse)
     make_schedule("s", due=2 * MISSED_SECONDS, task=task, kwargs={"password": "swordfish"})
     fire_all(store=Store("default", send=sent_events.append))
     assert Schedule.objects.get().error == f"no such account: {MASK}"
@@ -379,20 +383,20 @@ def test_a_unique_key_that_another_transaction_holds_does_not_hold_up_the_superv
     registry: Registry, session: Callable[[], Session], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     report = job(name="report", unique_key="report")(jobs.noop.function)
-    monkeypatch.setattr(module, "KEY_LOCK_TIMEOUT", "50ms")
+    monkeypatch.setattr(fire_module, "KEY_LOCK_TIMEOUT", "50ms")
     make_schedule("s", due=1, task="report")
-    other = session()
-    other.begin()
-    other(report.defer)
+    other_session = session()
+    other_session.begin()
+    other_session(report.defer)
     assert fire_all() == 1
     assert "lock timeout" in Schedule.objects.get().error
-    other.rollback()
+    other_session.rollback()
 
 
 def test_an_error_of_the_database_is_raised_and_not_written_into_the_row(monkeypatch: pytest.MonkeyPatch) -> None:
     make_schedule("s", due=1)
-    monkeypatch.setattr(module, "FIRED", "SELECT pg_sleep(1) FROM set_config('statement_timeout', '5', true)")
-    monkeypatch.setattr(module, "LIMIT_KEY_LOCK", "SELECT set_config('statement_timeout', '50ms', true)")
+    monkeypatch.setattr(fire_module, "FIRED", "SELECT pg_sleep(1) FROM set_config('statement_timeout', '5', true)")
+    monkeypatch.setattr(fire_module, "LIMIT_KEY_LOCK", "SELECT set_config('statement_timeout', '50ms', true)")
     with pytest.raises(OperationalError):
         fire(STORE, digests=(), skipped=())
     assert Schedule.objects.get().error == ""
@@ -405,10 +409,10 @@ def test_the_row_has_the_ids_of_the_last_five_jobs() -> None:
         let_time_pass(60.0 * minutes)
         fire_all()
     operate.run_now(STORE, schedule.pk)
-    ids = [job.pk for job in jobs_of("s")][::-1]
-    after = Schedule.objects.get()
+    ids = [job.pk for job in reversed(jobs_of("s"))]
+    schedule_after = Schedule.objects.get()
     assert len(ids) > 5
-    assert [after.last_job_id, *(after.earlier_job_ids or ())] == ids[:5]
+    assert [schedule_after.last_job_id, *(schedule_after.earlier_job_ids or ())] == ids[:5]
     make_schedule("t", due=1, overlap="skip", last_job_id=make_job("running").pk, earlier_job_ids=[4])
     fire_all()
     assert Schedule.objects.get(name="t").earlier_job_ids == [4]
@@ -417,14 +421,14 @@ def test_the_row_has_the_ids_of_the_last_five_jobs() -> None:
 def test_the_row_keeps_the_time_of_the_first_failure_in_a_row() -> None:
     """The row keeps this time until a run succeeds. The next failure after that begins a new series."""
     schedule = make_schedule("s", due=1, interval=timedelta(minutes=1))
-    first = None
+    first_failure_at = None
     for _ in range(8):
         fire_all()
         job = jobs_of("s")[-1]
-        first = first or job.enqueued_at
+        first_failure_at = first_failure_at or job.enqueued_at
         Job.objects.filter(pk=job.pk).update(status="failed", last_error="no", finished_at=Now())
         let_time_pass(60.0)
-    assert Schedule.objects.get().failing_since == first
+    assert Schedule.objects.get().failing_since == first_failure_at
     Job.objects.filter(pk=job.pk).update(status="completed")
     operate.run_now(STORE, schedule.pk)
     assert Schedule.objects.get().failing_since is None

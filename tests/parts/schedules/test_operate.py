@@ -33,8 +33,8 @@ def test_a_paused_schedule_does_not_fire_until_it_is_resumed(sent_events: list[A
     assert fire_all() == 0
     assert resume(store, schedule.pk, by="ben")
     assert not resume(store, schedule.pk)
-    after = Schedule.objects.get()
-    assert (after.paused_at, after.paused_by) == (None, "")
+    schedule_after = Schedule.objects.get()
+    assert (schedule_after.paused_at, schedule_after.paused_by) == (None, "")
     assert sent_events == [SchedulePaused("default", "s", "anna"), ScheduleResumed("default", "s", "ben")]
 
 
@@ -43,10 +43,10 @@ def test_times_within_a_pause_are_not_caught_up(times: dict[str, Any]) -> None:
     schedule = make_schedule("s", due=3601, paused_at=Now(), catch_up="all", **times)
     resume(STORE, schedule.pk)
     assert fire_all() == 0
-    after = Schedule.objects.annotate(now=Now()).get()
-    assert after.next_run_at is not None
-    assert after.next_run_at == after.fire_at
-    assert timedelta(0) < after.next_run_at - after.now <= timedelta(minutes=5)
+    schedule_after = Schedule.objects.annotate(now=Now()).get()
+    assert schedule_after.next_run_at is not None
+    assert schedule_after.next_run_at == schedule_after.fire_at
+    assert timedelta(0) < schedule_after.next_run_at - schedule_after.now <= timedelta(minutes=5)
 
 
 def test_resuming_keeps_a_next_time_in_the_future() -> None:
@@ -67,9 +67,9 @@ def test_run_now_enqueues_a_job_and_leaves_the_next_time_as_it_is() -> None:
     job_id = run_now(STORE, schedule.pk)
     (enqueued,) = jobs_of("s")
     assert (enqueued.pk, enqueued.args, enqueued.kwargs, enqueued.status) == (job_id, [1], {"b": 2}, "queued")
-    after = Schedule.objects.get()
-    assert (after.last_job_id, after.next_run_at) == (job_id, schedule.next_run_at)
-    assert after.last_run_at is not None
+    schedule_after = Schedule.objects.get()
+    assert (schedule_after.last_job_id, schedule_after.next_run_at) == (job_id, schedule.next_run_at)
+    assert schedule_after.last_run_at is not None
 
 
 def test_run_now_works_for_a_paused_schedule_without_a_next_time() -> None:
@@ -116,7 +116,7 @@ def test_a_supervisor_does_not_fire_a_schedule_while_run_now_runs_it(session: Ca
 def test_an_edited_schedule_gets_another_next_time() -> None:
     schedule = make_schedule("s", due=1, error="no")
     next_time = plan_again(STORE, schedule.pk)
-    after = Schedule.objects.get()
-    assert after.next_run_at == after.fire_at == next_time
-    assert after.error == ""
+    schedule_after = Schedule.objects.get()
+    assert schedule_after.next_run_at == schedule_after.fire_at == next_time
+    assert schedule_after.error == ""
     assert plan_again(STORE, 4711) is None

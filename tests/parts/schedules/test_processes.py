@@ -26,7 +26,7 @@ JOBS = """
 """
 
 
-def number_completed(name: str) -> int:
+def count_completed(name: str) -> int:
     return Job.objects.filter(status="completed", metadata__schedule__name=name).count()
 
 
@@ -38,7 +38,7 @@ def test_schedules_of_code_settings_and_admin_run(runworker: Callable[..., Manag
     make_schedule("admin", due=5.0, interval=timedelta(seconds=1))
     settings = {"settings": {"task": "tests.app.jobs.noop", "cron": "* * * * * *"}}
     process = runworker(jobs=JOBS, skipqueue={"PERIODIC": settings})
-    wait_until(lambda: min(map(number_completed, ("admin", "settings", "every second"))) >= 2)
+    wait_until(lambda: min(map(count_completed, ("admin", "settings", "every second"))) >= 2)
     assert set(Schedule.objects.values_list("name", "source")) == {
         ("admin", "admin"),
         ("settings", "settings"),
@@ -52,11 +52,11 @@ def test_each_time_is_enqueued_once_whichever_supervisor_is_killed(runworker: Ca
     runworker(jobs=JOBS)
     wait_until(enqueued_more_than(0))
     for _ in range(4):
-        victim = runworker(jobs=JOBS)
+        killed_supervisor = runworker(jobs=JOBS)
         wait_until(enqueued_more_than(len(planned_times_of("every second"))))
         wait_until(lambda: random.random() < 0.02)
-        victim.end()
+        killed_supervisor.end()
     wait_until(enqueued_more_than(len(planned_times_of("every second"))))
-    times = [datetime.fromisoformat(time) for time in planned_times_of("every second")]
+    times = [datetime.fromisoformat(text) for text in planned_times_of("every second")]
     assert len(times) == len(set(times)), "no time is enqueued twice"
     assert {later - earlier for earlier, later in pairwise(times)} == {timedelta(seconds=1)}, "no time is left out"

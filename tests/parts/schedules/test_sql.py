@@ -86,15 +86,16 @@ def test_a_statement_about_schedules_uses_its_index(
     row = cursor.execute(f"EXPLAIN (FORMAT JSON) {STATEMENTS[name]}", values).fetchone()
     assert row
     plan_nodes = list(nodes(row[0][0]["Plan"]))
-    described = json.dumps(row[0], indent=1)
-    assert not {"Seq Scan", "Sort"} & {node["Node Type"] for node in plan_nodes}, described
-    assert {node["Index Name"] for node in plan_nodes if "Index Name" in node} == indexes, described
+    plan_as_json = json.dumps(row[0], indent=1)
+    assert not {"Seq Scan", "Sort"} & {node["Node Type"] for node in plan_nodes}, plan_as_json
+    assert {node["Index Name"] for node in plan_nodes if "Index Name" in node} == indexes, plan_as_json
 
 
 @pytest.mark.parametrize("name", STATEMENTS)
 def test_the_comment_of_a_statement_names_its_caller(name: str) -> None:
     source = next(text for text in SOURCES if re.search(rf'\n{name} = (joined\(\s*)?"', text))
-    comment = source.split(f"\n{name} = ")[0].rsplit("\n\n", 1)[1]
+    before_statement, _, _ = source.partition(f"\n{name} = ")
+    _, _, comment = before_statement.rpartition("\n\n")
     caller = re.match(r"# Sent by (?:the rule )?`?([\w-]+)", comment)
     assert caller, comment
     assert any(f"def {caller[1]}(" in text or f'"{caller[1]}"' in text for text in SOURCES)

@@ -72,11 +72,11 @@ def test_a_new_entry_gets_a_row() -> None:
 def test_synchronising_keeps_the_pause_and_the_last_run() -> None:
     synchronise_at_start(NINE_O_CLOCK)
     Schedule.objects.update(paused_at=Now(), paused_by="anna", last_run_at=Now(), last_job_id=5)
-    before = columns_of_only_row()
+    columns_before = columns_of_only_row()
     synchronise_at_start(NINE_O_CLOCK)
-    after = columns_of_only_row()
-    assert after.pop("confirmed_at") > before.pop("confirmed_at")
-    assert after == before
+    columns_after = columns_of_only_row()
+    assert columns_after.pop("confirmed_at") > columns_before.pop("confirmed_at")
+    assert columns_after == columns_before
 
 
 @pytest.mark.parametrize(
@@ -93,14 +93,14 @@ def test_synchronising_keeps_the_pause_and_the_last_run() -> None:
 def test_a_changed_entry_keeps_its_next_time_unless_its_times_change(change: dict[str, Any], is_kept: bool) -> None:
     synchronise_at_start(NINE_O_CLOCK)
     Schedule.objects.update(next_run_at=Now() - timedelta(days=1), fire_at=Now(), error="no", paused_at=Now())
-    before = get_row()
+    row_before = get_row()
     synchronise_at_start(make_entry(**change))
-    after = get_row()
-    assert after.digest == make_entry(**change).digest
-    assert (after.next_run_at == before.next_run_at) == is_kept
-    assert after.fire_at == after.next_run_at
-    assert after.error == ""
-    assert after.paused_at is not None
+    row_after = get_row()
+    assert row_after.digest == make_entry(**change).digest
+    assert (row_after.next_run_at == row_before.next_run_at) == is_kept
+    assert row_after.fire_at == row_after.next_run_at
+    assert row_after.error == ""
+    assert row_after.paused_at is not None
 
 
 def test_an_error_is_kept_until_the_definition_changes() -> None:
@@ -133,11 +133,11 @@ def test_after_a_rollback_the_older_deployment_defines_the_schedule_again() -> N
 
 
 def test_an_older_deployment_does_not_replace_the_definition_of_a_third() -> None:
-    third = make_entry(cron="0 11 * * *")
-    for entry in (NINE_O_CLOCK, TEN_O_CLOCK, third):
+    third_entry = make_entry(cron="0 11 * * *")
+    for entry in (NINE_O_CLOCK, TEN_O_CLOCK, third_entry):
         synchronise_at_start(entry)
     synchronise_later(NINE_O_CLOCK)
-    assert get_row().digest == third.digest
+    assert get_row().digest == third_entry.digest
 
 
 def test_each_deployment_fires_only_schedules_of_its_own_definition() -> None:
@@ -192,12 +192,12 @@ def test_an_entry_that_comes_back_is_still_paused() -> None:
 
 def test_an_entry_does_not_replace_a_schedule_of_the_admin_with_its_name() -> None:
     make_schedule("s", source="admin")
-    before = Schedule.objects.values().get()
+    row_before = Schedule.objects.values().get()
     assert synchronise_at_start(NINE_O_CLOCK) == ["s"]
     let_time_pass(RETIRED_KEPT_SECONDS + UNCONFIRMED_SECONDS)
-    before = Schedule.objects.values().get()
+    row_before = Schedule.objects.values().get()
     synchronise_later(NINE_O_CLOCK)
-    assert Schedule.objects.values().get() == before
+    assert Schedule.objects.values().get() == row_before
 
 
 def test_two_supervisors_that_start_at_once_do_not_deadlock(session: Callable[[], Session]) -> None:
@@ -239,11 +239,11 @@ def test_without_schedules_the_service_runs_every_two_seconds() -> None:
 
 def test_the_service_does_not_spin_while_a_due_schedule_is_locked(session: Callable[[], Session]) -> None:
     make_schedule("s", due=1.0)
-    other = session()
-    other.begin()
-    other(lambda: list(Schedule.objects.select_for_update()))
+    other_session = session()
+    other_session.begin()
+    other_session(lambda: list(Schedule.objects.select_for_update()))
     assert run_once(FireSchedules(STORE)) == pytest.approx(LOCKED_SCHEDULE_WAIT, abs=0.2)
-    other.rollback()
+    other_session.rollback()
 
 
 def test_one_run_of_the_service_fires_a_limited_number_of_schedules() -> None:
@@ -266,15 +266,18 @@ def test_a_schedule_whose_task_is_unknown_is_tried_again_later() -> None:
 
 
 def test_unusable_entries_are_logged_and_other_entries_fire(caplog: pytest.LogCaptureFixture) -> None:
-    bad, good = {"task": "gone", "cron": "* * * * *"}, {"task": "tests.app.jobs.noop", "cron": "* * * * *"}
-    with periodic_settings(bad=bad, good=good):
+    with_unknown_task, valid = (
+        {"task": "gone", "cron": "* * * * *"},
+        {"task": "tests.app.jobs.noop", "cron": "* * * * *"},
+    )
+    with periodic_settings(bad=with_unknown_task, good=valid):
         service = FireSchedules(STORE)
         run_once(service)
         service.confirm_at = 0.0
         run_once(service)
-    logged = [record for record in caplog.records if getattr(record, "event", "") == "schedule_unusable"]
-    assert len(logged) == 1
-    assert "name=bad" in logged[0].getMessage()
+    unusable_records = [record for record in caplog.records if getattr(record, "event", "") == "schedule_unusable"]
+    assert len(unusable_records) == 1
+    assert "name=bad" in unusable_records[0].getMessage()
     assert [schedule.name for schedule in Schedule.objects.all()] == ["good"]
 
 
@@ -332,8 +335,8 @@ def test_a_schedule_written_while_the_clock_was_ahead_fires_by_the_clock_of_now(
 
 def test_a_schedule_within_its_interval_or_paused_keeps_its_time(caplog: pytest.LogCaptureFixture) -> None:
     make_schedule(interval=timedelta(hours=1), cron="", next_run_at=Now() + timedelta(hours=1))
-    make_schedule("paused", interval=timedelta(1), cron="", next_run_at=Now() + timedelta(9), paused_at=Now())
-    before = list(Schedule.objects.values())
+    make_schedule("paused", interval=timedelta(days=1), cron="", next_run_at=Now() + timedelta(days=9), paused_at=Now())
+    rows_before = list(Schedule.objects.values())
     run_once(FireSchedules(STORE))
-    assert list(Schedule.objects.values()) == before
+    assert list(Schedule.objects.values()) == rows_before
     assert "brought back" not in caplog.text

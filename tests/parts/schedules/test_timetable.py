@@ -62,22 +62,22 @@ def test_each_time_of_a_day_fires_once_on_every_day_of_ten_years(subtests: pytes
         with subtests.test(zone=zone, clock=time_of_day):
             times = times_between(Cron(f"{time_of_day} * * *", zone), FIRST, LAST)
             minute, hour = map(int, time_of_day.split())
-            counts: Counter[date] = Counter()
+            fires_by_day: Counter[date] = Counter()
             for moment in times:
-                local = moment.astimezone(ZoneInfo(zone))
-                counts[local.date()] += 1
-                if local.time() != time(hour, minute):  # the clock skips it on this day
-                    assert local.fold == 0
-                    skipped = datetime.combine(local.date(), time(hour, minute))
-                    assert local.replace(tzinfo=None) > skipped
+                local_time = moment.astimezone(ZoneInfo(zone))
+                fires_by_day[local_time.date()] += 1
+                if local_time.time() != time(hour, minute):  # the clock skips it on this day
+                    assert local_time.fold == 0
+                    skipped = datetime.combine(local_time.date(), time(hour, minute))
+                    assert local_time.replace(tzinfo=None) > skipped
                     just_before = (moment - timedelta(seconds=1)).astimezone(ZoneInfo(zone)).replace(tzinfo=None)
                     assert just_before < skipped, "the first moment that the clock shows after the one that it skips"
                 else:
-                    assert local.fold == 0, "of two equal times on the clock, the first fires"
-            first, last = times[0].astimezone(ZoneInfo(zone)).date(), times[-1].astimezone(ZoneInfo(zone)).date()
-            assert set(counts.values()) == {1}
-            assert len(counts) == (last - first).days + 1, "no day is left out"
-            assert len(counts) in (3652, 3653, 3654)
+                    assert local_time.fold == 0, "of two equal times on the clock, the first fires"
+            first_day, last_day = min(fires_by_day), max(fires_by_day)
+            assert set(fires_by_day.values()) == {1}
+            assert len(fires_by_day) == (last_day - first_day).days + 1, "no day is left out"
+            assert len(fires_by_day) in (3652, 3653, 3654), "the days of ten years"
 
 
 @settings(max_examples=150, deadline=None)
@@ -101,10 +101,10 @@ def test_the_missed_times_are_the_times_that_would_have_fired(
     assert start is not None
     times = upcoming(table, start, number)
     assert all(earlier < later for earlier, later in pairwise(times))
-    last = times[-1]
-    assert table.newest(last, planned=start, limit=1_000) == times
-    assert table.newest(last, planned=start, limit=3) == times[-3:]
-    assert table.newest(last + timedelta(milliseconds=1), planned=start, limit=1_000) == times
+    last_time = times[-1]
+    assert table.newest(last_time, planned=start, limit=1_000) == times
+    assert table.newest(last_time, planned=start, limit=3) == times[-3:]
+    assert table.newest(last_time + timedelta(milliseconds=1), planned=start, limit=1_000) == times
 
 
 @settings(max_examples=100, deadline=None)
@@ -115,8 +115,8 @@ def test_the_next_time_does_not_depend_on_the_moment_at_which_it_is_computed(
     table = timetable(cron=expression, interval=None, zone=zone)
     next_time = table.after(moment, planned=moment)
     assert next_time is not None
-    between = min(moment + timedelta(seconds=seconds), next_time - timedelta(microseconds=1))
-    assert table.after(between, planned=moment) == next_time
+    moment_between = min(moment + timedelta(seconds=seconds), next_time - timedelta(microseconds=1))
+    assert table.after(moment_between, planned=moment) == next_time
 
 
 HOURLY = {"*/10 * * * *": 10, "15,45 * * * *": 30, "*/20 * * * *": 20, "0 * * * *": 60, "15 * * * *": 60}
@@ -130,7 +130,8 @@ def days_of_changes(zone: str, year: int) -> list[datetime]:
     """Return the days in UTC on which the clock of a zone changes; for a clock that never changes, any day."""
     days = [datetime(year, 1, 1, 12, tzinfo=UTC) + timedelta(days=number) for number in range(366)]
     offsets = [day.astimezone(ZoneInfo(zone)).utcoffset() for day in days]
-    return [day for day, (before, after) in zip(days, pairwise(offsets), strict=False) if before != after] or days[:1]
+    days_and_offsets = zip(days, pairwise(offsets), strict=False)
+    return [day for day, (offset, next_offset) in days_and_offsets if offset != next_offset] or days[:1]
 
 
 ZONES_AND_HOURLY_EXPRESSIONS = [
@@ -183,15 +184,15 @@ def test_a_time_in_the_hour_that_is_skipped_fires_after_the_skip(subtests: pytes
 
 def test_a_time_in_the_hour_that_is_repeated_fires_once(subtests: pytest.Subtests) -> None:
     cases: list[tuple[str, int]] = [("*/15 2 * * *", 4), ("30 */2 * * *", 1), ("0 30 2 * * *", 1)]
-    for expression, number in cases:
-        with subtests.test(expression=expression, number=number):
+    for expression, expected_number in cases:
+        with subtests.test(expression=expression, number=expected_number):
             start, end = (
                 instant_at("2026-10-25T01:59", "Europe/Berlin"),
                 instant_at("2026-10-25T03:59", "Europe/Berlin"),
             )
-            assert len(times_between(Cron(expression, "Europe/Berlin"), start, end)) == number
-            second = instant_at("2026-10-25T02:00", "Europe/Berlin") + timedelta(hours=1, minutes=1)
-            assert times_between(Cron(expression, "Europe/Berlin"), second, end) == []
+            assert len(times_between(Cron(expression, "Europe/Berlin"), start, end)) == expected_number
+            in_second_hour = instant_at("2026-10-25T02:00", "Europe/Berlin") + timedelta(hours=1, minutes=1)
+            assert times_between(Cron(expression, "Europe/Berlin"), in_second_hour, end) == []
 
 
 def test_a_skipped_time_that_moves_onto_another_time_fires_once() -> None:
@@ -277,10 +278,10 @@ def test_an_interval_keeps_its_rhythm(interval: timedelta, planned: datetime, no
     assert next_time is not None
     assert now < next_time <= now + interval
     assert (next_time - planned) % interval == timedelta(0)
-    (last,) = table.newest(now, planned=planned, limit=1)
-    assert last == next_time - interval
+    (last_time,) = table.newest(now, planned=planned, limit=1)
+    assert last_time == next_time - interval
     assert table.newest(now, planned=planned, limit=5) == sorted(
-        time for number in range(5) if (time := last - number * interval) >= planned
+        time for number in range(5) if (time := last_time - number * interval) >= planned
     )
 
 

@@ -32,9 +32,9 @@ def no_calls() -> None:
     calls.clear()
 
 
-def again(made: Job) -> Job:
-    made.refresh_from_db()
-    return made
+def reload(stale_job: Job) -> Job:
+    stale_job.refresh_from_db()
+    return stale_job
 
 
 @job(name="steps.double", max_attempts=1)
@@ -48,51 +48,52 @@ def double(number: int) -> int:
 
 
 @job(name="steps.dated")
-def dated(day: date) -> date:
+def return_day(day: date) -> date:
     return day
 
 
 @job(takes_context=True, name="steps.parent")
 def parent(context: JobContext, numbers: list[int]) -> Any:
     calls.append("parent")
-    found = context.run_all("doubles", [double.s(number) for number in numbers])
+    results = context.run_all("doubles", [double.s(number) for number in numbers])
     if calls.count("failed") < 1:
         calls.append("failed")
         raise ValueError
-    return found
+    return results
 
 
 def test_run_all_returns_the_results_of_the_children_in_the_order_of_the_calls() -> None:
-    made = parent.defer([3, 1, 2])
+    parent_job = parent.defer([3, 1, 2])
     run_jobs(include_scheduled=True)
-    assert (again(made).status, made.result) == ("completed", [6, 2, 4])
+    assert (reload(parent_job).status, parent_job.result) == ("completed", [6, 2, 4])
+    # the parent begins three times: to defer the children, to fail after they have ended, and to complete
     assert Counter(calls) == {"parent": 3, 3: 1, 1: 1, 2: 1, "failed": 1}
     assert list(JobChild.objects.values_list("name", "position")) == [("doubles", 1), ("doubles", 2), ("doubles", 3)]
     assert not Dependency.objects.exists()
 
 
 def test_a_parent_is_blocked_until_its_children_are_finished() -> None:
-    made = parent.defer([1])
-    [claimed] = Job.objects.claim(queue_names=["default"], worker_id="w")
-    run(claimed)
-    assert claimed.status == "blocked"
-    assert (again(made).status, made.gate, made.attempts) == ("blocked", "held", 0)
+    parent_job = parent.defer([1])
+    [claimed_parent] = Job.objects.claim(queue_names=["default"], worker_id="w")
+    run(claimed_parent)
+    assert claimed_parent.status == "blocked"
+    assert (reload(parent_job).status, parent_job.gate, parent_job.attempts) == ("blocked", "held", 0)
 
 
 def test_a_parent_without_calls_goes_on_at_once() -> None:
     calls.append("failed")
-    made = parent.defer([])
+    parent_job = parent.defer([])
     run_jobs()
-    assert (again(made).status, made.result) == ("completed", [])
+    assert (reload(parent_job).status, parent_job.result) == ("completed", [])
 
 
 @job(takes_context=True, name="steps.one")
-def one(context: JobContext) -> None:
-    calls.append(context.run("day", dated.s(date(2026, 5, 4))))
+def parent_of_one(context: JobContext) -> None:
+    calls.append(context.run("day", return_day.s(date(2026, 5, 4))))
 
 
 def test_run_returns_the_result_of_one_child_in_the_type_of_its_annotation() -> None:
-    one.defer()
+    parent_of_one.defer()
     run_jobs()
     assert calls == [date(2026, 5, 4)]
 
@@ -108,29 +109,29 @@ def catches(context: JobContext, numbers: list[int]) -> Any:
         return [error.job_id, error.error, len(error.job_ids)]
 
 
-@pytest.mark.parametrize(("number", "text"), [(-1, "ValueError: -1"), (0, "zero")])
-def test_a_failed_child_raises_the_same_error_in_each_attempt_of_its_parent(number: int, text: str) -> None:
-    made = catches.defer([1, number])
+@pytest.mark.parametrize(("number", "error_text"), [(-1, "ValueError: -1"), (0, "zero")])
+def test_a_failed_child_raises_the_same_error_in_each_attempt_of_its_parent(number: int, error_text: str) -> None:
+    parent_job = catches.defer([1, number])
     run_jobs()
     child = Job.objects.get(task="steps.double", args=[number])
     child.retry()  # this changes nothing, because the parent has recorded the failure
     run_jobs(include_scheduled=True)
-    assert (again(made).status, made.result) == ("completed", [child.pk, text, 1])
+    assert (reload(parent_job).status, parent_job.result) == ("completed", [child.pk, error_text, 1])
 
 
 def test_a_parent_fails_with_its_child_and_succeeds_when_both_are_retried() -> None:
-    made = parent.defer([-1])
+    parent_job = parent.defer([-1])
     run_jobs()
-    assert again(made).status == "failed"
-    assert made.attempts == 1
-    assert "ChildFailed" in made.last_error
-    assert "ValueError: -1" in made.last_error
+    assert reload(parent_job).status == "failed"
+    assert parent_job.attempts == 1
+    assert "ChildFailed" in parent_job.last_error
+    assert "ValueError: -1" in parent_job.last_error
     child = Job.objects.get(task="steps.double")
-    Job.objects.filter(pk=child.pk).update(args=[4])
+    Job.objects.filter(pk=child.pk).update(args=[4])  # with this number, the child completes
     assert child.retry()
-    assert made.retry()
+    assert parent_job.retry()
     run_jobs(include_scheduled=True)
-    assert (again(made).status, made.result) == ("completed", [8])
+    assert (reload(parent_job).status, parent_job.result) == ("completed", [8])
 
 
 @job(takes_context=True, name="steps.in_batch")
@@ -140,17 +141,17 @@ def in_batch(context: JobContext) -> Any:
 
 def test_results_of_children_that_are_too_large_for_a_row_fail_the_parent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(children, "LARGEST_JSON", 10)
-    made = in_batch.defer()
+    parent_job = in_batch.defer()
     run_jobs(include_scheduled=True)
-    assert again(made).status == "failed"
-    assert "The results of the children" in made.last_error
+    assert reload(parent_job).status == "failed"
+    assert "The results of the children" in parent_job.last_error
 
 
 def test_children_join_the_batch_of_their_parent() -> None:
     with Batch(on_success=double.s(100)) as batch:
-        made = in_batch.defer()
+        parent_job = in_batch.defer()
     run_jobs()
-    assert again(made).result == [2, 4]
+    assert reload(parent_job).result == [2, 4]
     assert batch.progress().total == 3
     assert calls[-1] == 100
     assert set(Job.objects.filter(task="steps.double").values_list("batch_id", flat=True)) == {batch.id}
@@ -164,81 +165,81 @@ def test_a_callback_of_a_batch_may_have_children() -> None:
 
 
 def test_cancelling_a_parent_discards_the_children_that_have_not_begun() -> None:
-    made = in_batch.defer()
-    [claimed] = Job.objects.claim(queue_names=["default"], worker_id="w")
-    run(claimed)
-    [begun] = Job.objects.claim(queue_names=["default"], worker_id="w")
-    assert made.cancel()
+    parent_job = in_batch.defer()
+    [claimed_parent] = Job.objects.claim(queue_names=["default"], worker_id="w")
+    run(claimed_parent)
+    [running_child] = Job.objects.claim(queue_names=["default"], worker_id="w")
+    assert parent_job.cancel()
     assert statuses() == {"discarded": 2, "running": 1}
-    run(begun)
-    assert again(begun).status == "completed"
+    run(running_child)
+    assert reload(running_child).status == "completed"
 
 
 def test_a_retry_of_a_cancelled_parent_finds_its_children_discarded() -> None:
-    made = in_batch.defer()
-    [claimed] = Job.objects.claim(queue_names=["default"], worker_id="w")
-    run(claimed)
-    assert made.cancel()
+    parent_job = in_batch.defer()
+    [claimed_parent] = Job.objects.claim(queue_names=["default"], worker_id="w")
+    run(claimed_parent)
+    assert parent_job.cancel()
     assert statuses() == {"discarded": 3}
-    assert made.retry()
+    assert parent_job.retry()
     run_jobs()
-    assert again(made).status == "failed"
-    assert "did not complete" in made.last_error
+    assert reload(parent_job).status == "failed"
+    assert "did not complete" in parent_job.last_error
 
 
 def test_a_parent_that_is_retried_while_a_child_still_runs_waits_for_the_child() -> None:
-    made = in_batch.defer()
-    [claimed] = Job.objects.claim(queue_names=["default"], worker_id="w")
-    run(claimed)
-    [begun, other] = Job.objects.claim(queue_names=["default"], worker_id="w", limit=2)
-    assert made.cancel()
-    assert made.retry()
+    parent_job = in_batch.defer()
+    [claimed_parent] = Job.objects.claim(queue_names=["default"], worker_id="w")
+    run(claimed_parent)
+    [running_child, other_child] = Job.objects.claim(queue_names=["default"], worker_id="w", limit=2)
+    assert parent_job.cancel()
+    assert parent_job.retry()
     run_jobs()
-    assert again(made).status == "blocked"
-    run(begun)
-    run(other)
+    assert reload(parent_job).status == "blocked"
+    run(running_child)
+    run(other_child)
     run_jobs()
-    assert (again(made).status, made.result) == ("completed", [2, 4])
+    assert (reload(parent_job).status, parent_job.result) == ("completed", [2, 4])
 
 
 def test_a_rolled_back_cancel_of_a_parent_does_not_discard_its_children() -> None:
-    made = in_batch.defer()
-    [claimed] = Job.objects.claim(queue_names=["default"], worker_id="w")
-    run(claimed)
+    parent_job = in_batch.defer()
+    [claimed_parent] = Job.objects.claim(queue_names=["default"], worker_id="w")
+    run(claimed_parent)
     with transaction.atomic():
-        assert made.cancel()
+        assert parent_job.cancel()
         transaction.set_rollback(True)
     assert statuses() == {"blocked": 1, "queued": 2}
 
 
 def test_a_child_is_not_pruned_before_its_parent_has_recorded_its_result(settings: Any) -> None:
     settings.SKIPQUEUE = {"RETENTION": {"completed": 0}}
-    made = in_batch.defer()
+    parent_job = in_batch.defer()
     for _ in range(3):
-        [claimed] = Job.objects.claim(queue_names=["default"], worker_id="w")
-        run(claimed)
+        [claimed_job] = Job.objects.claim(queue_names=["default"], worker_id="w")
+        run(claimed_job)
     assert statuses() == {"queued": 1, "completed": 2}
     assert store.prune() == {}
     run_jobs()
-    assert again(made).result == [2, 4]
+    assert reload(parent_job).result == [2, 4]
     assert store.prune() == {"completed": 3}
     assert not JobChild.objects.exists()
 
 
 def test_a_parent_that_is_retried_before_its_retried_child_has_ended_waits_for_it() -> None:
-    made = parent.defer([-1])
+    parent_job = parent.defer([-1])
     run_jobs()
-    assert again(made).status == "failed"
-    retried = Job.objects.filter(task="steps.double")
-    retried.update(args=[4])
-    assert made.retry()
-    assert retried.retry() == 1
-    [claimed] = Job.objects.claim(queue_names=["default"], worker_id="w")
-    assert claimed.pk == made.pk
-    run(claimed)
-    assert (again(made).status, made.gate) == ("blocked", "held")
+    assert reload(parent_job).status == "failed"
+    child_jobs = Job.objects.filter(task="steps.double")
+    child_jobs.update(args=[4])  # with this number, the child completes
+    assert parent_job.retry()
+    assert child_jobs.retry() == 1
+    [claimed_parent] = Job.objects.claim(queue_names=["default"], worker_id="w")
+    assert claimed_parent.pk == parent_job.pk
+    run(claimed_parent)
+    assert (reload(parent_job).status, parent_job.gate) == ("blocked", "held")
     run_jobs(include_scheduled=True)
-    assert (again(made).status, made.result) == ("completed", [8])
+    assert (reload(parent_job).status, parent_job.result) == ("completed", [8])
     assert not Dependency.objects.exists()
 
 
@@ -265,9 +266,9 @@ def twice_the_same_child(context: JobContext) -> Any:
 
 
 def test_two_calls_with_the_same_unique_key_make_one_child() -> None:
-    made = twice_the_same_child.defer()
+    parent_job = twice_the_same_child.defer()
     run_jobs()
-    assert (again(made).status, made.result) == ("completed", [7, 7])
+    assert (reload(parent_job).status, parent_job.result) == ("completed", [7, 7])
     assert Job.objects.filter(task="steps.shared").count() == 1
 
 
@@ -278,13 +279,13 @@ def prunes(context: JobContext) -> None:
 
 def test_no_rows_are_left_of_a_parent_that_is_pruned_while_its_child_runs(settings: Any) -> None:
     settings.SKIPQUEUE = {"RETENTION": {"discarded": 0, "completed": 0}}
-    made = prunes.defer()
-    [claimed] = Job.objects.claim(queue_names=["default"], worker_id="w")
-    run(claimed)
-    [begun] = Job.objects.claim(queue_names=["default"], worker_id="w")
-    assert made.cancel()
+    parent_job = prunes.defer()
+    [claimed_parent] = Job.objects.claim(queue_names=["default"], worker_id="w")
+    run(claimed_parent)
+    [running_child] = Job.objects.claim(queue_names=["default"], worker_id="w")
+    assert parent_job.cancel()
     assert store.prune() == {"discarded": 1}
-    run(begun)
+    run(running_child)
     store.admit()
     assert store.prune() == {"completed": 1}
     for model in (Job, JobStep, JobChild, Dependency):
@@ -292,22 +293,22 @@ def test_no_rows_are_left_of_a_parent_that_is_pruned_while_its_child_runs(settin
 
 
 def test_a_child_that_was_deleted_counts_as_failed() -> None:
-    made = parent.defer([1])
-    [claimed] = Job.objects.claim(queue_names=["default"], worker_id="w")
-    run(claimed)
+    parent_job = parent.defer([1])
+    [claimed_parent] = Job.objects.claim(queue_names=["default"], worker_id="w")
+    run(claimed_parent)
     Job.objects.filter(task="steps.double").delete()
     run_jobs()
-    assert again(made).status == "failed"
-    assert "was deleted" in made.last_error
+    assert reload(parent_job).status == "failed"
+    assert "was deleted" in parent_job.last_error
 
 
 def test_a_recovered_parent_waits_for_the_same_children() -> None:
-    made = in_batch.defer()
-    [claimed] = store.claim(queue_names=["default"], limit=1, worker_id="w")
-    run_attempt(Executor(worker="w", database="default"), claimed)
+    parent_job = in_batch.defer()
+    [claimed_parent] = store.claim(queue_names=["default"], limit=1, worker_id="w")
+    run_attempt(Executor(worker="w", database="default"), claimed_parent)
     assert store.recover(worker_ids=["w"])  # the worker died before the settle
     run_jobs()
-    assert (again(made).status, made.result) == ("completed", [2, 4])
+    assert (reload(parent_job).status, parent_job.result) == ("completed", [2, 4])
     assert Job.objects.filter(task="steps.double").count() == 2
 
 
@@ -329,19 +330,21 @@ def test_run_refuses_values_that_are_no_calls(kind: str) -> None:
 
 @job(takes_context=True, name="steps.many")
 def many(context: JobContext, number: int) -> int:
-    return sum(context.run_all("all", [double.s(each) for each in range(1, number + 1)]))
+    return sum(context.run_all("all", [double.s(child_number) for child_number in range(1, number + 1)]))
 
 
 def test_a_step_can_have_ten_thousand_children() -> None:
-    made = many.defer(10_000)
-    [claimed] = Job.objects.claim(queue_names=["default"], worker_id="w")
-    run(claimed)
+    parent_job = many.defer(10_000)
+    [claimed_parent] = Job.objects.claim(queue_names=["default"], worker_id="w")
+    run(claimed_parent)
     assert Job.objects.filter(task="steps.double", status="queued").count() == 10_000
-    Job.objects.filter(task="steps.double").update(status="completed", result=1, finished_at=made.enqueued_at, lease=1)
+    Job.objects.filter(task="steps.double").update(
+        status="completed", result=1, finished_at=parent_job.enqueued_at, lease=1
+    )
     while store.admit().has_changed_jobs:
         pass
     run_jobs()
-    assert again(made).result == 10_000
+    assert reload(parent_job).result == 10_000
 
 
 KILLED = """
@@ -364,20 +367,20 @@ KILLED = """
     @job(takes_context=True)
     def parent(context):
         kill_once("before")
-        found = context.run_all("children", [child.s(number) for number in range(6)])
+        results = context.run_all("children", [child.s(number) for number in range(6)])
         kill_once("after")
-        return found + [context.run("last", child.s(9))]
+        return results + [context.run("last", child.s(9))]
 """
 
 
 def test_each_child_runs_once_although_the_workers_of_its_parent_are_killed(runworker: Callable[..., ManagePy]) -> None:
     runworker("--processes", "2", jobs=KILLED)
-    made = Job.objects.enqueue("extra.jobs.parent")
-    wait_until(lambda: again(made).finished_at, "the parent has ended")
+    parent_job = Job.objects.enqueue("extra.jobs.parent")
+    wait_until(lambda: reload(parent_job).finished_at, "the parent has ended")
     wait_for_statuses(completed=8)
-    assert made.result == [0, 1, 2, 3, 4, 5, 9]
+    assert parent_job.result == [0, 1, 2, 3, 4, 5, 9]
     assert Job.objects.filter(task="extra.jobs.child").count() == 7
-    assert JobStep.objects.filter(job_id=made.pk).count() == 2
+    assert JobStep.objects.filter(job_id=parent_job.pk).count() == 2
 
 
 @job(sequence=by("order", name="steps-orders"), name="steps.pack")

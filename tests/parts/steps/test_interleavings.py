@@ -121,9 +121,9 @@ class Line(Session):
 @dataclass(eq=False)
 class Operation:
     future: "Future[Any]"
-    done: Callable[[Any], object]
+    on_commit: Callable[[Any], object]
     """Called with the result, once it is committed."""
-    undone: Callable[[], object]
+    on_rollback: Callable[[], object]
     """Called if the transaction is rolled back."""
     stays_open: bool
 
@@ -148,46 +148,47 @@ class Going:
         return self.context.running
 
 
-def attempt_of(worker: str, claimed: ClaimedJob) -> Going:
-    running = RunningAttempt(claimed)
+def attempt_of(worker: str, claimed_job: ClaimedJob) -> Going:
+    running = RunningAttempt(claimed_job)
     running.worker, running.database, running.started = worker, "default", time.monotonic()
-    going = Going(worker, JobContext.of(running, is_atomic=False))
-    if claimed.task == "steps.interleaved_child":
-        going.outcome = Outcome("completed", result=claimed.args[1:-1])
-    return going
+    attempt = Going(worker, JobContext.of(running, is_atomic=False))
+    if claimed_job.task == "steps.interleaved_child":
+        attempt.outcome = Outcome("completed", result=claimed_job.args[1:-1])
+    return attempt
 
 
 LOST = Outcome("failed", last_error="the lease is lost")
 
 
-def next_step(going: Going) -> tuple[Any, Outcome | None]:
+def next_step(attempt: Going) -> tuple[Any, Outcome | None]:
     """Run the next step of the plan in this session. Returns its result, and the outcome that ends the attempt."""
-    name = list(PLAN)[len(going.results)]
-    before = version_of(going.id, name)
+    name = list(PLAN)[len(attempt.results)]
+    version_before = row_version(attempt.id, name)
     result: Any = None
     outcome: Outcome | None = None
     try:
-        result = PLAN[name](going.context)
+        result = PLAN[name](attempt.context)
     except LeaseLost:
         return None, LOST
     except EndAttempt as end:
         outcome = end.outcome
     except StepFailed as error:
         outcome = Outcome("failed", last_error=type(error).__name__)
-    if version_of(going.id, name) != before:
-        lease = Job.objects.values_list("lease", flat=True).get(pk=going.id)
-        assert lease == going.context.lease, "an attempt without the lease has recorded a step"
+    if row_version(attempt.id, name) != version_before:
+        lease = Job.objects.values_list("lease", flat=True).get(pk=attempt.id)
+        assert lease == attempt.context.lease, "an attempt without the lease has recorded a step"
     return result, outcome
 
 
-def version_of(job_id: int, name: str) -> Any:
+def row_version(job_id: int, name: str) -> Any:
+    """The transaction that wrote the row of this step last, or None without such a row."""
     with connection.cursor() as cursor:
         cursor.execute("SELECT xmin::text FROM skipqueue_step WHERE job_id = %s AND name = %s", [job_id, name])
         return cursor.fetchone()
 
 
 class Interleaved(RuleBasedStateMachine):
-    lines: ClassVar[list[Line]] = []
+    sessions: ClassVar[list[Line]] = []
 
     def __init__(self) -> None:
         super().__init__()
@@ -195,193 +196,199 @@ class Interleaved(RuleBasedStateMachine):
             model._base_manager.all()._raw_delete("default")
         for worker in WORKERS:
             make_worker(id=worker, name=worker[0])
-        self.flows: list[int] = []
-        self.going: list[Going] = []
-        self.sent: dict[tuple[int, str], int] = {}
+        self.flow_ids: list[int] = []
+        self.attempts: list[Going] = []
+        self.sent_payloads: dict[tuple[int, str], int] = {}
         """The payloads of committed signals."""
-        self.recorded: dict[tuple[int, str], Any] = {}
+        self.recorded_results: dict[tuple[int, str], Any] = {}
         """The results of steps, as they were when they were recorded."""
-        self.left_to_gate: set[int] = set()
+        self.ids_left_to_gate: set[int] = set()
         """Jobs that only the gate can wake, because another process died or found the row locked."""
 
     # Sessions
 
-    def do(
+    def run_in_session(
         self,
         call: Callable[[], Any],
-        done: Callable[[Any], object] = lambda _: None,
-        undone: Callable[[], object] = lambda: None,
+        on_commit: Callable[[Any], object] = lambda _: None,
+        on_rollback: Callable[[], object] = lambda: None,
         *,
         stays_open: bool = False,
     ) -> bool:
-        """Run a function in a session: commit at once, or leave the transaction open. Returns whether it has ended."""
-        free = [line for line in self.lines if line.operation is None]
-        if not free:
-            undone()
+        """Run a function in a free session. Returns whether it is committed: its transaction may stay open."""
+        free_sessions = [session for session in self.sessions if session.operation is None]
+        if not free_sessions:
+            on_rollback()
             return False
-        line = free[0]
-        stays_open = stays_open and len(free) > 1
+        session = free_sessions[0]
+        stays_open = stays_open and len(free_sessions) > 1
         if stays_open:
-            line.begin()
-        line.operation = Operation(line.start(call), done, undone, stays_open)
-        self.go_on()
-        return line.operation is None
+            session.begin()
+        session.operation = Operation(session.start(call), on_commit, on_rollback, stays_open)
+        self.wait_for_sessions()
+        return session.operation is None
 
-    def go_on(self) -> None:
+    def wait_for_sessions(self) -> None:
         """Wait until each session has ended its work, or waits for a lock of another session."""
-        for line in self.lines:
-            operation = line.operation
-            if operation is None or line.is_open:
+        for session in self.sessions:
+            operation = session.operation
+            if operation is None or session.is_open:
                 continue
-            end = time.monotonic() + DEADLINE
-            while not wait([operation.future], timeout=0.01).done and not is_blocked(line.pid):
-                assert time.monotonic() < end
+            deadline = time.monotonic() + DEADLINE
+            while not wait([operation.future], timeout=0.01).done and not waits_for_a_lock(session.pid):
+                assert time.monotonic() < deadline
             if operation.future.done():
                 result = operation.future.result()
                 if not operation.stays_open:
-                    line.operation = None
-                    operation.done(result)
+                    session.operation = None
+                    operation.on_commit(result)
 
     @property
     def is_quiet(self) -> bool:
         """Whether no transaction is open."""
-        return all(line.operation is None for line in self.lines)
+        return all(session.operation is None for session in self.sessions)
 
-    def open_lines(self) -> list[Line]:
-        return [line for line in self.lines if line.is_open]
+    def sessions_in_transaction(self) -> list[Line]:
+        return [session for session in self.sessions if session.is_open]
 
-    def end(self, number: int, commits: bool) -> None:
-        if line := pick(self.open_lines(), number):
-            operation, line.operation = line.operation, None
+    def end(self, choice: int, commits: bool) -> None:
+        """Commit or roll back one of the open transactions."""
+        if session := pick(self.sessions_in_transaction(), choice):
+            operation, session.operation = session.operation, None
             assert operation is not None
             if commits:
-                line.commit()
-                operation.done(operation.future.result())
+                session.commit()
+                operation.on_commit(operation.future.result())
             else:
-                line.rollback()
-                operation.undone()
-            self.go_on()
+                session.rollback()
+                operation.on_rollback()
+            self.wait_for_sessions()
 
     # Jobs
 
-    @initialize(flows=st.integers(1, 2), numbers=st.lists(st.sampled_from(range(8)), max_size=3))
-    def begin(self, flows: int, numbers: list[int]) -> None:
+    @initialize(flow_count=st.integers(1, 2), initial_choices=st.lists(st.sampled_from(range(8)), max_size=3))
+    def begin(self, flow_count: int, initial_choices: list[int]) -> None:
         """Defer jobs, and begin somewhere within their plan."""
-        self.flows = [flow.defer().pk for _ in range(flows)]
-        for number in numbers:
-            self.signal(number, False)
-            self.work(number)
+        self.flow_ids = [flow.defer().pk for _ in range(flow_count)]
+        for choice in initial_choices:
+            self.signal(choice, stays_open=False)
+            self.work(choice)
 
-    @rule(act=st.sampled_from(ACTS), number=st.sampled_from(range(8)), stays_open=st.booleans())
-    def act(self, act: str, number: int, stays_open: bool) -> None:
-        """Call a method. `number` chooses one of the workers, attempts or jobs that there are."""
-        getattr(self, act)(number, stays_open)
+    @rule(act=st.sampled_from(ACTS), choice=st.sampled_from(range(8)), stays_open=st.booleans())
+    def act(self, act: str, choice: int, stays_open: bool) -> None:
+        """Call a method. The number `choice` selects one of the workers, attempts or jobs that there are."""
+        getattr(self, act)(choice, stays_open)
 
     # Workers
 
-    def unended(self) -> list[Going]:
-        return [going for going in self.going if not going.is_busy and going.outcome is None]
+    def attempts_between_steps(self) -> list[Going]:
+        return [attempt for attempt in self.attempts if not attempt.is_busy and attempt.outcome is None]
 
-    def ended(self) -> list[Going]:
-        return [going for going in self.going if not going.is_busy and going.outcome is not None]
+    def attempts_to_settle(self) -> list[Going]:
+        return [attempt for attempt in self.attempts if not attempt.is_busy and attempt.outcome is not None]
 
-    def claim(self, number: int, stays_open: bool) -> None:
-        worker = WORKERS[number % 2]
+    def claim(self, choice: int, stays_open: bool) -> None:
+        worker = WORKERS[choice % 2]
 
-        def claimed(jobs: list[ClaimedJob]) -> None:
-            self.going += [attempt_of(worker, claimed) for claimed in jobs]
+        def on_commit(claimed_jobs: list[ClaimedJob]) -> None:
+            self.attempts += [attempt_of(worker, claimed_job) for claimed_job in claimed_jobs]
 
-        self.do(lambda: store.claim(queue_names=["default"], limit=3, worker_id=worker), claimed, stays_open=stays_open)
+        self.run_in_session(
+            lambda: store.claim(queue_names=["default"], limit=3, worker_id=worker), on_commit, stays_open=stays_open
+        )
 
-    def advance(self, number: int, stays_open: bool) -> None:
+    def advance(self, choice: int, stays_open: bool) -> None:
         """Run the next step of an attempt. If its transaction is rolled back, the process has died in the middle."""
-        if going := pick(self.unended(), number):
-            self.advanced(going, stays_open=stays_open)
+        if attempt := pick(self.attempts_between_steps(), choice):
+            self.advance_attempt(attempt, stays_open=stays_open)
 
-    def advanced(self, going: Going, *, stays_open: bool = False) -> bool:
-        def over(found: tuple[Any, Outcome | None]) -> None:
-            going.is_busy = False
-            result, going.outcome = found
-            if going.outcome is LOST:
-                self.going.remove(going)
-            elif going.outcome is None:
-                going.results.append(result)
-                if len(going.results) == len(PLAN):
-                    going.outcome = Outcome("completed", result=json.dumps(going.results))
+    def advance_attempt(self, attempt: Going, *, stays_open: bool = False) -> bool:
+        def on_commit(step_result_and_outcome: tuple[Any, Outcome | None]) -> None:
+            attempt.is_busy = False
+            result, attempt.outcome = step_result_and_outcome
+            if attempt.outcome is LOST:
+                self.attempts.remove(attempt)
+            elif attempt.outcome is None:
+                attempt.results.append(result)
+                if len(attempt.results) == len(PLAN):
+                    attempt.outcome = Outcome("completed", result=json.dumps(attempt.results))
 
-        going.is_busy = True
-        return self.do(lambda: next_step(going), over, lambda: self.going.remove(going), stays_open=stays_open)
+        attempt.is_busy = True
+        return self.run_in_session(
+            lambda: next_step(attempt), on_commit, lambda: self.attempts.remove(attempt), stays_open=stays_open
+        )
 
-    def settle(self, number: int, stays_open: bool) -> None:
+    def settle(self, choice: int, stays_open: bool) -> None:
         """Write an outcome. Sometimes the worker dies right after this, and wakes no job."""
-        if going := pick(self.ended(), number):
-            self.settled(going, number, stays_open=stays_open, dies=number % 4 == 3)
+        if attempt := pick(self.attempts_to_settle(), choice):
+            self.settle_attempt(attempt, choice, stays_open=stays_open, dies=choice % 4 == 3)
 
-    def settled(self, going: Going, number: int, *, stays_open: bool = False, dies: bool = False) -> bool:
-        outcome = going.outcome
+    def settle_attempt(self, attempt: Going, choice: int, *, stays_open: bool = False, dies: bool = False) -> bool:
+        outcome = attempt.outcome
         assert outcome is not None
-        if outcome.is_held and number % 2:  # send the signal between the wait and its settle
-            name = list(PLAN)[len(going.results)]
-            self.send([going.id] if name in SIGNALS else [], name)
+        if outcome.is_held and choice % 2:  # send the signal between the wait and its settle
+            name = list(PLAN)[len(attempt.results)]
+            self.send([attempt.id] if name in SIGNALS else [], name)
 
-        def over(written: set[int]) -> None:
-            self.going.remove(going)
-            if not written:
+        def on_commit(settled_refs: set[int]) -> None:
+            self.attempts.remove(attempt)
+            if not settled_refs:
                 return
-            self.left_to_gate.add(going.id)
+            self.ids_left_to_gate.add(attempt.id)
             if not dies:
                 observer = WaitObserver()
-                ended = Attempt(going.running.job, outcome, 0.0, 0.0, going.worker, False, "default")
-                observer.ended(AttemptsRetrying, [ended])
+                ended_attempt = Attempt(attempt.running.job, outcome, 0.0, 0.0, attempt.worker, False, "default")
+                observer.ended(AttemptsRetrying, [ended_attempt])
                 if outcome.is_held and self.is_quiet:
-                    self.left_to_gate.discard(going.id)
+                    self.ids_left_to_gate.discard(attempt.id)
                 service = WakeSettled(store, observer)
                 if observer.ids:
-                    self.do(lambda: service.run(0.0))
+                    self.run_in_session(lambda: service.run(0.0))
 
-        def undone() -> None:
-            going.is_busy = False
+        def on_rollback() -> None:
+            attempt.is_busy = False
 
-        going.is_busy = True
-        settlement = Settlement(*going.running.job.ref, outcome)
-        return self.do(lambda: store.settle([settlement]), over, undone, stays_open=stays_open)
+        attempt.is_busy = True
+        settlement = Settlement(*attempt.running.job.ref, outcome)
+        return self.run_in_session(lambda: store.settle([settlement]), on_commit, on_rollback, stays_open=stays_open)
 
-    def work(self, number: int, _: bool = False) -> None:
+    def work(self, choice: int, _: bool = False) -> None:
         """Let a worker claim jobs, run some steps of each, and settle the jobs that have ended."""
-        self.claim(number, False)
-        for going in [going for going in self.going if going.worker == WORKERS[number % 2]]:
-            for _step in range(number):
-                if not going.is_busy and going.outcome is None:
-                    self.advanced(going)
-            if not going.is_busy and going.outcome is not None and going in self.going:
-                self.settled(going, number)
+        self.claim(choice, stays_open=False)
+        for attempt in [attempt for attempt in self.attempts if attempt.worker == WORKERS[choice % 2]]:
+            for _step in range(choice):
+                if not attempt.is_busy and attempt.outcome is None:
+                    self.advance_attempt(attempt)
+            if not attempt.is_busy and attempt.outcome is not None and attempt in self.attempts:
+                self.settle_attempt(attempt, choice)
 
-    def freeze(self, number: int, stays_open: bool) -> None:
+    def freeze(self, choice: int, stays_open: bool) -> None:
         """Recover the jobs of a worker while it runs a step. The worker goes on, and another worker claims its jobs."""
-        self.claim(number, False)
-        for going in [going for going in self.unended() if going.worker == WORKERS[number % 2]][: number // 2]:
-            self.advanced(going)
-        self.recover(number, stays_open)
-        self.work(number + 1)
-        self.work(number)
+        self.claim(choice, stays_open=False)
+        frozen = [attempt for attempt in self.attempts_between_steps() if attempt.worker == WORKERS[choice % 2]]
+        for attempt in frozen[: choice // 2]:
+            self.advance_attempt(attempt)
+        self.recover(choice, stays_open)
+        self.work(choice + 1)
+        self.work(choice)
 
-    def fail(self, number: int, _: bool) -> None:
+    def fail(self, choice: int, _: bool) -> None:
         """Let an attempt raise an error between two steps, and retry its job at once."""
-        if going := pick(self.unended(), number):
-            going.outcome = Outcome("scheduled", last_error="ValueError")
+        if attempt := pick(self.attempts_between_steps(), choice):
+            attempt.outcome = Outcome("scheduled", last_error="ValueError")
 
-    def release(self, number: int, stays_open: bool) -> None:
-        if going := pick(self.unended() + self.ended(), number):
-            self.going.remove(going)
-            self.do(lambda: store.release([going.running.job.ref]), stays_open=stays_open)
+    def release(self, choice: int, stays_open: bool) -> None:
+        if attempt := pick(self.attempts_between_steps() + self.attempts_to_settle(), choice):
+            self.attempts.remove(attempt)
+            self.run_in_session(lambda: store.release([attempt.running.job.ref]), stays_open=stays_open)
 
     # Supervisors
 
-    def recover(self, number: int, stays_open: bool) -> None:
+    def recover(self, choice: int, stays_open: bool) -> None:
         """Recover the jobs of a frozen worker, whose attempts then go on."""
-        self.do(lambda: store.recover(worker_ids=[WORKERS[number % 2]]), stays_open=stays_open)
+        self.run_in_session(lambda: store.recover(worker_ids=[WORKERS[choice % 2]]), stays_open=stays_open)
 
-    def gates(self, _number: int, _: bool) -> None:
+    def gates(self, _choice: int, _: bool) -> None:
         """Call the gates. After this, every job that can go on does, unless its row is locked."""
 
         def admit() -> None:
@@ -389,57 +396,59 @@ class Interleaved(RuleBasedStateMachine):
                 pass
 
         is_quiet = self.is_quiet
-        self.do(admit)
+        self.run_in_session(admit)
         if is_quiet:
-            self.left_to_gate.clear()
-            assert not self.could_go_on()
-            assert not self.waits_for_finished_children()
+            self.ids_left_to_gate.clear()
+            assert not self.ids_that_could_go_on()
+            assert not self.ids_waiting_for_finished_children()
             assert not JobSignal.objects.exclude(job_id__in=Job.objects.values("pk")).filter(taken_at=None).exists()
 
-    def prune(self, _: int, stays_open: bool) -> None:
+    def prune(self, _choice: int, stays_open: bool) -> None:
         def prune() -> None:
             with override_settings(SKIPQUEUE={"RETENTION": {status.value: 0 for status in FINISHED}}):
                 store.prune()
 
-        self.do(prune, stays_open=stays_open)
+        self.run_in_session(prune, stays_open=stays_open)
 
-    def let_the_time_of_signals_pass(self, _number: int, _: bool) -> None:
-        self.do(
+    def let_the_time_of_signals_pass(self, _choice: int, _: bool) -> None:
+        self.run_in_session(
             lambda: JobStep.objects.filter(is_waiting=True, name="answer").update(wakes_at="2020-01-01T00:00Z"),
-            lambda _: self.left_to_gate.update(self.could_go_on()),
+            lambda _: self.ids_left_to_gate.update(self.ids_that_could_go_on()),
         )
 
     # Users and operators
 
-    def signal(self, number: int, stays_open: bool) -> None:
-        unfinished = Job.objects.unfinished().filter(pk__in=self.flows).order_by("pk").values_list("pk", flat=True)
-        id = pick(list(unfinished) or self.flows, number // 2)
-        self.send([id], SIGNALS[number % 2], stays_open=stays_open)
+    def signal(self, choice: int, stays_open: bool) -> None:
+        """Send a signal to one of the flows, if possible to an unfinished one."""
+        unfinished = Job.objects.unfinished().filter(pk__in=self.flow_ids).order_by("pk").values_list("pk", flat=True)
+        id = pick(list(unfinished) or self.flow_ids, choice // 2)
+        self.send([id], SIGNALS[choice % 2], stays_open=stays_open)
 
     def send(self, ids: list[int], name: str, *, stays_open: bool = False) -> None:
-        payload = len(self.sent) + 1
+        payload = len(self.sent_payloads) + 1
 
-        def over(sent: list[int]) -> None:
-            for id in sent:
-                assert (id, name) not in self.sent, "a signal was sent twice"
-                self.sent[id, name] = payload
+        def on_commit(ids_sent_to: list[int]) -> None:
+            for id in ids_sent_to:
+                assert (id, name) not in self.sent_payloads, "a signal was sent twice"
+                self.sent_payloads[id, name] = payload
                 if not self.is_quiet:
-                    self.left_to_gate.add(id)
+                    self.ids_left_to_gate.add(id)
 
-        self.do(lambda: send_signal(store, ids, name, payload), over, stays_open=stays_open)
+        self.run_in_session(lambda: send_signal(store, ids, name, payload), on_commit, stays_open=stays_open)
 
-    def operate(self, number: int, stays_open: bool) -> None:
-        verb = VERBS[number % len(VERBS)]
+    def operate(self, choice: int, stays_open: bool) -> None:
+        """Do what an operator can do with a job."""
+        verb = VERBS[choice % len(VERBS)]
 
-        def over(changed: dict[int, str]) -> None:
-            self.left_to_gate |= changed.keys()
+        def on_commit(changed_statuses: dict[int, str]) -> None:
+            self.ids_left_to_gate |= changed_statuses.keys()
 
-        id = pick(list(Job.objects.order_by("pk").values_list("pk", flat=True)), number // 2)
-        self.do(lambda: getattr(store, verb)([id] if id else []), over, stays_open=stays_open)
+        id = pick(list(Job.objects.order_by("pk").values_list("pk", flat=True)), choice // 2)
+        self.run_in_session(lambda: getattr(store, verb)([id] if id else []), on_commit, stays_open=stays_open)
 
-    # What holds after every step
+    # What is true after every step
 
-    def could_go_on(self) -> set[int]:
+    def ids_that_could_go_on(self) -> set[int]:
         """The jobs that are blocked although their signal has come, or the time to wait for it is over."""
         with connection.cursor() as cursor:
             cursor.execute(
@@ -450,7 +459,7 @@ class Interleaved(RuleBasedStateMachine):
             )
             return {id for (id,) in cursor.fetchall()}
 
-    def waits_for_finished_children(self) -> set[int]:
+    def ids_waiting_for_finished_children(self) -> set[int]:
         open_steps = JobStep.objects.filter(kind="run", recorded_at=None).values_list("job_id", flat=True)
         parents = Job.objects.filter(pk__in=list(open_steps), status="blocked", gate="held")
         unfinished = Job.objects.filter(finished_at=None).values("pk")
@@ -462,32 +471,37 @@ class Interleaved(RuleBasedStateMachine):
 
     @invariant()
     def what_is_committed_is_sound(self) -> None:
-        jobs = dict(Job.objects.values_list("pk", "status"))
+        status_by_id = dict(Job.objects.values_list("pk", "status"))
         steps = {(step.job_id, step.name): step for step in JobStep.objects.all()}
         signals = {(signal.job_id, signal.name): signal for signal in JobSignal.objects.all()}
-        written = Counter(Ledger.objects.values_list("job_id", "entry"))
-        assert set(written.values()) <= {1}, "the effect of an atomic step happened twice"
-        assert {id for id, _ in steps} <= jobs.keys(), "the steps of a pruned job are left"
-        for id in set(self.flows) & jobs.keys():
+        entry_counts = Counter(Ledger.objects.values_list("job_id", "entry"))
+        assert set(entry_counts.values()) <= {1}, "the effect of an atomic step happened twice"
+        assert {id for id, _ in steps} <= status_by_id.keys(), "the steps of a pruned job are left"
+        for id in set(self.flow_ids) & status_by_id.keys():
             for name, entries in EFFECTS.items():
                 step = steps.get((id, name))
                 done = 0 if step is None else step.result["done"] if name == "items" else 1
-                assert [written[id, entry] for entry in entries] == [int(place < done) for place in range(len(entries))]
-            numbers = [step.number for (owner, _), step in sorted(steps.items(), key=place_of) if owner == id]
+                expected_counts = [1] * done + [0] * (len(entries) - done)
+                assert [entry_counts[id, entry] for entry in entries] == expected_counts
+            numbers = [step.number for (job_id, _), step in sorted(steps.items(), key=place_in_plan) if job_id == id]
             assert numbers == list(range(1, len(numbers) + 1)), "the steps are out of order"
-        for key, result in self.recorded.items():
-            assert key[0] not in jobs or steps[key].result == result, "a recorded result has changed, or is lost"
+        for (job_id, name), result in self.recorded_results.items():
+            assert job_id not in status_by_id or steps[job_id, name].result == result, (
+                "a recorded result has changed, or is lost"
+            )
         for key, step in steps.items():
             if step.recorded_at is not None and step.error is None:
-                self.recorded[key] = step.result
+                self.recorded_results[key] = step.result
                 if step.kind == "wait":
-                    assert step.result == self.sent[key]
-        for key, payload in self.sent.items():
-            if key[0] in jobs:
+                    assert step.result == self.sent_payloads[key]
+        for key, payload in self.sent_payloads.items():
+            if key[0] in status_by_id:
                 assert signals[key].payload == payload, "a signal is lost"
-                assert (signals[key].taken_at is not None) == (self.recorded.get(key) == payload), "taken, or lost"
+                assert (signals[key].taken_at is not None) == (self.recorded_results.get(key) == payload), (
+                    "taken, or lost"
+                )
         if self.is_quiet:
-            assert self.could_go_on() <= self.left_to_gate, "nobody has woken a job whose signal is there"
+            assert self.ids_that_could_go_on() <= self.ids_left_to_gate, "nobody has woken a job whose signal is there"
 
     def teardown(self) -> None:
         """Let all attempts go on: each job ends, and after a prune no rows of it are left."""
@@ -495,9 +509,9 @@ class Interleaved(RuleBasedStateMachine):
         store.recover(worker_ids=WORKERS)
         self.finish()
         self.what_is_committed_is_sound()
-        for made in Job.objects.filter(pk__in=self.flows, status="completed"):
-            payloads = [self.sent[made.pk, name] for name in SIGNALS]
-            assert made.result == ["first", payloads[0], None, [1, 2], payloads[1], "last"]
+        for completed_flow in Job.objects.filter(pk__in=self.flow_ids, status="completed"):
+            payloads = [self.sent_payloads[completed_flow.pk, name] for name in SIGNALS]
+            assert completed_flow.result == ["first", payloads[0], None, [1, 2], payloads[1], "last"]
         with override_settings(SKIPQUEUE={"RETENTION": {status.value: 0 for status in FINISHED}}):
             while store.prune():
                 pass
@@ -508,60 +522,62 @@ class Interleaved(RuleBasedStateMachine):
 
     def roll_back(self) -> None:
         while not self.is_quiet:
-            for line in self.open_lines():
-                operation, line.operation = line.operation, None
+            for session in self.sessions_in_transaction():
+                operation, session.operation = session.operation, None
                 assert operation is not None
-                line.rollback()
-                operation.undone()
-            self.go_on()
+                session.rollback()
+                operation.on_rollback()
+            self.wait_for_sessions()
 
     def finish(self) -> None:
         """Send all signals, and run all jobs to the end."""
         for _ in range(5):
-            unfinished = list(Job.objects.unfinished().filter(pk__in=self.flows).values_list("pk", flat=True))
+            unfinished = list(Job.objects.unfinished().filter(pk__in=self.flow_ids).values_list("pk", flat=True))
             for id, name in product(unfinished, SIGNALS):
                 if send_signal(store, [id], name, -1):
-                    self.sent[id, name] = -1
+                    self.sent_payloads[id, name] = -1
             run_jobs(include_scheduled=True)
             if not Job.objects.unfinished().exists():
                 return
         raise AssertionError(list(Job.objects.unfinished().values()))
 
 
-def place_of(item: tuple[tuple[int, str], JobStep]) -> int:
-    return list(PLAN).index(item[0][1])
+def place_in_plan(item: tuple[tuple[int, str], JobStep]) -> int:
+    (_job_id, step_name), _step = item
+    return list(PLAN).index(step_name)
 
 
-def pick(existing: list[Any], number: int) -> Any:
-    return existing[-1 - number % len(existing)] if existing else None
+def pick(existing: list[Any], choice: int) -> Any:
+    """One of the items, chosen by the number, or None if the list is empty."""
+    return existing[-1 - choice % len(existing)] if existing else None
 
 
-def is_blocked(pid: int) -> bool:
+def waits_for_a_lock(pid: int) -> bool:
     with connection.cursor() as cursor:
         cursor.execute("SELECT cardinality(pg_blocking_pids(%s)) > 0", [pid])
         return bool(cursor.fetchone()[0])
 
 
-def hurry() -> None:
+def commit_without_waiting_for_the_disk() -> None:
     """Commit without waiting for the disk, because the test commits thousands of times and needs none of it later."""
     with connection.cursor() as cursor:
         cursor.execute("SET synchronous_commit = off")
 
 
 @pytest.fixture
-def lines(transactional_db: None) -> Iterator[list[Line]]:
-    made = [Line() for _ in range(3)]
-    for line in made:
-        line(hurry)
-    yield made
-    for line in made:
-        line.close()
+def sessions(transactional_db: None) -> Iterator[list[Line]]:
+    sessions = [Line() for _ in range(3)]
+    for session in sessions:
+        session(commit_without_waiting_for_the_disk)
+    yield sessions
+    for session in sessions:
+        session.close()
 
 
 @pytest.mark.timeout(600 + 2 * EXAMPLES)  # shortening a sequence takes minutes
-def test_no_order_of_statements_loses_a_step_or_a_signal(lines: list[Line]) -> None:
-    hurry()
-    Interleaved.lines[:] = lines
+def test_no_order_of_statements_loses_a_step_or_a_signal(sessions: list[Line]) -> None:
+    commit_without_waiting_for_the_disk()
+    Interleaved.sessions[:] = sessions
     run_state_machine_as_test(
         Interleaved,
         settings=settings(

@@ -15,7 +15,7 @@ from ...harness.processes import ManagePy
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-# Kills the worker of each job once, before or after the statement that the job's argument names.
+# Kills the worker of each job once: before or after a statement, when the job comes to it the given number of times.
 DEADLY = """
     import os, signal
     from django_skipqueue import JobContext, job
@@ -32,17 +32,17 @@ DEADLY = """
     }
     rows, execute, ended = Store.rows, Store.execute, attempt.AttemptSteps.ended
 
-    def at(moment, name):
+    def die_if_wanted(moment, name):
         context = JobContext.current()
         if context is None or context.job.task != "extra.jobs.flow":
             return
-        wanted, times = context.job.args
-        if f"{moment} {name}" != wanted:
+        point, times = context.job.args
+        if f"{moment} {name}" != point:
             return
-        with open(f"{FOLDER}/{context.job_id} came here", "ab") as seen:  # over all processes
-            seen.write(b".")
-            number = seen.tell()
-        if number == times:
+        with open(f"{FOLDER}/{context.job_id} came here", "ab") as visits:  # counts the visits of all processes
+            visits.write(b".")
+            number_of_visits = visits.tell()
+        if number_of_visits == times:
             try:
                 os.close(os.open(f"{FOLDER}/{context.job_id}", os.O_CREAT | os.O_EXCL))
             except FileExistsError:
@@ -51,19 +51,19 @@ DEADLY = """
 
     def deadly_rows(self, statement, values=None):
         name = NAMES.get(statement)
-        name and at("before", name)
-        found = rows(self, statement, values)
-        name and at("after", name)
-        return found
+        name and die_if_wanted("before", name)
+        rows_found = rows(self, statement, values)
+        name and die_if_wanted("after", name)
+        return rows_found
 
     def deadly_execute(self, statement, values=None):
         name = NAMES.get(statement)
-        name and at("before", name)
+        name and die_if_wanted("before", name)
         execute(self, statement, values)
-        name and at("after", name)
+        name and die_if_wanted("after", name)
 
     def deadly_ended(self, outcome):
-        at("before", "end")
+        die_if_wanted("before", "end")
         return ended(self, outcome)
 
     Store.rows, Store.execute, attempt.AttemptSteps.ended = deadly_rows, deadly_execute, deadly_ended
@@ -80,13 +80,13 @@ DEADLY = """
 
         first = context.step("first", write, "first", atomic=True)
         context.sleep("nap", 0.05)
-        found = context.run_all("children", [child.s(1), child.s(2)])
+        results = context.run_all("children", [child.s(1), child.s(2)])
         answer = context.wait("go")
         context.each("items", list(range(3)), lambda number: write(f"item {number}"), atomic=True)
         for _ in context.each("loop", list(range(3))):
             pass
         context.step("last", write, "last", atomic=True)
-        return [first, found, answer]
+        return [first, results, answer]
 """
 
 POINTS = [
@@ -95,7 +95,7 @@ POINTS = [
         for name in ("STEPS", "TAKE_SIGNAL", "ADD_CHILDREN", "FORGET_CHILDREN")
         for when in ("before", "after")
     ),
-    *((f"{when} CHILDREN", times) for when in ("before", "after") for times in (1,)),
+    *((f"{when} CHILDREN", 1) for when in ("before", "after")),
     *((f"{when} RECORD_STEP", times) for when in ("before", "after") for times in (1, 2, 3)),
     *(("before end", times) for times in (1, 2)),
 ]
@@ -108,31 +108,32 @@ def test_a_job_with_steps_survives_a_kill_between_any_two_statements(
         *("--processes", "2", "--concurrency", "1", "--poll-interval", "0.2"),
         jobs=DEADLY.replace("{FOLDER}", str(tmp_path)),
     )
-    made = [Job.objects.enqueue("extra.jobs.flow", args=list(point)) for point in POINTS]
-    for number, each in enumerate(made):
-        if number % 2:
-            assert each.signal("go", each.pk)
+    deferred_jobs = [Job.objects.enqueue("extra.jobs.flow", args=list(point)) for point in POINTS]
+    for number, flow_job in enumerate(deferred_jobs):
+        if number % 2:  # this job gets its signal before it waits
+            assert flow_job.signal("go", flow_job.pk)
     flows = Job.objects.filter(task="extra.jobs.flow")
     wait_until(lambda: JobStep.objects.filter(is_waiting=True).exists(), "a job waits")
-    for number, each in enumerate(made):
+    for number, flow_job in enumerate(deferred_jobs):
         if not number % 2:
-            assert each.signal("go", each.pk)
+            assert flow_job.signal("go", flow_job.pk)
     wait_until(lambda: not flows.unfinished().exists(), "all have ended", deadline=240)
     results: dict[int, Any] = dict(flows.values_list("pk", "result"))
-    assert results == {each.pk: ["first", [1, 2], each.pk] for each in made}, list(
+    assert results == {flow_job.pk: ["first", [1, 2], flow_job.pk] for flow_job in deferred_jobs}, list(
         flows.failed().values_list("args", "last_error")
     )
-    written = Counter(Ledger.objects.values_list("job_id", "entry"))
-    assert written == {
-        (each.pk, entry): 1 for each in made for entry in ("first", "item 0", "item 1", "item 2", "last")
+    entry_counts = Counter(Ledger.objects.values_list("job_id", "entry"))
+    assert entry_counts == {
+        (flow_job.pk, entry): 1
+        for flow_job in deferred_jobs
+        for entry in ("first", "item 0", "item 1", "item 2", "last")
     }
-    assert {
-        int(path.name) for path in tmp_path.iterdir() if path.is_file() and path.name.isdigit()
-    } == results.keys()  # the worker of each job has died
-    assert JobChild.objects.count() == 2 * len(made) == Job.objects.exclude(task="extra.jobs.flow").count()
+    ids_of_killed_jobs = {int(path.name) for path in tmp_path.iterdir() if path.name.isdigit()}
+    assert ids_of_killed_jobs == results.keys(), "the worker of each job has died"
+    assert JobChild.objects.count() == 2 * len(deferred_jobs) == Job.objects.exclude(task="extra.jobs.flow").count()
     assert not Dependency.objects.exists()
     assert not JobSignal.objects.filter(taken_at=None).exists()
     assert not JobStep.objects.filter(recorded_at=None).exists()
-    for each in made:
-        names = JobStep.objects.filter(job_id=each.pk).order_by("number").values_list("name", flat=True)
+    for flow_job in deferred_jobs:
+        names = JobStep.objects.filter(job_id=flow_job.pk).order_by("number").values_list("name", flat=True)
         assert list(names) == ["first", "nap", "children", "go", "items", "loop", "last"]

@@ -15,15 +15,15 @@ from django_skipqueue.testing import crash_after, run_jobs
 
 from ...app.models import Ledger
 
-WRITTEN = Ledger.objects
+LEDGER = Ledger.objects
 
 
 def charge() -> int:
-    return WRITTEN.create(entry="charged").pk
+    return LEDGER.create(entry="charged").pk
 
 
 def mail(number: int) -> None:
-    WRITTEN.create(entry=f"mailed {number}")
+    LEDGER.create(entry=f"mailed {number}")
 
 
 @job(takes_context=True, name="kit.order")
@@ -46,34 +46,34 @@ class TestTheKit(TestCase):
     """The kit works in a `TestCase`, whose transaction is never committed."""
 
     def test_run_jobs_until_a_time_ends_the_sleeps_before_that_time(self) -> None:
-        made = order.defer()
+        deferred_job = order.defer()
         run_jobs(until=timedelta(hours=23))
-        assert Job.objects.get(pk=made.pk).status == "scheduled"
+        assert Job.objects.get(pk=deferred_job.pk).status == "scheduled"
         run_jobs(until=timedelta(hours=25))
-        assert Job.objects.get(pk=made.pk).status == "blocked"
-        assert made.signal("approved", "yes")
-        [ran] = run_jobs()
-        assert (ran.status, ran.result) == ("completed", "yes")
+        assert Job.objects.get(pk=deferred_job.pk).status == "blocked"
+        assert deferred_job.signal("approved", "yes")
+        [job_run] = run_jobs()
+        assert (job_run.status, job_run.result) == ("completed", "yes")
 
     def test_run_jobs_until_a_time_ends_the_wait_for_a_signal(self) -> None:
-        made = order.defer()
+        deferred_job = order.defer()
         run_jobs(until=timedelta(days=5))
-        assert "SignalTimeout" in Job.objects.get(pk=made.pk).last_error
+        assert "SignalTimeout" in Job.objects.get(pk=deferred_job.pk).last_error
 
     def test_crash_after_ends_the_attempt_after_the_step(self) -> None:
         order.defer()
         with crash_after("charge"):
-            [ran] = run_jobs()
-        assert (ran.status, ran.attempts) == ("scheduled", 0)
-        assert WRITTEN.filter(entry="charged").count() == 1
-        assert "crash_after" in ran.last_error
+            [job_run] = run_jobs()
+        assert (job_run.status, job_run.attempts) == ("scheduled", 0)
+        assert LEDGER.filter(entry="charged").count() == 1
+        assert "crash_after" in job_run.last_error
 
     def test_crash_after_works_for_async_tasks(self) -> None:
         async_order.defer()
         with crash_after("charge"):
-            [ran] = run_jobs(include_scheduled=True)
-        assert ran.status == "completed"
-        assert sorted(WRITTEN.values_list("entry", flat=True)) == ["charged", f"mailed {ran.result}"]
+            [job_run] = run_jobs(include_scheduled=True)
+        assert job_run.status == "completed"
+        assert sorted(LEDGER.values_list("entry", flat=True)) == ["charged", f"mailed {job_run.result}"]
 
     def test_crash_after_ends_the_attempt_after_a_loop(self) -> None:
         looping.defer()
@@ -81,18 +81,18 @@ class TestTheKit(TestCase):
             run_jobs(include_scheduled=True)
         run_jobs(include_scheduled=True)
         assert Job.objects.get().status == "completed"
-        assert list(WRITTEN.order_by("pk").values_list("entry", flat=True)) == ["item 0", "item 1", "after"]
+        assert list(LEDGER.order_by("pk").values_list("entry", flat=True)) == ["item 0", "item 1", "after"]
 
     def test_crash_after_can_end_several_attempts(self) -> None:
         order.defer()
         with crash_after("mail", times=2):
-            made = Job.objects.get()
+            deferred_job = Job.objects.get()
             run_jobs(until=timedelta(days=2))
-            made.signal("approved", 1)
+            deferred_job.signal("approved", 1)
             run_jobs()
         run_jobs(include_scheduled=True)
         assert Job.objects.get().status == "completed"
-        assert WRITTEN.filter(entry__startswith="mailed").count() == 1
+        assert LEDGER.filter(entry__startswith="mailed").count() == 1
 
     def test_crash_after_fails_if_no_attempt_records_the_step(self) -> None:
         order.defer()
@@ -110,8 +110,8 @@ def looping(context: JobContext) -> None:
     for number in context.each("all", range(2)):
         if number and context.attempt == 1:
             raise ValueError
-        WRITTEN.create(entry=f"item {number}")
-    WRITTEN.create(entry="after")
+        LEDGER.create(entry=f"item {number}")
+    LEDGER.create(entry="after")
 
 
 @job(takes_context=True, name="kit.in_transaction")
@@ -122,18 +122,18 @@ def in_transaction(context: JobContext) -> None:
 
 @pytest.mark.django_db(transaction=True)
 def test_kill_after_kills_a_worker_after_the_step(kill_after: Callable[..., Any]) -> None:
-    made = order.defer()
+    deferred_job = order.defer()
     kill_after("charge")
     assert JobStep.objects.get().name == "charge"
-    assert Job.objects.get(pk=made.pk).status == "queued"
+    assert Job.objects.get(pk=deferred_job.pk).status == "queued"
     run_jobs(until=timedelta(days=2))
-    assert made.signal("approved")
+    assert deferred_job.signal("approved")
     kill_after("mail")
     run_jobs(include_scheduled=True)
-    assert Job.objects.get(pk=made.pk).status == "completed"
-    assert list(WRITTEN.order_by("pk").values_list("entry", flat=True)) == [
+    assert Job.objects.get(pk=deferred_job.pk).status == "completed"
+    assert list(LEDGER.order_by("pk").values_list("entry", flat=True)) == [
         "charged",
-        f"mailed {WRITTEN.get(entry='charged').pk}",
+        f"mailed {LEDGER.get(entry='charged').pk}",
     ]
 
 

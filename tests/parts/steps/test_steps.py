@@ -30,7 +30,7 @@ def no_calls() -> None:
     calls.clear()
 
 
-def note(entry: Any) -> Any:
+def add_call(entry: Any) -> Any:
     calls.append(entry)
     return entry
 
@@ -40,19 +40,20 @@ def write(entry: str) -> str:
     return entry
 
 
-def entries() -> dict[str, int]:
+def count_entries() -> dict[str, int]:
     return Counter(Ledger.objects.values_list("entry", flat=True))
 
 
-def steps_of(made: Job) -> list[tuple[str, str, Any]]:
-    rows = JobStep.objects.filter(job_id=made.pk).order_by("number")
-    return list(rows.values_list("name", "kind", "result"))
+def steps_of(deferred_job: Job) -> list[tuple[str, str, Any]]:
+    """The name, the kind and the result of each recorded step."""
+    steps = JobStep.objects.filter(job_id=deferred_job.pk).order_by("number")
+    return list(steps.values_list("name", "kind", "result"))
 
 
-def run_one(made: Job, **options: Any) -> Job:
+def run_and_reload(deferred_job: Job, **options: Any) -> Job:
     run_jobs(**options)
-    made.refresh_from_db()
-    return made
+    deferred_job.refresh_from_db()
+    return deferred_job
 
 
 # What is recorded
@@ -60,19 +61,19 @@ def run_one(made: Job, **options: Any) -> Job:
 
 @job(takes_context=True, name="steps.in_order")
 def in_order(context: JobContext) -> list[Any]:
-    found = [context.step("one", note, 1), context.step("two", note, entry="two")]
+    results = [context.step("one", add_call, 1), context.step("two", add_call, entry="two")]
     if calls.count("failed") < 1:
         calls.append("failed")
         raise ValueError("after two steps")
-    return [*found, context.step("three", note, None), context.step("four", note, (1, 2))]
+    return [*results, context.step("three", add_call, None), context.step("four", add_call, (1, 2))]
 
 
 def test_a_later_attempt_gets_the_results_of_the_steps_before() -> None:
-    made = run_one(in_order.defer(), include_scheduled=True)
-    assert made.status == "completed"
+    deferred_job = run_and_reload(in_order.defer(), include_scheduled=True)
+    assert deferred_job.status == "completed"
     assert calls == [1, "two", "failed", None, (1, 2)]
-    assert made.result == [1, "two", None, [1, 2]]
-    assert steps_of(made) == [
+    assert deferred_job.result == [1, "two", None, [1, 2]]
+    assert steps_of(deferred_job) == [
         ("one", "step", 1),
         ("two", "step", "two"),
         ("three", "step", None),
@@ -97,69 +98,76 @@ def opened(number: int) -> Account:
 @job(takes_context=True, name="steps.typed")
 def typed(context: JobContext) -> None:
     calls.append(context.step("account", opened, 7))
-    calls.append(context.step("plain", note, (1, 2)))
+    calls.append(context.step("plain", add_call, (1, 2)))
     if len(calls) < 4:
         raise ValueError
 
 
 def test_each_attempt_gets_an_equal_result_in_the_type_of_the_annotation() -> None:
-    run_one(typed.defer(), include_scheduled=True)
+    run_and_reload(typed.defer(), include_scheduled=True)
     accounts = [call for call in calls if isinstance(call, Account)]
     assert accounts == [Account(7, OPENED)] * 2
-    assert calls.count([1, 2]) == 2  # not counted: the (1, 2) that `note` itself appends
+    assert calls.count([1, 2]) == 2  # not counted: the (1, 2) that `add_call` itself appends
 
 
 # Errors for wrong use
 
 
-def wrong() -> set[int]:
+def return_set() -> set[int]:
     calls.append("called")
     return {1}
 
 
-def dated() -> datetime:
+def return_text_for_datetime() -> datetime:
     calls.append("called")
     return "no datetime"  # type: ignore[return-value]
 
 
-async def later() -> None:
+async def async_step() -> None:
     calls.append("called")
 
 
+# The call, the class and the text of its error, and whether the function of the step has been called.
 MISUSES: dict[str, tuple[Callable[[JobContext], Any], type[Exception], str, bool]] = {
     "name twice": (lambda c: (c.step("a", int), c.step("a", int)), InvalidOption, "a name stands for one step", False),
-    "no name": (lambda c: c.step("  ", note, 1), InvalidOption, "name must be a str", False),
-    "no text": (lambda c: c.step(1, note, 1), InvalidOption, "name must be a str", False),  # type: ignore[arg-type]
-    "long name": (lambda c: c.step("n" * 1001, note, 1), InvalidOption, "at most 1000 bytes", False),
-    "unknown option": (lambda c: c.step("a", note, 1, atomc=True), InvalidOption, "unexpected keyword", False),
-    "missing argument": (lambda c: c.step("a", note), InvalidOption, "missing a required argument", False),
+    "no name": (lambda c: c.step("  ", add_call, 1), InvalidOption, "name must be a str", False),
+    "no text": (lambda c: c.step(1, add_call, 1), InvalidOption, "name must be a str", False),  # type: ignore[arg-type]
+    "long name": (lambda c: c.step("n" * 1001, add_call, 1), InvalidOption, "at most 1000 bytes", False),
+    "unknown option": (lambda c: c.step("a", add_call, 1, atomc=True), InvalidOption, "unexpected keyword", False),
+    "missing argument": (lambda c: c.step("a", add_call), InvalidOption, "missing a required argument", False),
     "no function": (lambda c: c.step("a", 5), InvalidOption, "needs a function", False),  # type: ignore[arg-type]
-    "async def": (lambda c: c.step("a", later), InvalidOption, "await context.astep", False),
-    "astep": (lambda c: c.astep("a", note, 1), InvalidOption, "call context.step", False),
-    "not JSON": (lambda c: c.step("a", wrong), InvalidArguments, "result of the step 'a'", True),
-    "not of the annotation": (lambda c: c.step("a", dated), InvalidArguments, "result of the step 'a'", True),
+    "async def": (lambda c: c.step("a", async_step), InvalidOption, "await context.astep", False),
+    "astep": (lambda c: c.astep("a", add_call, 1), InvalidOption, "call context.step", False),
+    "not JSON": (lambda c: c.step("a", return_set), InvalidArguments, "result of the step 'a'", True),
+    "not of the annotation": (
+        lambda c: c.step("a", return_text_for_datetime),
+        InvalidArguments,
+        "result of the step 'a'",
+        True,
+    ),
     "too large": (lambda c: c.step("a", lambda: "x" * 2_000_000), InvalidArguments, "MAX_RESULT_BYTES", False),
 }
 
 
 @job(takes_context=True, name="steps.misuse")
 def misuse(context: JobContext, name: str) -> None:
-    MISUSES[name][0](context)
+    call, *_ = MISUSES[name]
+    call(context)
 
 
 @pytest.mark.parametrize("name", MISUSES)
 def test_a_wrong_use_of_a_step_raises_a_clear_error(name: str) -> None:
-    _, kind, text, is_called = MISUSES[name]
+    _, error_class, error_text, is_called = MISUSES[name]
     misuse.defer(name)
-    with pytest.raises(kind, match=text):
+    with pytest.raises(error_class, match=error_text):
         run_jobs(raise_errors=True)
     assert bool(calls) == is_called
-    assert not JobStep.objects.exclude(result=0).exists()
+    assert not JobStep.objects.exclude(result=0).exists()  # "name twice" records its first step, `int()`
 
 
 @job(takes_context=True, name="steps.atomic_task", atomic=True)
 def atomic_task(context: JobContext) -> None:
-    context.step("a", note, 1)
+    context.step("a", add_call, 1)
 
 
 def test_an_atomic_task_has_no_steps() -> None:
@@ -171,16 +179,21 @@ def test_an_atomic_task_has_no_steps() -> None:
 def test_a_context_without_a_worker_has_no_steps() -> None:
     context = JobContext(1, 1, 1, "default", "", "default")
     with pytest.raises(InvalidOption, match="needs a worker"):
-        context.step("a", note, 1)
+        context.step("a", add_call, 1)
 
 
-KINDS: list[Callable[[JobContext], Any]] = [lambda c: c.step("a", note, 1), lambda c: c.sleep("a", 0)]
+# The first attempt of the task uses the name "a" for a step, and later attempts use it for a sleep.
+FIRST_STEP_THEN_SLEEP: list[Callable[[JobContext], Any]] = [
+    lambda c: c.step("a", add_call, 1),
+    lambda c: c.sleep("a", 0),
+]
 
 
 @job(takes_context=True, name="steps.changed")
 def changed(context: JobContext) -> None:
     calls.append("run")
-    KINDS[min(len([call for call in calls if call == "run"]) - 1, 1)](context)
+    is_first_run = calls.count("run") == 1
+    FIRST_STEP_THEN_SLEEP[0 if is_first_run else 1](context)
     if len(calls) < 3:
         raise ValueError
 
@@ -212,7 +225,7 @@ def stolen(context: JobContext, atomic: bool) -> None:
 @pytest.mark.parametrize("atomic", [True, False])
 def test_a_step_is_not_recorded_if_the_lease_is_lost(atomic: bool) -> None:
     stolen.defer(atomic)
-    run_jobs(limit=1) if not atomic else run_jobs(raise_errors=False)
+    run_jobs(raise_errors=False) if atomic else run_jobs(limit=1)
     assert "lost" in calls
     assert not JobStep.objects.exists()
     assert Ledger.objects.count() == (0 if atomic else calls.count("lost"))
@@ -230,8 +243,8 @@ def broken_atomic(context: JobContext) -> None:
 
 
 def test_a_failed_atomic_step_is_rolled_back() -> None:
-    run_one(broken_atomic.defer(), include_scheduled=True)
-    assert entries() == {"half": 1}
+    run_and_reload(broken_atomic.defer(), include_scheduled=True)
+    assert count_entries() == {"half": 1}
 
 
 @job(takes_context=True, name="steps.in_transaction")
@@ -244,8 +257,8 @@ def in_transaction(context: JobContext) -> None:
 
 
 def test_a_step_in_a_transaction_of_the_task_is_rolled_back_with_it() -> None:
-    run_one(in_transaction.defer(), include_scheduled=True)
-    assert entries() == {"kept": 1}
+    run_and_reload(in_transaction.defer(), include_scheduled=True)
+    assert count_entries() == {"kept": 1}
 
 
 def test_a_step_of_a_deleted_job_is_not_recorded() -> None:
@@ -260,8 +273,8 @@ def test_a_step_of_a_deleted_job_is_not_recorded() -> None:
 def gone(context: JobContext) -> None:
     def write_and_go() -> None:
         write("gone")
-        with connect() as other:
-            other.execute("DELETE FROM skipqueue_job WHERE id = %s", [context.job_id])
+        with connect() as other_session:
+            other_session.execute("DELETE FROM skipqueue_job WHERE id = %s", [context.job_id])
 
     context.step("write", write_and_go, atomic=True)
 
@@ -270,7 +283,7 @@ def gone(context: JobContext) -> None:
 def defers(context: JobContext) -> None:
     def defer_and_fail() -> None:
         in_transaction.defer()
-        note("deferred")
+        add_call("deferred")
         if calls.count("deferred") < 2:
             raise ValueError
 
@@ -291,70 +304,71 @@ def test_jobs_deferred_in_an_atomic_step_are_rolled_back_with_it() -> None:
 @job(takes_context=True, name="steps.rolled_back", max_attempts=3)
 def rolled_back(context: JobContext) -> None:
     with transaction.atomic():
-        context.step("a", note, "a")
+        context.step("a", add_call, "a")
         raise ValueError
 
 
 def test_a_rolled_back_record_does_not_reset_the_number_of_attempts() -> None:
-    made = run_one(rolled_back.defer(), include_scheduled=True)
-    assert (made.status, made.attempts, calls) == ("failed", 3, ["a"] * 3)
+    deferred_job = run_and_reload(rolled_back.defer(), include_scheduled=True)
+    assert (deferred_job.status, deferred_job.attempts, calls) == ("failed", 3, ["a"] * 3)
 
 
 @pytest.mark.parametrize("name", ["not JSON", "not of the annotation"])
 def test_a_step_with_an_unstorable_result_fails_the_job_without_a_retry(name: str) -> None:
-    made = run_one(misuse.defer(name), include_scheduled=True)
-    assert (made.status, made.attempts, calls) == ("failed", 1, ["called"])
+    deferred_job = run_and_reload(misuse.defer(name), include_scheduled=True)
+    assert (deferred_job.status, deferred_job.attempts, calls) == ("failed", 1, ["called"])
 
 
 @job(takes_context=True, name="steps.fails_at_each", max_attempts=3)
 def fails_at_each(context: JobContext) -> str:
     for number in range(4):
-        for times in range(2):
-            if calls.count((number, "failed")) <= times:
+        for earlier_failures in range(2):  # each step fails twice
+            if calls.count((number, "failed")) <= earlier_failures:
                 calls.append((number, "failed"))
                 calls.append((number, context.is_last_attempt))
                 raise ValueError(number)
-        context.step(f"step {number}", note, number)
+        context.step(f"step {number}", add_call, number)
     return "done"
 
 
 def test_max_attempts_counts_the_attempts_at_one_step() -> None:
-    made = run_one(fails_at_each.defer(), include_scheduled=True)
-    assert made.status == "completed", made.last_error  # after eight failures, with three attempts
-    assert made.attempts == 1
-    steps = [each for each in made.operations if each["verb"] == "reset"]
-    assert [each["attempts"] for each in steps] == [3, 3, 3, 3]
-    assert [each["reason"] for each in steps] == [f"step {number}" for number in range(4)]
+    deferred_job = run_and_reload(fails_at_each.defer(), include_scheduled=True)
+    assert deferred_job.status == "completed", deferred_job.last_error  # after eight failures, with three attempts
+    assert deferred_job.attempts == 1
+    resets = [operation for operation in deferred_job.operations if operation["verb"] == "reset"]
+    # each step is recorded by the third attempt at it, which is the first attempt at the next step
+    assert [operation["attempts"] for operation in resets] == [3, 3, 3, 3]
+    assert [operation["reason"] for operation in resets] == [f"step {number}" for number in range(4)]
     assert list(JobStep.objects.order_by("number").values_list("attempt", flat=True)) == [3, 5, 7, 9]
 
 
 @job(takes_context=True, name="steps.always_fails", max_attempts=2)
 def always_fails(context: JobContext) -> None:
-    context.step(f"step {len(calls)}", note, 1)
+    context.step(f"step {len(calls)}", add_call, 1)
     raise ValueError
 
 
 def test_max_attempts_in_all_limits_the_attempts_at_all_steps_together(settings: Any) -> None:
     settings.SKIPQUEUE = {"MAX_ATTEMPTS_IN_ALL": 6}
-    made = run_one(always_fails.defer(), include_scheduled=True)
-    assert made.status == "failed"
+    deferred_job = run_and_reload(always_fails.defer(), include_scheduled=True)
+    assert deferred_job.status == "failed"
     assert len(calls) == 6
 
 
 @job(takes_context=True, name="steps.retried", max_attempts=1)
 def retried(context: JobContext) -> None:
-    context.step("a", note, "a")
+    context.step("a", add_call, "a")
     if calls.count("broken") < 1:
         calls.append("broken")
         raise ValueError
-    context.step("b", note, "b")
+    context.step("b", add_call, "b")
 
 
 def test_a_retry_by_hand_goes_on_at_the_failed_step() -> None:
-    made = run_one(retried.defer())
-    assert made.status == "failed"
-    assert made.retry()
-    assert run_one(made).status == "completed"
+    deferred_job = run_and_reload(retried.defer())
+    assert deferred_job.status == "failed"
+    assert deferred_job.retry()
+    assert run_and_reload(deferred_job).status == "completed"
     assert calls == ["a", "broken", "b"]
 
 
@@ -367,30 +381,30 @@ async def in_async(context: JobContext) -> list[Any]:
         calls.append(value)
         return value
 
-    found = [await context.astep("a", echo, "a"), await context.astep("b", write, "b", atomic=True)]
+    results = [await context.astep("a", echo, "a"), await context.astep("b", write, "b", atomic=True)]
     if calls.count("failed") < 1:
         calls.append("failed")
         raise ValueError
-    return found
+    return results
 
 
 def test_async_tasks_use_astep_and_arun() -> None:
-    made = run_one(in_async.defer(), include_scheduled=True)
-    assert made.result == ["a", "b"]
+    deferred_job = run_and_reload(in_async.defer(), include_scheduled=True)
+    assert deferred_job.result == ["a", "b"]
     assert calls == ["a", "failed"]
-    assert entries() == {"b": 1}
+    assert count_entries() == {"b": 1}
 
 
 @job(takes_context=True, name="steps.wrong_in_async")
 async def wrong_in_async(context: JobContext, method: str) -> None:
     if method == "step":
-        context.step("a", note, 1)
+        context.step("a", add_call, 1)
     elif method == "wait":
         context.wait("a")
     elif method == "each":
         context.each("a", [1])
     else:
-        await context.astep("a", later, atomic=True)
+        await context.astep("a", async_step, atomic=True)
 
 
 @pytest.mark.parametrize(
@@ -426,44 +440,44 @@ KILLED = """
             if KILL_BEFORE and not Ledger.objects.filter(entry=f"killed {number}").exists():
                 kill(number)
             return number
-        found = []
+        results = []
         for number in range(8):
-            found.append(context.step(f"atomic {number}", write, number, atomic=True))
+            results.append(context.step(f"atomic {number}", write, number, atomic=True))
             if not KILL_BEFORE and not Ledger.objects.filter(entry=f"killed {number}").exists():
                 kill(number)
             context.step(f"plain {number}", note, f"plain {number}")
-        return found
+        return results
 
     def kill(number):
         from django.db import connections
-        other = connections["default"].copy("other")
-        with other.cursor() as cursor:  # outside of the transaction of the step
+        other_connection = connections["default"].copy("other")
+        with other_connection.cursor() as cursor:  # outside of the transaction of the step
             insert = f"INSERT INTO {Ledger._meta.db_table} (entry, worker, written_at) VALUES (%s, '', now())"
             cursor.execute(insert, [f"killed {number}"])
         os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
-@pytest.mark.parametrize("before", [True, False])
+@pytest.mark.parametrize("kills_before_the_commit", [True, False])
 def test_no_step_is_lost_or_repeated_although_a_worker_is_killed_at_each_step(
-    runworker: Callable[..., ManagePy], before: bool
+    runworker: Callable[..., ManagePy], kills_before_the_commit: bool
 ) -> None:
-    runworker("--concurrency", "1", jobs=KILLED.replace("KILL_BEFORE", str(before)))
-    made = Job.objects.enqueue("extra.jobs.many", max_attempts=2)
+    runworker("--concurrency", "1", jobs=KILLED.replace("KILL_BEFORE", str(kills_before_the_commit)))
+    deferred_job = Job.objects.enqueue("extra.jobs.many", max_attempts=2)
     wait_until(lambda: not Job.objects.unfinished().exists(), "the job has ended")
-    made.refresh_from_db()
-    assert made.status == "completed", made.last_error
-    assert made.result == list(range(8))
-    counts = entries()
+    deferred_job.refresh_from_db()
+    assert deferred_job.status == "completed", deferred_job.last_error
+    assert deferred_job.result == list(range(8))
+    counts = count_entries()
     assert {counts[f"killed {number}"] for number in range(8)} == {1}
     assert {counts[f"atomic {number}"] for number in range(8)} == {1}
     assert {counts[f"plain {number}"] for number in range(8)} == {1}
-    assert JobStep.objects.filter(job_id=made.pk).count() == 16
+    assert JobStep.objects.filter(job_id=deferred_job.pk).count() == 16
 
 
 def test_a_prune_deletes_the_steps_of_a_job() -> None:
-    made = run_one(in_order.defer(), include_scheduled=True)
-    assert JobStep.objects.filter(job_id=made.pk).count() == 4
-    Job.objects.filter(pk=made.pk).update(finished_at=OPENED)
+    deferred_job = run_and_reload(in_order.defer(), include_scheduled=True)
+    assert JobStep.objects.filter(job_id=deferred_job.pk).count() == 4
+    Job.objects.filter(pk=deferred_job.pk).update(finished_at=OPENED)
     assert Store("default").prune() == {"completed": 1}
     assert not JobStep.objects.exists()

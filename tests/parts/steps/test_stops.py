@@ -22,9 +22,9 @@ pytestmark = pytest.mark.django_db(transaction=True)
 store = Store("default")
 
 
-def again(made: Job) -> Job:
-    made.refresh_from_db()
-    return made
+def reload(stale_job: Job) -> Job:
+    stale_job.refresh_from_db()
+    return stale_job
 
 
 JOBS = """
@@ -80,32 +80,32 @@ def test_a_stopping_worker_releases_a_job_between_two_steps_without_charging_the
     runworker: Callable[..., ManagePy], task: str
 ) -> None:
     process = runworker("--concurrency", "1", jobs=JOBS)
-    made = Job.objects.enqueue(f"extra.jobs.{task}")
+    deferred_job = Job.objects.enqueue(f"extra.jobs.{task}")
     wait_until(lambda: Ledger.objects.filter(entry="step 0").exists(), "the first step runs")
-    started = time.monotonic()
+    stopped_at = time.monotonic()
     process.send(signal.SIGTERM)
     assert process.wait() == 0
-    assert time.monotonic() - started < 8  # all steps together would take ten seconds
-    assert (again(made).status, made.attempts, made.gate) == ("queued", 0, None)
-    assert made.operations[-1]["verb"] == "release"
+    assert time.monotonic() - stopped_at < 8  # all steps together would take ten seconds
+    assert (reload(deferred_job).status, deferred_job.attempts, deferred_job.gate) == ("queued", 0, None)
+    assert deferred_job.operations[-1]["verb"] == "release"
     assert not JobStep.objects.filter(recorded_at=None).exists()
     assert Job.objects.count() == 1
-    recorded = JobStep.objects.count()
-    assert recorded >= 1
+    number_of_recorded_steps = JobStep.objects.count()
+    assert number_of_recorded_steps >= 1
     if task == "steps":
-        assert "the log of the attempt" in str(made.logs)
+        assert "the log of the attempt" in str(deferred_job.logs)
         runworker("--concurrency", "1", jobs=JOBS)
-        wait_until(lambda: again(made).finished_at, "the job has ended")
+        wait_until(lambda: reload(deferred_job).finished_at, "the job has ended")
         assert set(Counter(Ledger.objects.values_list("entry", flat=True)).values()) == {1}
 
 
 def test_a_task_without_steps_can_ask_whether_its_worker_is_stopping(runworker: Callable[..., ManagePy]) -> None:
     process = runworker("--concurrency", "1", jobs=JOBS)
-    made = Job.objects.enqueue("extra.jobs.plain")
+    deferred_job = Job.objects.enqueue("extra.jobs.plain")
     wait_until(lambda: Ledger.objects.exists(), "the task runs")
     process.send(signal.SIGTERM)
     assert process.wait() == 0
-    assert again(made).status == "completed"
+    assert reload(deferred_job).status == "completed"
     assert Ledger.objects.filter(entry="saw it").exists()
 
 
@@ -113,14 +113,14 @@ def test_the_place_of_a_loop_is_written_before_its_job_is_released_while_it_runs
     runworker: Callable[..., ManagePy],
 ) -> None:
     process = runworker("--concurrency", "1", jobs=JOBS)
-    made = Job.objects.enqueue("extra.jobs.loop_with_a_long_item")
+    deferred_job = Job.objects.enqueue("extra.jobs.loop_with_a_long_item")
     wait_until(lambda: Ledger.objects.filter(entry="item 29").exists(), "the last item runs")
     process.send(signal.SIGTERM)
     process.wait_for("stopping")
     process.send(signal.SIGTERM)
     process.wait()
-    assert (again(made).status, made.attempts) == ("queued", 0)
-    assert JobStep.objects.get(job_id=made.pk).result["done"] == 29
+    assert (reload(deferred_job).status, deferred_job.attempts) == ("queued", 0)
+    assert JobStep.objects.get(job_id=deferred_job.pk).result["done"] == 29
 
 
 # Permits and sequences of jobs that sleep or wait
@@ -137,12 +137,12 @@ def test_a_job_that_sleeps_or_waits_gives_back_its_permit(waits: bool) -> None:
     first, second = limited.defer(waits), limited.defer(waits)
     run_jobs()
     expected = "blocked" if waits else "scheduled"
-    assert [again(each).status for each in (first, second)] == [expected] * 2
+    assert [reload(limited_job).status for limited_job in (first, second)] == [expected] * 2
     assert first.gate == ("held" if waits else None)
     if waits:
         assert Job.objects.all().signal("go") == 2
     run_jobs(include_scheduled=True)
-    assert [again(each).status for each in (first, second)] == ["completed"] * 2
+    assert [reload(limited_job).status for limited_job in (first, second)] == ["completed"] * 2
 
 
 @job(takes_context=True, name="steps.halting", sequence=by("key"), max_attempts=1)
@@ -155,10 +155,10 @@ def halting(context: JobContext, key: str, number: int) -> None:
 def test_a_sequence_halts_at_a_job_that_has_waited(settings: Any) -> None:
     first, second = halting.defer("k", 1), halting.defer("k", 2)
     run_jobs()
-    assert again(second).gate == "limit"
+    assert reload(second).gate == "limit"
     assert first.signal("go")
     run_jobs()
-    assert (again(first).status, again(second).status) == ("failed", "blocked")
+    assert (reload(first).status, reload(second).status) == ("failed", "blocked")
     assert first.discard()
     run_jobs()
-    assert again(second).gate == "held"
+    assert reload(second).gate == "held"

@@ -49,9 +49,9 @@ def test_while_a_job_runs_one_other_job_waits_with_the_newest_arguments() -> Non
     assert claim_all() == []
     running.complete()
     admit_keys(store, [SEQUENCE_KEY])
-    (claimed,) = claim_all()
-    assert (claimed.pk, claimed.args) == (second.pk, ["k", 5])
-    claimed.complete()
+    (waiting_job,) = claim_all()
+    assert (waiting_job.pk, waiting_job.args) == (second.pk, ["k", 5])
+    waiting_job.complete()
     assert statuses() == ["completed", "completed"]
 
 
@@ -109,13 +109,13 @@ def test_the_last_call_runs_after_all_others_and_no_two_jobs_of_the_key_overlap(
 
     with ThreadPoolExecutor(6) as pool:
         list(pool.map(defer_25_times, range(6)))
-    last = runs_again.defer("k", 9999)
+    last_job = runs_again.defer("k", 9999)
     wait_until(lambda: not Job.objects.unfinished().exists())
     events = list(Ledger.objects.order_by("id").values_list("entry", "job_id"))
-    kinds = [entry.split()[0] for entry, _ in events]
-    assert kinds == ["start", "end"] * (len(kinds) // 2), "never two jobs at once"
-    assert events[-1] == ("end k 9999", last.pk)
-    assert Job.objects.count() == len(kinds) // 2
+    start_and_end_events = [entry.split()[0] for entry, _ in events]
+    assert start_and_end_events == ["start", "end"] * (len(start_and_end_events) // 2), "never two jobs at once"
+    assert events[-1] == ("end k 9999", last_job.pk)
+    assert Job.objects.count() == len(start_and_end_events) // 2
 
 
 @pytest.mark.parametrize(
@@ -134,8 +134,8 @@ def test_until_started_and_a_limit_are_refused_together_with_rerun(options: Any,
 
 
 def test_using_refuses_on_conflict_rerun(registry: Registry) -> None:
-    def plain(key: str) -> None: ...
+    def task_without_rerun(key: str) -> None: ...
 
-    plain.__qualname__ = "plain"
+    task_without_rerun.__qualname__ = "task_without_rerun"
     with pytest.raises(InvalidOption, match='Give on_conflict="rerun" to @job'):
-        job(unique=unique_by("key"))(plain).using(on_conflict="rerun")
+        job(unique=unique_by("key"))(task_without_rerun).using(on_conflict="rerun")

@@ -57,8 +57,8 @@ def test_a_unique_key_is_shared_by_all_tasks_and_queues() -> None:
 
 
 def test_a_unique_key_may_be_computed_from_the_arguments() -> None:
-    first, second, other = (send_once.defer(payment_id=number) for number in (1, 1, 2))
-    assert (first.created, second.created, other.created) == (True, False, True)
+    first, second, other_payment = (send_once.defer(payment_id=number) for number in (1, 1, 2))
+    assert (first.created, second.created, other_payment.created) == (True, False, True)
     assert second.pk == first.pk
     assert first.unique_key == "mail-1"
     assert send_once.using(unique_key="another").defer(payment_id=1).unique_key == "another"
@@ -72,12 +72,12 @@ def test_unique_keys_may_contain_any_characters(key: str) -> None:
 
 
 def test_defer_many_makes_one_job_for_each_key_and_returns_it_for_each_call() -> None:
-    held = defer("key-3")
+    holder = defer("key-3")
     task = jobs.add.using(unique_key=lambda a: f"key-{a}")
     ids = task.defer_many([(1,), (2,), (1,), (3,), (2,), (4,)])
     assert ids[0] == ids[2]
     assert ids[1] == ids[4]
-    assert ids[3] == held.pk
+    assert ids[3] == holder.pk
     assert len(set(ids)) == 4
     assert [Job.objects.get(pk=id).args for id in ids] == [[1], [2], [1], [1], [2], [4]]
     assert Job.objects.count() == 4
@@ -111,21 +111,21 @@ def test_threads_that_defer_one_key_at_the_same_moment_make_one_job() -> None:
 
     def defer_at_once(_: int) -> list[tuple[int, bool]]:
         try:
-            returned = []
+            ids_and_created = []
             for turn in range(20):
                 barrier.wait()
                 job = defer(f"key-{turn}")
-                returned.append((job.pk, job.created))
-            return returned
+                ids_and_created.append((job.pk, job.created))
+            return ids_and_created
         finally:
             connections.close_all()
 
     with ThreadPoolExecutor(8) as pool:
         results = list(pool.map(defer_at_once, range(8)))
     for turn in range(20):
-        of_all_callers = [returned[turn] for returned in results]
-        assert len({id for id, _ in of_all_callers}) == 1, "every caller got this one job"
-        assert sum(created for _, created in of_all_callers) == 1, "one of the callers made the job"
+        results_of_turn = [ids_and_created[turn] for ids_and_created in results]
+        assert len({id for id, _ in results_of_turn}) == 1, "every caller got this one job"
+        assert sum(created for _, created in results_of_turn) == 1, "one of the callers made the job"
     assert Job.objects.count() == 20
 
 
@@ -147,26 +147,26 @@ def test_batches_that_race_for_the_same_keys_make_one_job_each() -> None:
 
 
 def test_a_defer_waits_for_the_transaction_that_is_making_the_job(session: Callable[[], Session]) -> None:
-    other = session()
-    other.begin()
-    job_of_other = other(defer)
-    waiting = session()
-    future = waiting.start(defer)
-    waiting.wait_until_blocked()
-    other.commit()
-    job = future.result(20)
+    other_session = session()
+    other_session.begin()
+    job_of_other = other_session(defer)
+    waiting_session = session()
+    waiting_call = waiting_session.start(defer)
+    waiting_session.wait_until_blocked()
+    other_session.commit()
+    job = waiting_call.result(20)
     assert (job.pk, job.created) == (job_of_other.pk, False)
 
 
 def test_a_defer_makes_the_job_if_the_transaction_that_took_its_key_rolls_back(session: Callable[[], Session]) -> None:
-    other = session()
-    other.begin()
-    other(defer)
-    waiting = session()
-    future = waiting.start(defer)
-    waiting.wait_until_blocked()
-    other.rollback()
-    assert future.result(20).created
+    other_session = session()
+    other_session.begin()
+    other_session(defer)
+    waiting_session = session()
+    waiting_call = waiting_session.start(defer)
+    waiting_session.wait_until_blocked()
+    other_session.rollback()
+    assert waiting_call.result(20).created
     assert Job.objects.count() == 1
 
 
@@ -176,13 +176,13 @@ def test_a_defer_waits_while_the_holder_of_its_key_is_being_settled(
 ) -> None:
     defer()
     (holder,) = Job.objects.claim(queue_names=["default"], limit=1, worker_id="w")
-    other, waiting = session(), session()
-    other.begin()
-    other(store.settle, [Settlement(holder.pk, holder.lease, COMPLETED)])
-    future = waiting.start(defer)
-    waiting.wait_until_blocked()
-    other.commit() if commits else other.rollback()
-    job = future.result(20)
+    other_session, waiting_session = session(), session()
+    other_session.begin()
+    other_session(store.settle, [Settlement(holder.pk, holder.lease, COMPLETED)])
+    waiting_call = waiting_session.start(defer)
+    waiting_session.wait_until_blocked()
+    other_session.commit() if commits else other_session.rollback()
+    job = waiting_call.result(20)
     assert job.created == commits
     assert (job.pk == holder.pk) == (not commits)
 
@@ -210,11 +210,11 @@ def test_a_holder_that_finishes_after_the_conflict_frees_the_key(
     many: bool, monkeypatch: pytest.MonkeyPatch, connect: Callable[..., Any]
 ) -> None:
     make_job("running", unique_key="k")
-    finish = connect()
+    finishing_session = connect()
 
     def finish_holder_before_it_is_read(execute: Any, sql: str, params: Any, many: bool, context: Any) -> Any:
         if sql.strip().startswith("SELECT") and "unique_key" in sql:
-            finish.execute(
+            finishing_session.execute(
                 "UPDATE skipqueue_job SET status = 'completed', finished_at = now() WHERE status = 'running'"
             )
         return execute(sql, params, many, context)
@@ -245,6 +245,6 @@ def test_batches_that_name_the_same_keys_in_opposite_order_do_not_deadlock(sessi
 
 
 def test_a_scheduled_job_holds_its_key_while_it_waits() -> None:
-    later = jobs.noop.using(unique_key="k", run_after=timedelta(hours=1)).defer()
-    now = jobs.noop.using(unique_key="k").defer()
-    assert (now.pk, now.status, now.created) == (later.pk, "scheduled", False)
+    scheduled_job = jobs.noop.using(unique_key="k", run_after=timedelta(hours=1)).defer()
+    second_call = jobs.noop.using(unique_key="k").defer()
+    assert (second_call.pk, second_call.status, second_call.created) == (scheduled_job.pk, "scheduled", False)

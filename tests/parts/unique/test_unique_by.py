@@ -123,21 +123,21 @@ def test_the_hmac_changes_only_once_the_old_secret_key_is_no_longer_a_fallback(
 ) -> None:
     task = make_task(log_in)
     settings.SECRET_KEY = "old"
-    before = unique_key_of(task, "ada", "123456")
+    key_before = unique_key_of(task, "ada", "123456")
     settings.SECRET_KEY, settings.SECRET_KEY_FALLBACKS = "new", ["old"]
-    assert unique_key_of(task, "ada", "123456") == before
+    assert unique_key_of(task, "ada", "123456") == key_before
     settings.SECRET_KEY, settings.SECRET_KEY_FALLBACKS = "newest", ["new", "old"]
-    assert unique_key_of(task, "ada", "123456") == before
+    assert unique_key_of(task, "ada", "123456") == key_before
     settings.SECRET_KEY_FALLBACKS = []
-    assert unique_key_of(task, "ada", "123456") != before
+    assert unique_key_of(task, "ada", "123456") != key_before
 
 
 @given(st.text(min_size=0, max_size=2000).filter(lambda text: "\0" not in text and text.isprintable()))
 def test_keys_of_different_long_texts_fit_into_the_index_and_differ(text: str) -> None:
     unique_key = unique_by("a").key("t", {"a": canonical("a", text)})
-    other = unique_by("a").key("t", {"a": canonical("a", f"{text}x")})
+    key_of_longer_text = unique_by("a").key("t", {"a": canonical("a", f"{text}x")})
     assert len(unique_key.encode()) <= MAX_KEY_BYTES
-    assert unique_key != other
+    assert unique_key != key_of_longer_text
     assert unique_key.startswith('t(a="')
 
 
@@ -150,9 +150,9 @@ def test_keys_of_a_very_long_task_name_fit_into_the_index_and_differ() -> None:
 def test_a_name_that_is_no_parameter_of_the_task_is_refused(registry: Registry) -> None:
     with pytest.raises(InvalidOption, match=r"unique_by\('paymentid'\): the task has no parameter.*Did you mean"):
         make_task(charge, "paymentid")
-    plain = job(charge)
+    task = job(charge)
     with pytest.raises(InvalidOption, match="no parameter"):
-        plain.using(unique=unique_by("id"))
+        task.using(unique=unique_by("id"))
 
 
 @pytest.mark.parametrize("name", [5, "", "a b", None])

@@ -93,21 +93,22 @@ class TestEachStateOfTheJobThatHoldsTheKey:
         for name, key_held_until, use_defer_many in HOLDER_CASES:
             with row(name=name, until=key_held_until, many=use_defer_many):
                 holder = make_in_state(name, key_held_until)
-                before = state(holder)
+                state_before = state(holder)
                 id_and_outcome = defer_one(add_with_key(key_held_until), use_defer_many, 2)
                 if is_promised_to_hold(name, key_held_until):
                     assert id_and_outcome == (holder.pk, "existing")
                 else:
                     assert id_and_outcome == (Job.objects.latest("pk").pk, "created")
                     assert id_and_outcome[0] != holder.pk
-                assert state(Job.objects.get(pk=holder.pk)) == before
+                assert state(Job.objects.get(pk=holder.pk)) == state_before
 
     def test_an_enqueue_with_raise_names_the_job_that_holds_the_key(self, row: Row) -> None:
         for name, key_held_until, use_defer_many in HOLDER_CASES:
             with row(name=name, until=key_held_until, many=use_defer_many):
                 holder = make_in_state(name, key_held_until)
                 if not is_promised_to_hold(name, key_held_until):
-                    assert defer_one(add_with_key(key_held_until, "raise"), use_defer_many, 2)[1] == "created"
+                    _, outcome = defer_one(add_with_key(key_held_until, "raise"), use_defer_many, 2)
+                    assert outcome == "created"
                     continue
                 with pytest.raises(UniqueKeyTaken, match=rf"held by job {holder.pk}\.$") as caught:
                     defer_one(add_with_key(key_held_until, "raise"), use_defer_many, 2)
@@ -118,28 +119,28 @@ class TestEachStateOfTheJobThatHoldsTheKey:
         for name, key_held_until, use_defer_many in HOLDER_CASES:
             with row(name=name, until=key_held_until, many=use_defer_many):
                 holder = make_in_state(name, key_held_until)
-                waits = name in ("scheduled", "queued", "retrying", "released", "recovered")
+                is_waiting = name in ("scheduled", "queued", "retrying", "released", "recovered")
                 id_and_outcome = defer_one(
                     add_with_key(key_held_until, "replace", run_after=2 * ONE_HOUR), use_defer_many, 2
                 )
-                after = Job.objects.get(pk=holder.pk)
+                holder_after = Job.objects.get(pk=holder.pk)
                 if not is_promised_to_hold(name, key_held_until):
                     assert id_and_outcome[1] == "created"
-                elif waits:
+                elif is_waiting:
                     assert id_and_outcome == (holder.pk, "replaced")
-                    assert (after.args, after.status) == ([2], "scheduled")
-                    assert after.run_after > after.enqueued_at + ONE_HOUR
+                    assert (holder_after.args, holder_after.status) == ([2], "scheduled")
+                    assert holder_after.run_after > holder_after.enqueued_at + ONE_HOUR
                 else:
                     assert id_and_outcome == (holder.pk, "existing")
                 if id_and_outcome[1] != "replaced":
-                    assert state(after) == state(holder)
+                    assert state(holder_after) == state(holder)
 
     def test_a_failed_job_is_not_retried_by_hand_while_another_job_holds_its_key(self, row: Row) -> None:
         for name, key_held_until, use_defer_many in HOLDER_CASES:
             with row(name=name, until=key_held_until, many=use_defer_many):
-                old = make_in_state("failed", "finished")
+                failed_job = make_in_state("failed", "finished")
                 make_in_state(name, key_held_until)
-                retried = Job.objects.filter(pk=old.pk).retry() if use_defer_many else int(old.retry())
+                retried = Job.objects.filter(pk=failed_job.pk).retry() if use_defer_many else int(failed_job.retry())
                 assert retried == (not is_promised_to_hold(name, key_held_until))
 
 
@@ -147,7 +148,7 @@ class TestEachStateOfTheJobThatHoldsTheKey:
 class TestJobsOfOneKey:
     def test_claim_release_retry_and_recovery_work_beside_other_jobs_of_the_same_key(self, key_held_until: Any) -> None:
         """A job goes through claim, release, retry, recovery and failure while other jobs with its key are enqueued."""
-        first = add_with_key(key_held_until).defer(1)
+        first_job = add_with_key(key_held_until).defer(1)
         for _ in range(3):
             claimed = claim()
             add_with_key(key_held_until).defer(2)
@@ -162,28 +163,28 @@ class TestJobsOfOneKey:
         while running := Job.objects.claim(queue_names=["default"], limit=9, worker_id="w"):
             for job in running:
                 assert store.settle([Settlement(job.pk, job.lease, Outcome("failed"))])
-        assert Job.objects.get(pk=first.pk).status == "failed"
+        assert Job.objects.get(pk=first_job.pk).status == "failed"
         Job.objects.all().retry()
         Job.objects.all().cancel()
         Job.objects.all().retry()
         assert Job.objects.unfinished().count() >= 1
 
     def test_a_failed_job_is_retried_by_hand_if_its_key_is_free(self, key_held_until: Any) -> None:
-        old = make_in_state("failed", key_held_until)
-        assert old.retry()
+        failed_job = make_in_state("failed", key_held_until)
+        assert failed_job.retry()
         assert add_with_key(key_held_until).defer(2).created == (key_held_until == "started")
 
     def test_calls_of_one_batch_share_a_job_if_their_keys_are_equal(self, key_held_until: Any) -> None:
         keyed_by_first_argument = jobs.add.using(unique_key=lambda a, b=0: f"k{a}", until=key_held_until)
-        held = keyed_by_first_argument.defer(1)
+        key_holder = keyed_by_first_argument.defer(1)
         deferred = keyed_by_first_argument.defer_many([(1, 5), (2, 1), (3,), (2, 2)])
         assert deferred.outcomes == ["existing", "created", "created", "existing"]
-        assert deferred == [held.pk, deferred[1], deferred[2], deferred[1]]
-        assert (deferred.created, deferred.existing) == ([deferred[1], deferred[2]], [held.pk, deferred[1]])
+        assert deferred == [key_holder.pk, deferred[1], deferred[2], deferred[1]]
+        assert (deferred.created, deferred.existing) == ([deferred[1], deferred[2]], [key_holder.pk, deferred[1]])
         replaced = keyed_by_first_argument.using(on_conflict="replace").defer_many([(1, 6), (4, 1), (1, 7), (4, 2)])
         assert replaced.outcomes == ["existing", "existing", "replaced", "created"]
-        assert replaced.replaced == [held.pk]
-        assert Job.objects.get(pk=held.pk).args == [1, 7], "the newest arguments"
+        assert replaced.replaced == [key_holder.pk]
+        assert Job.objects.get(pk=key_holder.pk).args == [1, 7], "the newest arguments"
         assert Job.objects.get(pk=replaced[3]).args == [4, 2]
 
     def test_a_batch_that_raises_unique_key_taken_writes_nothing(self, key_held_until: Any) -> None:
@@ -225,15 +226,16 @@ class TestKeyHeldForOneHour:
 
     def test_a_deleted_job_holds_no_key(self, use_defer_many: bool) -> None:
         make_in_state("completed", ONE_HOUR).delete()
-        assert defer_one(add_with_key(ONE_HOUR), use_defer_many, 2)[1] == "created"
+        _, outcome = defer_one(add_with_key(ONE_HOUR), use_defer_many, 2)
+        assert outcome == "created"
 
     def test_a_failed_job_can_be_retried_by_hand_after_the_hour_of_another_job(self, use_defer_many: bool) -> None:
-        old = make_in_state("failed", "finished")
+        failed_job = make_in_state("failed", "finished")
         make_in_state("completed", ONE_HOUR)
-        assert not old.retry()
+        assert not failed_job.retry()
         self.end_time_of_key()
-        assert old.retry()
-        assert defer_one(add_with_key(ONE_HOUR), use_defer_many, 2) == (old.pk, "existing")
+        assert failed_job.retry()
+        assert defer_one(add_with_key(ONE_HOUR), use_defer_many, 2) == (failed_job.pk, "existing")
 
     def test_a_key_held_for_longer_than_the_retention_is_refused(self, use_defer_many: bool) -> None:
         with pytest.raises(InvalidOption, match=r"completed jobs are deleted after 1 day.*RETENTION.*completed"):
@@ -253,17 +255,17 @@ def test_six_callers_that_enqueue_one_key_at_once_make_one_job(
     barrier, turns = threading.Barrier(6), 8
 
     def enqueue_in_each_turn(caller: int) -> list[tuple[int, str]]:
-        calls = []
+        ids_and_outcomes = []
         try:
             for turn in range(turns):
-                keyed = jobs.add.using(unique_key=f"k{turn}", until=key_held_until, on_conflict=on_conflict)  # type: ignore[arg-type]
+                keyed_task = jobs.add.using(unique_key=f"k{turn}", until=key_held_until, on_conflict=on_conflict)  # type: ignore[arg-type]
                 barrier.wait()
                 with transaction.atomic():
                     try:
-                        calls.append(defer_one(keyed, use_defer_many, caller))
+                        ids_and_outcomes.append(defer_one(keyed_task, use_defer_many, caller))
                     except UniqueKeyTaken as error:
-                        calls.append((error.job_id or 0, "raised"))
-            return calls
+                        ids_and_outcomes.append((error.job_id or 0, "raised"))
+            return ids_and_outcomes
         finally:
             connections.close_all()
 
@@ -351,7 +353,7 @@ def test_concurrent_callers_and_a_worker_never_make_two_unfinished_jobs_of_one_k
         finally:
             connections.close_all()
 
-    def work() -> None:
+    def claim_and_settle() -> None:
         try:
             for turn in range(150):
                 for job in Job.objects.claim(queue_names=["default"], limit=5, worker_id="w"):
@@ -363,7 +365,7 @@ def test_concurrent_callers_and_a_worker_never_make_two_unfinished_jobs_of_one_k
 
     with ThreadPoolExecutor(4) as pool:
         callers = [pool.submit(enqueue, kind) for kind in ("skip", "replace", "raise")]
-        pool.submit(work).result(60)
+        pool.submit(claim_and_settle).result(60)
         stop.set()
         for caller in callers:
             caller.result(30)
@@ -393,11 +395,11 @@ def test_a_deadlock_over_unique_keys_raises_an_error_with_advice(
 ) -> None:
     """Each transaction waits for the other's uncommitted key. PostgreSQL ends one of them, and the other goes on."""
     first, second = two_transactions_with_a_key
-    for_b = jobs.add.using(unique_key="b", on_conflict=on_conflict)  # type: ignore[arg-type]
-    for_a = jobs.add.using(unique_key="a", on_conflict=on_conflict)  # type: ignore[arg-type]
-    first_call = first.start(defer_one, for_b, use_defer_many, 2)
+    task_with_key_b = jobs.add.using(unique_key="b", on_conflict=on_conflict)  # type: ignore[arg-type]
+    task_with_key_a = jobs.add.using(unique_key="a", on_conflict=on_conflict)  # type: ignore[arg-type]
+    first_call = first.start(defer_one, task_with_key_b, use_defer_many, 2)
     first.wait_until_blocked()
-    second_call = second.start(defer_one, for_a, use_defer_many, 2)
+    second_call = second.start(defer_one, task_with_key_a, use_defer_many, 2)
     ended, _ = wait([first_call, second_call], timeout=30, return_when=FIRST_EXCEPTION)
     (victim,) = [call for call in ended if call.exception()]
     error = victim.exception()
@@ -407,7 +409,8 @@ def test_a_deadlock_over_unique_keys_raises_an_error_with_advice(
     loser, winner = (first, second) if victim is first_call else (second, first)
     loser.rollback()
     other_call = second_call if victim is first_call else first_call
-    assert other_call.result(30)[1] == "created"
+    _, outcome = other_call.result(30)
+    assert outcome == "created"
     winner.rollback()
     first.begin()
     second.begin()
@@ -423,10 +426,10 @@ def test_calls_in_the_order_of_keys_or_in_one_batch_or_on_commit_do_not_deadlock
     for key in ("a", "b"):
         first(jobs.add.using(unique_key=key).defer, 1)
     with_value_as_key = jobs.echo.using(unique_key=lambda value: value)
-    both = second.start(with_value_as_key.defer_many, [("b",), ("a",)])
+    deferred_together = second.start(with_value_as_key.defer_many, [("b",), ("a",)])
     second.wait_until_blocked()
     first.commit()
-    assert both.result(20).outcomes == ["existing", "existing"]
+    assert deferred_together.result(20).outcomes == ["existing", "existing"]
     second.commit()
     with transaction.atomic():
         transaction.on_commit(lambda: jobs.add.using(unique_key="c").defer(1) and None)
@@ -435,8 +438,8 @@ def test_calls_in_the_order_of_keys_or_in_one_batch_or_on_commit_do_not_deadlock
 
 def test_a_deadlock_without_a_unique_key_is_raised_as_an_operational_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """No unique key has caused this deadlock."""
-    deadlock = "DO $$ BEGIN RAISE EXCEPTION USING ERRCODE = '40P01'; END $$"
-    monkeypatch.setattr(enqueue, "ENQUEUE", deadlock)
+    raise_deadlock = "DO $$ BEGIN RAISE EXCEPTION USING ERRCODE = '40P01'; END $$"
+    monkeypatch.setattr(enqueue, "ENQUEUE", raise_deadlock)
     with pytest.raises(OperationalError) as raised, transaction.atomic():
         jobs.add.using(run_after=timedelta(hours=1)).defer(1)
     assert raised.type is OperationalError

@@ -78,8 +78,8 @@ def find_running_instead_of_replacing() -> None:
 
 
 def find_running_instead_of_replacing_in_a_batch() -> None:
-    several = jobs.echo.using(unique_key=lambda key: key, on_conflict="replace")
-    assert several.defer_many([("k",), ("l",)]).outcomes == ["existing", "created"]
+    replacing = jobs.echo.using(unique_key=lambda key: key, on_conflict="replace")
+    assert replacing.defer_many([("k",), ("l",)]).outcomes == ["existing", "created"]
 
 
 def settle() -> None:
@@ -117,15 +117,15 @@ CALLS_THAT_DO_NOT_WAIT = [
 ]
 
 
-def make_jobs(described: str) -> None:
-    if described == "waiting job":
+def make_jobs(existing: str) -> None:
+    if existing == "waiting job":
         add_with_key().defer(1)
-    elif described == "waiting job with a key until its start":
+    elif existing == "waiting job with a key until its start":
         add_with_key(until="started").defer(1)
-    elif described == "running job":
+    elif existing == "running job":
         add_with_key().defer(1)
         claim()
-    elif described == "two failed jobs":
+    elif existing == "two failed jobs":
         make_job("failed", unique_key="k")
         make_job("failed", unique_key="k")
 
@@ -143,14 +143,14 @@ def test_the_call_waits_for_the_open_transaction_of_another_session(
     existing: str, open_call: Callable[[], None], other_call: Callable[[], None], session: Callable[[], Session]
 ) -> None:
     make_jobs(existing)
-    first, second = session(), session()
-    first.begin()
-    first(open_call)
-    call = second.start(other_call)
-    second.wait_until_blocked()
-    first.commit()
-    call.exception(20)
-    assert call.done()
+    first_session, second_session = session(), session()
+    first_session.begin()
+    first_session(open_call)
+    waiting_call = second_session.start(other_call)
+    second_session.wait_until_blocked()
+    first_session.commit()
+    waiting_call.exception(20)  # the call ends now, perhaps with an error
+    assert waiting_call.done()
 
 
 @pytest.mark.parametrize(("existing", "open_call", "other_call"), cases(CALLS_THAT_DO_NOT_WAIT))
@@ -158,11 +158,11 @@ def test_the_call_does_not_wait_for_the_open_transaction_of_another_session(
     existing: str, open_call: Callable[[], None], other_call: Callable[[], None], session: Callable[[], Session]
 ) -> None:
     make_jobs(existing)
-    first, second = session(), session()
-    first.begin()
-    first(open_call)
-    second.start(other_call).result(20)
-    first.commit()
+    first_session, second_session = session(), session()
+    first_session.begin()
+    first_session(open_call)
+    second_session.start(other_call).result(20)
+    first_session.commit()
 
 
 def lock_job_k() -> None:
@@ -178,10 +178,10 @@ def echo_with_its_value_as_key(**options: Any) -> Any:
     return jobs.echo.using(unique_key=lambda key: key, **options)
 
 
-@pytest.mark.parametrize("many", [False, True], ids=["defer", "defer_many"])
+@pytest.mark.parametrize("use_defer_many", [False, True], ids=["defer", "defer_many"])
 @pytest.mark.parametrize("options", [{"on_conflict": "replace"}, {"until": "started"}], ids=str)
 def test_a_caller_does_not_keep_a_job_locked_that_was_claimed_while_the_caller_waited(
-    options: dict[str, Any], many: bool, session: Callable[[], Session]
+    options: dict[str, Any], use_defer_many: bool, session: Callable[[], Session]
 ) -> None:
     """The worker can settle the job before the caller commits."""
     for key in ("j", "k"):
@@ -191,12 +191,12 @@ def test_a_caller_does_not_keep_a_job_locked_that_was_claimed_while_the_caller_w
     worker(lock_job_k)
     caller.begin()
     task = echo_with_its_value_as_key(**options)
-    future = caller.start(task.defer_many, [("j",), ("k",)]) if many else caller.start(task.defer, "k")
+    waiting_call = caller.start(task.defer_many, [("j",), ("k",)]) if use_defer_many else caller.start(task.defer, "k")
     caller.wait_until_blocked()
     worker(mark_job_k_running)
     worker.commit()
-    future.result(20)
-    assert Store("default").locked([(Job.objects.get(unique_key="k").pk, 1)]) == set()
+    waiting_call.result(20)
+    assert Store("default").locked([(Job.objects.get(unique_key="k").pk, 1)]) == set(), "the caller holds no lock"
     caller.commit()
     assert Job.objects.get(unique_key="k").status == "running"
 
@@ -208,34 +208,38 @@ def test_a_batch_that_waits_for_the_lock_of_one_key_has_not_locked_later_keys(
     """While the batch waits for "k", a worker claims and completes the job of "l". The batch then makes a new job."""
     for key in ("k", "l"):
         echo_with_its_value_as_key().defer(key)
-    locker, caller = session(), session()
-    locker.begin()
-    locker(lock_job_k)
+    locking_session, caller = session(), session()
+    locking_session.begin()
+    locking_session(lock_job_k)
     caller.begin()
-    future = caller.start(echo_with_its_value_as_key(**options).defer_many, [("k",), ("l",)])
+    waiting_call = caller.start(echo_with_its_value_as_key(**options).defer_many, [("k",), ("l",)])
     caller.wait_until_blocked()
-    (later,) = Job.objects.claim(queue_names=["default"], limit=9, worker_id="w")
-    assert later.unique_key == "l"
-    later.complete()
-    locker.commit()
+    (job_of_later_key,) = Job.objects.claim(queue_names=["default"], limit=9, worker_id="w")
+    assert job_of_later_key.unique_key == "l"
+    job_of_later_key.complete()
+    locking_session.commit()
     outcome = "replaced" if "on_conflict" in options else "existing"
-    assert future.result(20).outcomes == [outcome, "created"]
+    assert waiting_call.result(20).outcomes == [outcome, "created"]
     caller.commit()
 
 
-@pytest.mark.parametrize("many", [False, True], ids=["defer", "defer_many"])
+@pytest.mark.parametrize("use_defer_many", [False, True], ids=["defer", "defer_many"])
 def test_a_replacement_that_waited_for_another_replacement_overwrites_it(
-    many: bool, session: Callable[[], Session]
+    use_defer_many: bool, session: Callable[[], Session]
 ) -> None:
     add_with_key().defer(1)
-    first, second = session(), session()
-    first.begin()
-    first(add_with_key(on_conflict="replace").defer, 2)
+    first_session, second_session = session(), session()
+    first_session.begin()
+    first_session(add_with_key(on_conflict="replace").defer, 2)
     replacing = add_with_key(on_conflict="replace")
-    call = second.start(replacing.defer_many, [(3,)]) if many else second.start(replacing.defer, 3)
-    second.wait_until_blocked()
-    first.commit()
-    call.result(20)
+    waiting_call = (
+        second_session.start(replacing.defer_many, [(3,)])
+        if use_defer_many
+        else second_session.start(replacing.defer, 3)
+    )
+    second_session.wait_until_blocked()
+    first_session.commit()
+    waiting_call.result(20)
     assert Job.objects.get().args == [3]
 
 

@@ -65,10 +65,10 @@ class TestTheList:
         prune_into_archive(
             task="payments.jobs.charge", kwargs={"token": "hunter22", "amount": 7}, last_error="SMTPError: busy"
         )
-        text = operator.get(ARCHIVE).text
+        html = operator.get(ARCHIVE).text
         for expected in ("payments.jobs", "charge", "amount=7", "SMTPError: busy", "100 d ago", "Archived jobs"):
-            assert expected in text
-        assert "hunter22" not in text
+            assert expected in html
+        assert "hunter22" not in html
 
     def test_archived_jobs_are_listed_by_their_end_the_newest_first(self, operator: Client) -> None:
         job_ids = [prune_into_archive(finished_at=-timedelta(days=days)) for days in (300, 40, 90, 41)]
@@ -97,22 +97,22 @@ class TestTheList:
         assert archived_ids(operator, "?task=t.a") == [old_id]
         assert archived_ids(operator, "?task=t.a&status=completed") == []
         assert archived_ids(operator, "?queue=mail") == [old_id]
-        between = localtime() - timedelta(days=75)
-        assert archived_ids(operator, f"?first={between:%Y-%m-%dT%H:%M}") == [young_id]
-        assert archived_ids(operator, f"?before={between:%Y-%m-%dT%H:%M}") == [old_id]
-        assert archived_ids(operator, f"?before={between:%Y-%m-%dT%H:%M}&first=2000-01-01T00:00&status=failed") == [
-            old_id
-        ]
+        moment_between = localtime() - timedelta(days=75)
+        assert archived_ids(operator, f"?first={moment_between:%Y-%m-%dT%H:%M}") == [young_id]
+        assert archived_ids(operator, f"?before={moment_between:%Y-%m-%dT%H:%M}") == [old_id]
+        assert archived_ids(
+            operator, f"?before={moment_between:%Y-%m-%dT%H:%M}&first=2000-01-01T00:00&status=failed"
+        ) == [old_id]
 
-    @pytest.mark.parametrize("typed", ["", "soon", "2026-99-99T00:00", "0001-01-01T00:00", "9999-12-31T23:59"])
-    def test_an_invalid_time_in_the_address_is_no_error(self, operator: Client, typed: str) -> None:
+    @pytest.mark.parametrize("time_text", ["", "soon", "2026-99-99T00:00", "0001-01-01T00:00", "9999-12-31T23:59"])
+    def test_an_invalid_time_in_the_address_is_no_error(self, operator: Client, time_text: str) -> None:
         prune_into_archive()
-        assert operator.get(ARCHIVE, {"before": typed, "first": typed}).status_code == 200
+        assert operator.get(ARCHIVE, {"before": time_text, "first": time_text}).status_code == 200
 
     def test_the_form_for_the_period_keeps_the_other_filters(self, operator: Client) -> None:
         prune_into_archive()
-        text = operator.get(ARCHIVE, {"status": "failed", "q": "abc"}).text
-        form = text.partition('class="skipqueue-period"')[2].partition("</form>")[0]
+        html = operator.get(ARCHIVE, {"status": "failed", "q": "abc"}).text
+        form = html.partition('class="skipqueue-period"')[2].partition("</form>")[0]
         assert '<input type="hidden" name="status" value="failed">' in form
         assert '<input type="hidden" name="q" value="abc">' in form
 
@@ -147,7 +147,7 @@ class TestThePage:
             last_error="Down: no",
             metadata={"tenant": 7},
         )
-        text = operator.get(archived_job_address(job_id)).text
+        html = operator.get(archived_job_address(job_id)).text
         for expected in (
             "x.Down",
             "retried by anna",
@@ -156,8 +156,8 @@ class TestThePage:
             "••••••",
             "to the archive after its retention",
         ):
-            assert expected in text
-        assert "hunter22" not in text
+            assert expected in html
+        assert "hunter22" not in html
         history = operator.get(archived_job_address(job_id, "history")).text
         assert "anna" in history
         assert archived_job_address(job_id) in history
@@ -261,10 +261,10 @@ class TestSearchingEverything:
         make_worker()
         address = re.search(r'formaction="([^"]*)"', client.get(ARCHIVE + query).text)
         assert address
-        (progress, _), *_ = client.post(address[1].replace("&amp;", "&"), follow=True).redirect_chain
+        (progress_address, _status), *_ = client.post(address[1].replace("&amp;", "&"), follow=True).redirect_chain
         Job.objects.filter(task=BULK_TASK).update(queue_name="only")
         run_jobs(queue_names=["only"])
-        return client.get(progress)
+        return client.get(progress_address)
 
     @pytest.fixture(autouse=True)
     def _small_windows(self, monkeypatch: pytest.MonkeyPatch, transactional_db: None) -> Iterator[None]:
@@ -283,19 +283,23 @@ class TestSearchingEverything:
             prune_into_archive(finished_at=-timedelta(days=days), kwargs={"payment_id": days})
         assert archived_ids(operator, "?q=payment_id=7&look=2") == []
         make_job("failed", kwargs={"payment_id": 7})  # in the job table, which is not searched
-        shown = self.search_all(operator)
-        assert "2 jobs match." in shown.text
-        found = f"?found={Job.objects.get(task=BULK_TASK).pk}"
-        assert f'href="{ARCHIVE}{found}"' in shown.text
-        assert f'href="{ARCHIVE}?q=payment_id%3D7"' in shown.text
-        assert archived_ids(operator, found) == old_ids
+        progress_page = self.search_all(operator)
+        assert "2 jobs match." in progress_page.text
+        found_query = f"?found={Job.objects.get(task=BULK_TASK).pk}"
+        assert f'href="{ARCHIVE}{found_query}"' in progress_page.text
+        assert f'href="{ARCHIVE}?q=payment_id%3D7"' in progress_page.text
+        assert archived_ids(operator, found_query) == old_ids
         assert (
-            archived_ids(operator, f"{found}&status=failed")
-            == archived_ids(operator, f"{found}&q=payment_id=7")
+            archived_ids(operator, f"{found_query}&status=failed")
+            == archived_ids(operator, f"{found_query}&q=payment_id=7")
             == old_ids
         )
-        assert archived_ids(operator, f"{found}&status=completed") == archived_ids(operator, f"{found}&q=nothing") == []
-        assert {tab.count for tab in operator.get(ARCHIVE + found).context["cl"].tabs} == {None}
+        assert (
+            archived_ids(operator, f"{found_query}&status=completed")
+            == archived_ids(operator, f"{found_query}&q=nothing")
+            == []
+        )
+        assert {tab.count for tab in operator.get(ARCHIVE + found_query).context["cl"].tabs} == {None}
 
     @pytest.mark.parametrize("permission", ["view_job", "view_archivedjob"])
     def test_a_user_must_see_the_archive_and_the_page_of_the_progress(
@@ -330,22 +334,22 @@ class TestSearchingEverything:
         assert job.last_error.endswith("ann may not see jobs.")
 
 
-ROWS = 60_000
-FILL = """
+NUMBER_OF_ROWS = 60_000
+INSERT_ARCHIVED_JOBS = """
 INSERT INTO skipqueue_archivedjob (
     id, finished_at, enqueued_at, run_after, priority, attempts, max_attempts, status, queue_name, task, args, kwargs,
     locked_by, last_error, errors, metadata
 )
 SELECT
-    n, last - n * (last - first) / 60000, now(), now(), 0, 1, 10,
-    CASE WHEN mod(n, 50) = 0 THEN 'failed' WHEN mod(n, 51) = 0 THEN 'discarded' ELSE 'completed' END,
-    'default', 'a.jobs.task_' || mod(n, 200), '[]', jsonb_build_object('payment_id', n), '', '', '[]', '{}'
+    number, last - number * (last - first) / 60000, now(), now(), 0, 1, 10,
+    CASE WHEN mod(number, 50) = 0 THEN 'failed' WHEN mod(number, 51) = 0 THEN 'discarded' ELSE 'completed' END,
+    'default', 'a.jobs.task_' || mod(number, 200), '[]', jsonb_build_object('payment_id', number), '', '', '[]', '{}'
 FROM
-    generate_series(1, %s) AS n,
+    generate_series(1, %s) AS number,
     LATERAL (SELECT date_trunc('month', now()) AS last) AS this_month,
     LATERAL (SELECT last - interval '3 months' AS first) AS months
 """
-"""Fill three months of the archive."""
+"""Inserts archived jobs of three months: each 50th job failed, and each 51st was discarded."""
 
 # Which index PostgreSQL reads, by the status and the task that filter the list.
 INDEXES = {
@@ -364,7 +368,7 @@ def _filled_archive() -> None:
         make_job("completed", finished_at=-timedelta(days=days))
     make_partitions(Store("default"))
     with connection.cursor() as cursor:
-        cursor.execute(FILL, [ROWS])
+        cursor.execute(INSERT_ARCHIVED_JOBS, [NUMBER_OF_ROWS])
         cursor.execute("ANALYZE skipqueue_archivedjob")
 
 
@@ -378,16 +382,16 @@ def partitions_read_sequentially(plan: str) -> set[str]:
 
 @pytest.mark.usefixtures("_filled_archive")
 class TestPlans:
-    @pytest.mark.parametrize(("chosen", "index"), INDEXES.items())
+    @pytest.mark.parametrize(("status_and_task", "index"), INDEXES.items())
     def test_each_list_is_read_from_the_end_of_an_index_in_each_partition(
-        self, chosen: tuple[str | None, str | None], index: str
+        self, status_and_task: tuple[str | None, str | None], index: str
     ) -> None:
-        jobs = ArchivedJobs.of(*chosen, Period()).jobs()[:50]
+        jobs = ArchivedJobs.of(*status_and_task, Period()).jobs()[:50]
         plan = plan_of(*jobs.query.sql_with_params())
-        used = set(
+        indexes_read = set(
             re.findall(r"Index (?:Only )?Scan(?: Backward)? using skipqueue_archivedjob_\d+_\d+_(\w+)_idx", plan)
         )
-        assert used == {index}, plan
+        assert indexes_read == {index}, plan
         assert partitions_read_sequentially(plan) == set(), plan
         assert not re.search(r"^ *(-> +)?Sort  \(", plan, re.MULTILINE), plan
 

@@ -23,7 +23,7 @@ ARCHIVE = "django_skipqueue/archivedjob/"
 
 
 @pytest.fixture
-def archived(transactional_db: None, settings: Any) -> Iterator[list[int]]:
+def archived_ids(transactional_db: None, settings: Any) -> Iterator[list[int]]:
     """The ids of two archived jobs; the second is a year older."""
     settings.SKIPQUEUE = {"ARCHIVE": None}
     jobs = [make_job("failed", finished_at=timedelta(days=-days), task="tests.app.jobs.noop") for days in (40, 400)]
@@ -34,7 +34,7 @@ def archived(transactional_db: None, settings: Any) -> Iterator[list[int]]:
 
 @pytest.mark.parametrize("viewport", [PHONE, pytest.param(DESKTOP, marks=another_look)], ids=["phone", "desk"])
 def test_an_operator_finds_an_archived_job_by_its_time_and_runs_it_again(
-    archived: list[int], open_admin: Callable[..., Page], complaints: Complaints, viewport: dict[str, int]
+    archived_ids: list[int], open_admin: Callable[..., Page], complaints: Complaints, viewport: dict[str, int]
 ) -> None:
     page = open_admin(User.objects.create_superuser("boss"), ARCHIVE, viewport=viewport)
     expect(page.locator("#result_list tbody tr")).to_have_count(2)
@@ -49,7 +49,7 @@ def test_an_operator_finds_an_archived_job_by_its_time_and_runs_it_again(
     expect(page.get_by_text("This job was moved from the job table to the archive")).to_be_visible()
     page.get_by_role("link", name="Run again as a new job").click()
     page.get_by_role("button", name="again, as a new job").click()
-    expect(page.get_by_text(f"a copy of job {archived[0]}")).to_be_visible()
+    expect(page.get_by_text(f"a copy of job {archived_ids[0]}")).to_be_visible()
     assert Job.objects.get().task == "tests.app.jobs.noop"
     assert page.evaluate("document.documentElement.scrollWidth") <= viewport["width"]
     assert complaints == []

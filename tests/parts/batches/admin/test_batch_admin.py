@@ -40,12 +40,12 @@ def make_batch(name: str = "receipts", number: int = 3, **callbacks: Any) -> Bat
 
 
 def batch_buttons(client: Client, batch: Batch) -> dict[str, tuple[str, dict[str, str]]]:
-    """The label of each button on the page of a batch: the address and the fields of its form."""
+    """The buttons on the page of a batch: by the label of each, the address and the fields of its form."""
     buttons = {}
-    for address, inside in FORM.findall(client.get(batch_address(batch)).text):
-        label = re.search(r'aria-label="([^"]+)"', inside)
+    for address, form_html in FORM.findall(client.get(batch_address(batch)).text):
+        label = re.search(r'aria-label="([^"]+)"', form_html)
         if label:
-            buttons[label[1]] = address.replace("&amp;", "&"), dict(FIELD.findall(inside))
+            buttons[label[1]] = address.replace("&amp;", "&"), dict(FIELD.findall(form_html))
     return buttons
 
 
@@ -57,12 +57,12 @@ def test_a_row_shows_the_progress_and_the_job_counts_of_a_batch(operator: Client
     first, second, _ = batch.jobs.order_by("pk")
     Job.objects.filter(pk=first.pk).update(status="completed", finished_at=first.enqueued_at)
     Job.objects.filter(pk=second.pk).update(status="failed", finished_at=first.enqueued_at)
-    text = operator.get(BATCHES).text
-    assert batch_address(batch) in text
-    assert "2/3" in text
-    assert 'value="0.6667"' in text
+    html = operator.get(BATCHES).text
+    assert batch_address(batch) in html
+    assert "2/3" in html
+    assert 'value="0.6667"' in html
     for expected in (">running</span>", "queued: <strong>1", "failed: <strong>1", "completed: <strong>1"):
-        assert expected in text
+        assert expected in html
 
 
 def test_the_progress_bar_of_a_batch_with_failures_has_the_status_failed(operator: Client) -> None:
@@ -78,8 +78,8 @@ def test_the_filter_shows_the_batches_of_a_state(operator: Client) -> None:
     JobBatch.objects.filter(pk=failed.id).update(failed=1)
     make_batch("good", number=0)
     for state, names in (("running", ["runs"]), ("failures", ["broken"]), ("finished", ["broken", "good"])):
-        text = operator.get(f"{BATCHES}?state={state}").text
-        assert [name for name in ("broken", "good", "runs") if f">{name}</a>" in text] == names
+        html = operator.get(f"{BATCHES}?state={state}").text
+        assert [name for name in ("broken", "good", "runs") if f">{name}</a>" in html] == names
     assert running.row.finished_at is None
 
 
@@ -87,10 +87,10 @@ def test_inner_batches_name_the_outer_batch_and_can_be_listed(operator: Client) 
     with Batch(name="outer") as outer, Batch(name="inner"):
         jobs.noop.defer()
     make_batch("another")
-    text = operator.get(f"{BATCHES}?inside={outer.id}").text
-    assert ">inner</a>" in text
-    assert ">another</a>" not in text
-    assert f'<a href="{batch_address(outer)}">#{outer.id}</a>' in text
+    html = operator.get(f"{BATCHES}?inside={outer.id}").text
+    assert ">inner</a>" in html
+    assert ">another</a>" not in html
+    assert f'<a href="{batch_address(outer)}">#{outer.id}</a>' in html
     assert ">inner</a>" in operator.get(batch_address(outer)).text
 
 
@@ -98,9 +98,9 @@ def test_inner_batches_name_the_outer_batch_and_can_be_listed(operator: Client) 
 def test_the_search_finds_a_name_and_an_id(operator: Client, query: str) -> None:
     batch = make_batch()
     make_batch("other")
-    text = operator.get(f"{BATCHES}?{query.format(id=batch.id)}").text
-    assert ">receipts</a>" in text
-    assert ">other</a>" not in text
+    html = operator.get(f"{BATCHES}?{query.format(id=batch.id)}").text
+    assert ">receipts</a>" in html
+    assert ">other</a>" not in html
 
 
 @pytest.mark.parametrize(
@@ -122,18 +122,18 @@ def test_the_list_of_batches_needs_few_queries(operator: Client, django_assert_m
         make_batch(f"b{number}", number=2)
     operator.get(BATCHES)
     with django_assert_max_num_queries(14):
-        text = operator.get(BATCHES).text
-    assert text.count("skipqueue-progress") == 25
-    assert "?p=2" in text
+        html = operator.get(BATCHES).text
+    assert html.count("skipqueue-progress") == 25
+    assert "?p=2" in html
 
 
 def test_jobs_are_counted_up_to_a_limit(operator: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     batch = make_batch(number=20)
     monkeypatch.setattr(batch_states, "MOST_JOBS_COUNTED", 5)
     monkeypatch.setattr(batch_states, "MOST_JOBS_OF_BATCH", 10)
-    text = operator.get(BATCHES).text
-    assert "0/10+" in text
-    assert "<progress" not in text
+    html = operator.get(BATCHES).text
+    assert "0/10+" in html
+    assert "<progress" not in html
     monkeypatch.setattr(batch_states, "COUNT_SECONDS", -1)
     assert "0/5+" in operator.get(batch_address(batch)).text
 
@@ -143,8 +143,8 @@ def test_jobs_are_counted_up_to_a_limit(operator: Client, monkeypatch: pytest.Mo
 
 def test_each_callback_links_to_the_job_that_was_enqueued_for_it(operator: Client) -> None:
     """The links are right even if callbacks with a unique key were enqueued last, or were skipped."""
-    keyed, taken = jobs.echo.using(unique_key="free").s(1), jobs.noop.using(unique_key="taken").s()
-    batch = make_batch(on_success=keyed, on_failure=jobs.fail.s(), on_finish=jobs.add.s(1))
+    with_free_key, with_taken_key = jobs.echo.using(unique_key="free").s(1), jobs.noop.using(unique_key="taken").s()
+    batch = make_batch(on_success=with_free_key, on_failure=jobs.fail.s(), on_finish=jobs.add.s(1))
     assert operator.get(batch_address(batch)).text.count("waits for the end of the batch") == 3
     run_jobs()
     callback_ids = {
@@ -156,12 +156,12 @@ def test_each_callback_links_to_the_job_that_was_enqueued_for_it(operator: Clien
         "on_failure": (None, "not called"),
         "on_finish": (callback_ids["add"], "completed"),
     }
-    text = operator.get(batch_address(batch)).text
-    assert f'<a href="{job_page("change", callback_ids["echo"])}">#{callback_ids["echo"]}</a>' in text
+    html = operator.get(batch_address(batch)).text
+    assert f'<a href="{job_page("change", callback_ids["echo"])}">#{callback_ids["echo"]}</a>' in html
     Job.objects.filter(pk=callback_ids["echo"]).delete()
     assert "job deleted or pruned" in operator.get(batch_address(batch)).text
     make_job("queued", unique_key="taken")
-    skipped = make_batch(on_success=taken)
+    skipped = make_batch(on_success=with_taken_key)
     Job.objects.filter(batch_id=skipped.id).update(status="completed", finished_at=batch.row.created_at)
     finish_open_batches(Store("default"))
     assert batch_states.callbacks_of(skipped.row)[0].state == "skipped"
@@ -172,12 +172,12 @@ def test_the_graph_has_a_link_for_each_job_and_an_edge_for_each_need(operator: C
     with Batch(on_finish=jobs.noop) as batch:
         first = jobs.add.defer(1)
         second = jobs.add.using(after=[first]).defer(2)
-    text = operator.get(batch_address(batch)).text
+    html = operator.get(batch_address(batch)).text
     for job, status in ((first, "queued"), (second, "blocked")):
-        assert f'<a href="{job_page("change", job.pk)}" aria-label="tests.app.jobs.add: #{job.pk}, {status}">' in text
-    assert text.count('class="skipqueue-edge"') == 2
-    assert 'aria-label="tests.app.jobs.noop: on finish, waits"' in text
-    assert f"<td>add (#{first.pk}, queued)</td>" in text
+        assert f'<a href="{job_page("change", job.pk)}" aria-label="tests.app.jobs.add: #{job.pk}, {status}">' in html
+    assert html.count('class="skipqueue-edge"') == 2
+    assert 'aria-label="tests.app.jobs.noop: on finish, waits"' in html
+    assert f"<td>add (#{first.pk}, queued)</td>" in html
 
 
 def test_the_graph_of_a_large_batch_groups_its_jobs_and_reads_the_newest(
@@ -187,10 +187,10 @@ def test_the_graph_of_a_large_batch_groups_its_jobs_and_reads_the_newest(
     batch = make_batch(number=60)
     operator.get(batch_address(batch))
     with django_assert_max_num_queries(32):
-        text = operator.get(batch_address(batch)).text
-    assert "tests.app.jobs.add: 50+ \N{MULTIPLICATION SIGN} queued" in text
-    assert "the newest 50 jobs are shown" in text
-    assert f"{LIST}?batch={batch.id}&amp;status=queued&amp;task=tests.app.jobs.add" in text
+        html = operator.get(batch_address(batch)).text
+    assert "tests.app.jobs.add: 50+ \N{MULTIPLICATION SIGN} queued" in html
+    assert "the newest 50 jobs are shown" in html
+    assert f"{LIST}?batch={batch.id}&amp;status=queued&amp;task=tests.app.jobs.add" in html
 
 
 def test_the_page_of_a_missing_batch_redirects_to_the_list(operator: Client) -> None:
@@ -211,18 +211,20 @@ def test_the_page_of_a_batch_says_how_many_jobs_were_pruned(operator: Client) ->
 
 
 def test_the_buttons_retry_the_failed_jobs_and_discard_the_waiting_jobs(operator: Client) -> None:
-    batch, other = make_batch(), make_batch("other")
+    batch, other_batch = make_batch(), make_batch("other")
     Job.objects.filter(pk=batch.jobs.order_by("pk")[0].pk).update(status="failed", finished_at=batch.row.created_at)
-    Job.objects.filter(pk=other.jobs.order_by("pk")[0].pk).update(status="failed", finished_at=batch.row.created_at)
-    found = batch_buttons(operator, batch)
-    assert sorted(found) == ["Discard these jobs: queued", "Retry these jobs: failed"]
+    Job.objects.filter(pk=other_batch.jobs.order_by("pk")[0].pk).update(
+        status="failed", finished_at=batch.row.created_at
+    )
+    buttons = batch_buttons(operator, batch)
+    assert sorted(buttons) == ["Discard these jobs: queued", "Retry these jobs: failed"]
     questions = {"Retry these jobs: failed": "Retry 1 job?", "Discard these jobs: queued": "Discard 3 jobs?"}
     for label, question in questions.items():
         address, fields = batch_buttons(operator, batch)[label]
         question_page = operator.post(address, fields)
         assert question in question_page.text
         operator.post(address, fields | {"confirmed": "yes", "answered": "1", "post": "yes", "reason": ""})
-    assert set(other.jobs.values_list("status", flat=True)) == {"failed", "queued"}
+    assert set(other_batch.jobs.values_list("status", flat=True)) == {"failed", "queued"}
 
 
 def test_a_user_without_permission_to_retry_sees_no_button(log_in: Callable[..., Client]) -> None:
@@ -237,14 +239,14 @@ def test_a_user_without_permission_to_retry_sees_no_button(log_in: Callable[...,
 
 
 def test_the_list_of_jobs_shows_the_jobs_of_a_batch(operator: Client) -> None:
-    other, batch = make_batch("other"), make_batch()
+    other_batch, batch = make_batch("other"), make_batch()
     ids = sorted(batch.jobs.values_list("pk", flat=True), reverse=True)
     assert listed(operator, f"?batch={batch.id}") == ids
     assert listed(operator, f"?batch={batch.id}&status=queued") == ids
     assert listed(operator, f"?batch={batch.id}&status=scheduled") == []
     assert listed(operator, f"?batch={batch.id}&task=tests.app.jobs.noop") == []
     assert listed(operator, f"?batch={batch.id}&q=a%3D2") == [ids[0]]
-    assert set(listed(operator, "?batch=x")) >= set(other.jobs.values_list("pk", flat=True))
+    assert set(listed(operator, "?batch=x")) >= set(other_batch.jobs.values_list("pk", flat=True))
     tabs = {tab.state: tab.count for tab in operator.get(f"{LIST}?batch={batch.id}").context["cl"].tabs}
     assert (str(tabs["queued"]), str(tabs["failed"]), tabs["retrying"]) == ("3", "0", None)
 
@@ -254,7 +256,7 @@ def test_the_page_of_a_job_links_to_its_batch_and_to_the_jobs_for_which_it_waits
         first = jobs.add.defer(1)
         second = jobs.add.using(after=[first]).defer(2)
     client = log_in("view_job", "view_jobbatch")
-    text = client.get(job_page("change", second.pk)).text
-    assert f'<a href="{batch_address(batch)}">receipts #{batch.id}</a>' in text
-    assert f'<a href="{job_page("change", first.pk)}">#{first.pk}</a>' in text
+    html = client.get(job_page("change", second.pk)).text
+    assert f'<a href="{batch_address(batch)}">receipts #{batch.id}</a>' in html
+    assert f'<a href="{job_page("change", first.pk)}">#{first.pk}</a>' in html
     assert reverse("admin:django_skipqueue_jobbatch_change", args=[batch.id]) == batch_address(batch)

@@ -25,7 +25,8 @@ def make_graph_jobs(number: int, task: str = "t", status: str = "queued", first:
 
 
 def test_each_job_of_a_small_batch_is_a_node_behind_the_jobs_for_which_it_waits() -> None:
-    graph = graph_of(make_graph_jobs(4), [(2, 1), (3, 1), (4, 2), (4, 3)])
+    needs = [(2, 1), (3, 1), (4, 2), (4, 3)]  # a waiting job, and a job that it needs
+    graph = graph_of(make_graph_jobs(4), needs)
     assert [(node.id, node.layer) for node in graph.nodes] == [(1, 0), (2, 1), (3, 1), (4, 2)]
     assert graph.edges == [
         Edge("job 1", "job 2"),
@@ -37,8 +38,9 @@ def test_each_job_of_a_small_batch_is_a_node_behind_the_jobs_for_which_it_waits(
 
 
 def test_many_jobs_of_a_task_in_a_status_are_one_node() -> None:
-    done, last = make_graph_jobs(100, status="completed"), GraphJob(200, "report", "blocked")
-    graph = graph_of([*done, *make_graph_jobs(5, first=101), last], [(200, id) for id in range(1, 106)])
+    completed, report = make_graph_jobs(100, status="completed"), GraphJob(200, "report", "blocked")
+    queued = make_graph_jobs(5, first=101)
+    graph = graph_of([*completed, *queued, report], [(report.id, job.id) for job in (*completed, *queued)])
     assert [(node.kind, node.label, node.status, node.number) for node in graph.nodes] == [
         ("jobs", "t", "completed", 100),
         ("jobs", "t", "queued", 5),
@@ -49,6 +51,7 @@ def test_many_jobs_of_a_task_in_a_status_are_one_node() -> None:
 
 
 def test_a_long_chain_of_jobs_is_grouped_without_a_cycle() -> None:
+    # jobs of the tasks "b" and "a" take turns
     chain = [GraphJob(id, "ab"[id % 2], "queued") for id in range(1, 201)]
     graph = graph_of(chain, [(after.id, before.id) for before, after in pairwise(chain)])
     assert [(node.label, node.number, node.layer) for node in graph.nodes] == [("b", 100, 0), ("a", 100, 1)]
@@ -62,8 +65,8 @@ def test_groups_beyond_the_limit_are_hidden_and_counted() -> None:
 
 def test_callbacks_wait_for_every_node_for_which_no_other_node_waits() -> None:
     graph = graph_of(make_graph_jobs(3), [(2, 1)])
-    last = Node("on_finish", "callback", last_layer(graph), "report", "blocked")
-    assert sorted(graph.followed_by([last]).edges) == [
+    callback = Node("on_finish", "callback", last_layer(graph), "report", "blocked")
+    assert sorted(graph.followed_by([callback]).edges) == [
         Edge("job 1", "job 2"),
         Edge("job 2", "on_finish"),
         Edge("job 3", "on_finish"),
@@ -90,12 +93,14 @@ def test_a_label_is_the_name_of_the_function_shortened() -> None:
     st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from(["queued", "failed"])), min_size=1, max_size=90),
 )
 def test_no_nodes_overlap_and_every_edge_leads_to_the_right(
-    needs: list[tuple[int, int]], kinds: list[tuple[str, str]]
+    needs: list[tuple[int, int]], tasks_and_statuses: list[tuple[str, str]]
 ) -> None:
-    graph = graph_of([GraphJob(id, *kind) for id, kind in enumerate(kinds, start=1)], needs)
+    graph = graph_of(
+        [GraphJob(id, *task_and_status) for id, task_and_status in enumerate(tasks_and_statuses, start=1)], needs
+    )
     drawing = Drawing(graph)
     places = drawing.places
-    assert sum(node.number for node in graph.nodes) + graph.hidden == len(kinds)
+    assert sum(node.number for node in graph.nodes) + graph.hidden == len(tasks_and_statuses)
     assert len(graph.nodes) <= MOST_NODES
     assert len(set(places.values())) == len(graph.nodes)
     for x, y in places.values():

@@ -53,8 +53,8 @@ def test_every_link_and_form_carries_the_database(pages_of_default: Mapping[str,
 
 def test_the_forms_of_questions_carry_the_database(pages_of_default: Mapping[str, str], operator: Client) -> None:
     address = f"/admin/{with_database(JOBS, 'default')}"
-    for name, posted in QUESTIONS.items():
-        page = Page(operator.post(address, posted).text, address)
+    for name, answer in QUESTIONS.items():
+        page = Page(operator.post(address, answer).text, address)
         assert any("confirmed" in form.fields for form in page.own_forms), name
         assert addresses_of_another_database(page) == [], name
 
@@ -112,9 +112,9 @@ def test_redirects_of_django_carry_the_database(
 ) -> None:
     monkeypatch.setattr(JobAdmin, "list_per_page", 2)
     monkeypatch.setattr(JobAdmin, "list_max_show_all", 2)
-    beyond = operator.get(f"/admin/{pages_of_default['jobs']}&p=999")
-    nothing_chosen = operator.post(f"/admin/{pages_of_default['jobs']}", {"action": "retry_selected", "index": "0"})
-    for response in (beyond, nothing_chosen):
+    after_the_last_page = operator.get(f"/admin/{pages_of_default['jobs']}&p=999")
+    without_selection = operator.post(f"/admin/{pages_of_default['jobs']}", {"action": "retry_selected", "index": "0"})
+    for response in (after_the_last_page, without_selection):
         assert response.status_code == 302
         assert database_of(response.headers["Location"]) == "default"
 

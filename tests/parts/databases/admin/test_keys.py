@@ -39,19 +39,23 @@ def _placement_by_key(settings: Any, request: pytest.FixtureRequest) -> None:
 def account_in(alias: str) -> int:
     """An account number whose jobs belong to this database."""
     task = registry.get("pay")
-    calls = ((number, task.encoded([], {"account": number})) for number in range(100))
-    return next(number for number, call in calls if database_of_schedule(task, call) == alias)
+    return next(number for number in range(100) if database_of_account(task, number) == alias)
+
+
+def database_of_account(task: Any, number: int) -> str | None:
+    """The database of the jobs of this account."""
+    return database_of_schedule(task, task.encoded([], {"account": number}))
 
 
 @pytest.mark.parametrize("alias", BOTH)
 def test_a_schedule_whose_key_belongs_to_another_database_is_refused(operator: Client, alias: str) -> None:
     fields = {"name": "n", "task": "pay", "args": "[]", "cron": "1 1 * * *", "timezone": "UTC"}
     fields |= {"catch_up": "latest", "overlap": "allow", "kwargs": f'{{"account": {account_in(alias)}}}'}
-    elsewhere = next(name for name in BOTH if name != alias)
-    response = operator.post(with_database(ADD, elsewhere), fields)
+    other_alias = next(name for name in BOTH if name != alias)
+    response = operator.post(with_database(ADD, other_alias), fields)
     assert f"belongs in the database {alias}. Add" in response.text
     assert operator.post(with_database(ADD, alias), fields).status_code == 302
-    assert [Schedule.objects.using(name).count() for name in (alias, elsewhere)] == [1, 0]
+    assert [Schedule.objects.using(name).count() for name in (alias, other_alias)] == [1, 0]
 
 
 @pytest.mark.parametrize("alias", BOTH)
@@ -60,6 +64,7 @@ def test_a_job_run_again_with_other_arguments_goes_to_the_database_of_its_key(op
     address = with_database(page("edit", source.pk), "default")
     form = operator.get(address).context["form"]
     fields = {name: form[name].value() for name in form.fields}
+    # the field is found by its label or name, or because the form has no other field
     account_field = next(name for name in fields if "account" in str(form[name].label) + name or len(fields) == 1)
     response = operator.post(address, {**fields, account_field: str(account_in(alias)), "confirmed": "yes"})
     assert response.status_code == 302, response.text
@@ -134,14 +139,15 @@ def charge(account: int) -> None:
 def make_job_outside_of_its_database(alias: str, status: str = "completed") -> Job:
     """Make a job in `default` whose unique key belongs to this database, as if the database was added later."""
     task: Any = job(name="charge", unique=unique_by("account"))(charge)
-    calls = ((number, task.encoded([], {"account": number})) for number in range(100))
-    number, call = next((number, call) for number, call in calls if database_of_schedule(task, call) == alias)
-    return make_job(status, task="charge", kwargs={"account": number}, unique_key=call.unique_key)
+    number = next(number for number in range(100) if database_of_account(task, number) == alias)
+    unique_key = task.encoded([], {"account": number}).unique_key
+    return make_job(status, task="charge", kwargs={"account": number}, unique_key=unique_key)
 
 
 def test_a_copy_stays_in_the_database_of_the_shard_key_of_its_job(operator: Client) -> None:
     task: Any = job(name="charge", unique=unique_by("account"))(charge)
-    shard = next(number for number in range(100) if task.using(shard_key=number).defer(number).handle[:5] == "defau")
+    handles = ((number, task.using(shard_key=number).defer(number).handle) for number in range(100))
+    shard = next(number for number, handle in handles if handle.startswith("default:"))
     source = Job.objects.using("default").get(kwargs={}, args=[shard])
     source.discard()
     run_again(operator, source)

@@ -43,12 +43,12 @@ def listed_ids(client: Client, address: str) -> list[int]:
 
 
 def test_an_address_without_a_database_shows_the_one_of_the_setting(operator: Client, settings: Any) -> None:
-    here, there = make_job(pk=1), make_job(using="other", pk=2)
-    assert listed_ids(operator, LIST) == [here.pk]
-    assert listed_ids(operator, with_database(LIST, "other")) == [there.pk]
+    job_in_default, job_in_other = make_job(pk=1), make_job(using="other", pk=2)
+    assert listed_ids(operator, LIST) == [job_in_default.pk]
+    assert listed_ids(operator, with_database(LIST, "other")) == [job_in_other.pk]
     settings.SKIPQUEUE = {"DATABASES": ("default", "other"), "DATABASE": "other"}
-    assert listed_ids(operator, LIST) == [there.pk]
-    assert listed_ids(operator, with_database(LIST, "default")) == [here.pk]
+    assert listed_ids(operator, LIST) == [job_in_other.pk]
+    assert listed_ids(operator, with_database(LIST, "default")) == [job_in_default.pk]
 
 
 def test_the_database_menu_marks_the_shown_database(operator: Client, settings: Any) -> None:
@@ -118,12 +118,15 @@ def test_a_database_that_goes_away_during_a_request_has_a_page_that_says_so(
 
 def database_table(client: Client) -> dict[str, list[str]]:
     """The cells of each line of the table of databases on the dashboard."""
-    table = client.get(DASHBOARD).text.partition('aria-labelledby="skipqueue-databases"')[2].partition("</table>")[0]
+    _, _, from_table_on = client.get(DASHBOARD).text.partition('aria-labelledby="skipqueue-databases"')
+    table, _, _ = from_table_on.partition("</table>")
     rows = re.findall(r'<th scope="row">(.*?)</th>(.*?)</tr>', table, re.DOTALL)
-    texts = [
-        [re.sub(r"<[^>]*>", "", text).strip() for text in (name, *re.split("</td>", cells))] for name, cells in rows
-    ]
+    texts = [[without_tags(cell) for cell in (name, *cells.split("</td>"))] for name, cells in rows]
     return {name: [cell for cell in cells if cell] for name, *cells in texts}
+
+
+def without_tags(html: str) -> str:
+    return re.sub(r"<[^>]*>", "", html).strip()
 
 
 def test_the_dashboard_has_the_job_counts_of_all_databases(operator: Client, settings: Any) -> None:
@@ -153,8 +156,9 @@ def test_the_box_names_the_other_databases_that_have_problems(operator: Client, 
         assert '<div class="skipqueue-banner" data-status="critical"' in html
         assert "<strong>default: All is well.</strong>" in html
         assert ">other: 1 problem</a>" in html
-    shown = operator.get(with_database(LIST, "other")).text
-    assert (Page(shown, LIST).box, "<strong>1 problem</strong>" in shown) == ({}, True)
+    html_of_other = operator.get(with_database(LIST, "other")).text
+    assert Page(html_of_other, LIST).box == {}
+    assert "<strong>1 problem</strong>" in html_of_other
     settings.SKIPQUEUE = {}
     assert "skipqueue-banner" not in operator.get(LIST).text
 
@@ -168,7 +172,7 @@ def test_a_database_that_cannot_be_reached_has_a_line_on_the_dashboard(operator:
     make_job()
     table = database_table(operator)
     assert table[unreachable] == ["cannot be reached"]
-    assert (table["default"][0], table["all"][0]) == ("1", "1")
+    assert (table["default"][0], table["all"][0]) == ("1", "1"), "the queued jobs"
 
 
 @pytest.mark.parametrize("seconds", [databases.DATABASE_CONNECT_SECONDS, 1.5])
@@ -177,12 +181,12 @@ def test_the_dashboard_waits_for_databases_that_do_not_answer_at_the_same_time(
 ) -> None:
     settings.SKIPQUEUE = {"DATABASES": ("default", "slow_1", "slow_2")}
     monkeypatch.setattr(databases, "DATABASE_CONNECT_SECONDS", seconds)
-    took = []
+    seconds_taken = []
 
     def timed_read(*arguments: Any, **options: Any) -> Any:
         began = time.monotonic()
         numbers = read_at_once(*arguments, **options)
-        took.append(time.monotonic() - began)
+        seconds_taken.append(time.monotonic() - began)
         return numbers
 
     monkeypatch.setattr(databases, "read_at_once", timed_read)  # on a busy machine, the rest of the page may be slow
@@ -193,9 +197,9 @@ def test_the_dashboard_waits_for_databases_that_do_not_answer_at_the_same_time(
         table = database_table(operator)
         proxy.close()
     assert table["slow_1"] == table["slow_2"] == ["cannot be reached"]
-    assert (table["default"][0], table["all"][0]) == ("1", "1")
-    assert len(took) == 1
-    assert took[0] < 2.9, "one after the other, the two slow databases would take three seconds"
+    assert (table["default"][0], table["all"][0]) == ("1", "1"), "the queued jobs"
+    assert len(seconds_taken) == 1
+    assert seconds_taken[0] < 2.9, "one after the other, the two slow databases would take three seconds"
 
 
 def test_the_dashboard_leaves_no_connection_to_another_database_open(operator: Client) -> None:

@@ -20,9 +20,9 @@ from .parsed import Page, database_of, with_database
 
 pytestmark = pytest.mark.django_db(transaction=True, databases=["default", "other"])
 
-ID = 4711
+JOB_ID = 4711
 SCHEDULES = "/admin/django_skipqueue/schedule/"
-BEFORE = {
+STATUS_BEFORE_VERB = {
     "run_now": "scheduled",
     "reschedule": "queued",
     "change_queue": "queued",
@@ -43,7 +43,7 @@ def _two_databases(settings: Any) -> None:
 
 def make_job_in_both_databases(status: str, **fields: Any) -> None:
     for alias in ("default", "other"):
-        make_job(status, using=alias, pk=ID, **fields)
+        make_job(status, using=alias, pk=JOB_ID, **fields)
 
 
 def all_rows(alias: str) -> list[Any]:
@@ -52,38 +52,38 @@ def all_rows(alias: str) -> list[Any]:
 
 @pytest.mark.parametrize("verb", [verb.name for verb, _ in BUTTONS])
 def test_a_button_on_the_page_of_a_job_changes_the_shown_database_alone(operator: Client, verb: str) -> None:
-    make_job_in_both_databases(BEFORE.get(verb, "failed"))
-    default, other = all_rows("default"), all_rows("other")
-    shown = Page(operator.get(with_database(page("change", ID), "other")).text, page("change", ID))
-    addresses = [*shown.links, *(form.action for form in shown.own_forms)]
-    address = next(link for link in addresses if link.startswith(page(verb, ID)))
+    make_job_in_both_databases(STATUS_BEFORE_VERB.get(verb, "failed"))
+    rows_of_default, rows_of_other = all_rows("default"), all_rows("other")
+    shown_page = Page(operator.get(with_database(page("change", JOB_ID), "other")).text, page("change", JOB_ID))
+    addresses = [*shown_page.links, *(form.action for form in shown_page.own_forms)]
+    address = next(link for link in addresses if link.startswith(page(verb, JOB_ID)))
     response = operator.post(address, ANSWER)
     assert response.status_code == 302
     assert database_of(response.headers["Location"]) == "other"
-    assert all_rows("other") != other
-    assert all_rows("default") == default
-    assert [link for link in LogEntry.objects.values_list("object_id", flat=True) if link == str(ID)] == []
+    assert all_rows("other") != rows_of_other
+    assert all_rows("default") == rows_of_default
+    assert not LogEntry.objects.filter(object_id=str(JOB_ID)).exists()
 
 
 @pytest.mark.parametrize("name", BY_ACTION)
 def test_an_action_of_the_list_changes_the_shown_database_alone(operator: Client, name: str) -> None:
-    make_job_in_both_databases(BEFORE.get(BY_ACTION[name].name, "failed"))
-    default, other = all_rows("default"), all_rows("other")
-    shown = Page(operator.get(with_database(LIST, "other")).text, LIST)
-    form = next(form for form in shown.own_forms if "_selected_action" in form.fields)
-    chosen = {"action": name, "_selected_action": [str(ID)]}
-    question_page = Page(operator.post(form.action, chosen).text, form.action)
+    make_job_in_both_databases(STATUS_BEFORE_VERB.get(BY_ACTION[name].name, "failed"))
+    rows_of_default, rows_of_other = all_rows("default"), all_rows("other")
+    shown_page = Page(operator.get(with_database(LIST, "other")).text, LIST)
+    form = next(form for form in shown_page.own_forms if "_selected_action" in form.fields)
+    selection = {"action": name, "_selected_action": [str(JOB_ID)]}
+    question_page = Page(operator.post(form.action, selection).text, form.action)
     question = next(form for form in question_page.own_forms if "confirmed" in form.fields)
     response = operator.post(question.action, {**question.fields, **ANSWER})
     assert database_of(response.headers["Location"]) == "other"
-    assert all_rows("other") != other
-    assert all_rows("default") == default
+    assert all_rows("other") != rows_of_other
+    assert all_rows("default") == rows_of_default
 
 
 def test_the_delete_page_deletes_the_job_of_the_shown_database(operator: Client) -> None:
     make_job_in_both_databases("failed")
-    address = with_database(page("delete", ID), "other")
-    question = next(f for f in Page(operator.get(address).text, address).own_forms if "confirmed" in f.fields)
+    address = with_database(page("delete", JOB_ID), "other")
+    question = next(form for form in Page(operator.get(address).text, address).own_forms if "confirmed" in form.fields)
     response = operator.post(question.action, {**question.fields, **ANSWER})
     assert database_of(response.headers["Location"]) == "other"
     assert [Job.objects.using(alias).count() for alias in ("default", "other")] == [1, 0]
@@ -97,19 +97,21 @@ def test_a_bulk_action_of_a_worker_changes_the_shown_database_alone(
     make_worker(using="other", queues=["default"])
     for alias in ("default", "other"):
         for number in range(4):
-            make_job("failed", using=alias, pk=ID + number)
-    posted = {"action": "retry_selected", "_selected_action": "all", "select_across": "1", "confirmed": "yes"}
+            make_job("failed", using=alias, pk=JOB_ID + number)
+    answer = {"action": "retry_selected", "_selected_action": "all", "select_across": "1", "confirmed": "yes"}
     for _ in range(4):  # jobs without a key take turns between the databases
         response = operator.post(
-            with_database(f"{LIST}?status=failed", "other"), {**posted, "number": "4", "typed": "4"}
+            with_database(f"{LIST}?status=failed", "other"), {**answer, "number": "4", "typed": "4"}
         )
         assert "/progress/" in response.headers["Location"]
         assert database_of(response.headers["Location"]) == "other"
     assert Job.objects.using("other").filter(task=BULK_TASK).count() == 4
     run_jobs(database="other", raise_errors=True)
-    changed = {alias: Job.objects.using(alias).filter(pk__range=(ID, ID + 3)) for alias in ("default", "other")}
-    assert set(changed["default"].values_list("status", flat=True)) == {"failed"}
-    assert set(changed["other"].values_list("status", flat=True)) == {"completed"}
+    jobs_by_alias = {
+        alias: Job.objects.using(alias).filter(pk__range=(JOB_ID, JOB_ID + 3)) for alias in ("default", "other")
+    }
+    assert set(jobs_by_alias["default"].values_list("status", flat=True)) == {"failed"}
+    assert set(jobs_by_alias["other"].values_list("status", flat=True)) == {"completed"}
 
 
 def make_schedule_in_both_databases() -> int:
@@ -120,23 +122,25 @@ def make_schedule_in_both_databases() -> int:
     return int(schedule.pk)
 
 
-def press_button(client: Client, address: str, target: str, **posted: str) -> Any:
+def press_button(client: Client, address: str, action_start: str, **posted: str) -> Any:
     """On a page of the database `other`, press the button that posts to an address with this beginning."""
     address = with_database(address, "other")
-    form = next(form for form in Page(client.get(address).text, address).own_forms if form.action.startswith(target))
+    form = next(
+        form for form in Page(client.get(address).text, address).own_forms if form.action.startswith(action_start)
+    )
     return client.post(form.action, {**form.fields, **posted})
 
 
 @pytest.mark.parametrize("verb", ["pause", "run", "delete"])
 def test_a_button_of_a_schedule_changes_the_shown_database_alone(operator: Client, verb: str) -> None:
     pk = make_schedule_in_both_databases()
-    default, other = all_rows("default"), all_rows("other")
+    rows_of_default, rows_of_other = all_rows("default"), all_rows("other")
     button_address = f"{SCHEDULES}{pk}/{verb}/"
     response = press_button(operator, button_address if verb == "delete" else SCHEDULES, button_address)
     assert response.status_code == 302
     assert database_of(response.headers["Location"]) == "other"
-    assert all_rows("other") != other
-    assert all_rows("default") == default
+    assert all_rows("other") != rows_of_other
+    assert all_rows("default") == rows_of_default
     assert [entry.object_id for entry in LogEntry.objects.all()] == [f"other:{pk}"]
 
 
@@ -161,30 +165,30 @@ def test_pausing_a_queue_and_stopping_a_worker_change_the_shown_database_alone(o
     for alias in ("default", "other"):
         make_job(using=alias, queue_name="mail")
         make_worker(using=alias, pk="w:1", queues=["mail"])
-    default = all_rows("default")
+    rows_of_default = all_rows("default")
     for path in (f"{QUEUES}pause/?queue=mail", f"{WORKERS}stop/?worker=w:1"):
-        other = all_rows("other")
+        rows_of_other = all_rows("other")
         response = press_button(operator, path, path.partition("?")[0], confirmed="yes")
         assert database_of(response.headers["Location"]) == "other"
-        assert all_rows("other") != other
-        assert all_rows("default") == default
+        assert all_rows("other") != rows_of_other
+        assert all_rows("default") == rows_of_default
 
 
 def test_the_history_of_an_object_has_no_entry_of_another_database(operator: Client) -> None:
     make_job_in_both_databases("failed")
     pk = make_schedule_in_both_databases()
-    press_button(operator, page("change", ID), page("retry", ID))
+    press_button(operator, page("change", JOB_ID), page("retry", JOB_ID))
     press_button(operator, SCHEDULES, f"{SCHEDULES}{pk}/pause/")
     Job.objects.using("other").update(operations=None)  # only the admin log has the operation now
-    for address in (page("history", ID), f"{SCHEDULES}{pk}/history/"):
+    for address in (page("history", JOB_ID), f"{SCHEDULES}{pk}/history/"):
         assert "<td>ann" in operator.get(with_database(address, "other")).text
         assert "<td>ann" not in operator.get(address).text
 
 
 def test_an_entry_of_the_admin_log_links_to_the_job_in_its_database(operator: Client) -> None:
     make_job_in_both_databases("failed")
-    press_button(operator, page("change", ID), page("retry", ID))
+    press_button(operator, page("change", JOB_ID), page("retry", JOB_ID))
     address = LogEntry.objects.get().get_admin_url()
     assert address is not None
     response = operator.get(address)
-    assert response.headers["Location"] == with_database(page("change", ID), "other")
+    assert response.headers["Location"] == with_database(page("change", JOB_ID), "other")

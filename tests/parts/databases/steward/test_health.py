@@ -109,11 +109,11 @@ def test_a_database_that_is_down_from_the_start_does_not_make_the_port_unready(s
 @two_databases
 def test_a_supervisor_that_hangs_is_unhealthy(steward: Run) -> None:
     port = free_port()
-    soon = "from django_skipqueue.supervisor import state\nstate.LATE_AFTER = 5.0"
-    process = steward("--health-port", str(port), settings=soon)
+    late_after_five_seconds = "from django_skipqueue.supervisor import state\nstate.LATE_AFTER = 5.0"
+    process = steward("--health-port", str(port), settings=late_after_five_seconds)
     wait_until_all_ready(port)
-    hanging = supervisor_pids(process)["other"]
-    os.kill(hanging, signal.SIGSTOP)
+    hanging_pid = supervisor_pids(process)["other"]
+    os.kill(hanging_pid, signal.SIGSTOP)
     try:
         wait_until(
             lambda: "other: the supervisor's control loop has not turned for" in get(port, "/healthz")[1],
@@ -121,7 +121,7 @@ def test_a_supervisor_that_hangs_is_unhealthy(steward: Run) -> None:
         )
         assert get(port, "/healthz")[0] == 503
     finally:
-        os.kill(hanging, signal.SIGCONT)
+        os.kill(hanging_pid, signal.SIGCONT)
     wait_until(lambda: has(port, "/healthz", 200), "the supervisor is healthy again")
 
 
@@ -155,6 +155,7 @@ def open_sockets(pid: int) -> set[str]:
 
 def listening_socket(port: int) -> str:
     """The socket that listens on this port."""
+    # the row of a listening socket (state 0A) has the inode of the socket near its end
     match = re.search(rf":{port:04X} 00000000:0000 0A .*? .*? .*? +\d+ +\d+ (\d+) ", Path("/proc/net/tcp").read_text())
     assert match
     return f"socket:[{match[1]}]"
@@ -192,18 +193,22 @@ def test_no_process_inherits_the_port_and_it_stays_open_when_a_supervisor_is_rep
 
 OPTIONS = WorkerOptions(name="w@other", database="other", processes=2)
 
-BUSY = WorkerProcessState("w@other/1", 4711, True, True, 3, 10**12, 2, 4, 1, 1234.5)
-STATE = SupervisorState("other", 0.0, 0.0, DatabaseState.REACHED, (BUSY, WorkerProcessState("w@other/2", slots=4)))
+BUSY_WORKER = WorkerProcessState(
+    "w@other/1", pid=4711, has_started=True, is_frozen=True, starts=3, jobs_done=10**12, jobs_running=2, slots=4,
+    slots_free=1, heartbeat_at=1234.5,
+)  # fmt: skip
+IDLE_WORKER = WorkerProcessState("w@other/2", slots=4)
+STATE = SupervisorState("other", 0.0, 0.0, DatabaseState.REACHED, (BUSY_WORKER, IDLE_WORKER))
 
 
 def test_another_process_reads_the_state_that_a_supervisor_has_written() -> None:
-    shared = SharedState(OPTIONS)
-    assert shared.read().database is DatabaseState.UNKNOWN
-    writer = multiprocessing.get_context("fork").Process(target=shared.write, args=(STATE,))
+    shared_state = SharedState(OPTIONS)
+    assert shared_state.read().database is DatabaseState.UNKNOWN
+    writer = multiprocessing.get_context("fork").Process(target=shared_state.write, args=(STATE,))
     writer.start()
     writer.join()
-    state = shared.read()
-    assert state == STATE._replace(turned_at=shared.pulse.turned_at, late_at=shared.pulse.late_at)
+    state = shared_state.read()
+    assert state == STATE._replace(turned_at=shared_state.pulse.turned_at, late_at=shared_state.pulse.late_at)
 
 
 def test_the_workers_of_a_supervisor_that_has_ended_do_not_count_as_running() -> None:
@@ -212,8 +217,8 @@ def test_the_workers_of_a_supervisor_that_has_ended_do_not_count_as_running() ->
     process.pid = os.getpid()
     assert process.state.workers == STATE.workers
     process.pid = 0
-    first = process.state.workers[0]
-    assert (first.has_started, first.pid, first.jobs_done) == (False, 0, BUSY.jobs_done)
+    first_worker = process.state.workers[0]
+    assert (first_worker.has_started, first_worker.pid, first_worker.jobs_done) == (False, 0, BUSY_WORKER.jobs_done)
     assert HealthPages(lambda: [process.state], names_databases=True).page("/readyz") == Page(
         "503 Service Unavailable", "other: no worker process runs\n"
     )

@@ -114,14 +114,16 @@ def test_an_error_of_one_database_is_reported_before_a_process_starts(
 # Signals
 
 
-@pytest.mark.parametrize("to_all", [False, True], ids=["steward", "all"])
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_the_first_signal_lets_running_jobs_finish(steward: Run, to_all: bool, number: signal.Signals) -> None:
+@pytest.mark.parametrize("to_the_whole_group", [False, True], ids=["steward", "all"])
+@pytest.mark.parametrize("stop_signal", [signal.SIGTERM, signal.SIGINT])
+def test_the_first_signal_lets_running_jobs_finish(
+    steward: Run, to_the_whole_group: bool, stop_signal: signal.Signals
+) -> None:
     process = steward("--poll-interval", HOUR)
     hold_a_job_in_each_database()
-    (process.send_to_group if to_all else process.send)(number)
-    process.wait_for(f"supervisor stopping signal={number.name}")
-    assert process.process.poll() is None
+    (process.send_to_group if to_the_whole_group else process.send)(stop_signal)
+    process.wait_for(f"supervisor stopping signal={stop_signal.name}")
+    assert process.process.poll() is None, "the steward waits for the running jobs"
     end_held_jobs()
     assert process.wait() == 0
     assert [count_jobs(alias, "completed") for alias in ALIASES] == [1, 1]
@@ -131,11 +133,11 @@ def test_the_first_signal_lets_running_jobs_finish(steward: Run, to_all: bool, n
     assert "Traceback" not in process.log
 
 
-@pytest.mark.parametrize("to_all", [False, True], ids=["steward", "all"])
-def test_the_second_signal_releases_running_jobs(steward: Run, to_all: bool) -> None:
+@pytest.mark.parametrize("to_the_whole_group", [False, True], ids=["steward", "all"])
+def test_the_second_signal_releases_running_jobs(steward: Run, to_the_whole_group: bool) -> None:
     process = steward("--poll-interval", HOUR, "--shutdown-timeout", HOUR)
     hold_a_job_in_each_database()
-    send = process.send_to_group if to_all else process.send
+    send = process.send_to_group if to_the_whole_group else process.send
     send(signal.SIGINT)
     process.wait_for("supervisor stopping")
     send(signal.SIGINT)
@@ -147,8 +149,8 @@ def test_the_second_signal_releases_running_jobs(steward: Run, to_all: bool) -> 
 def test_a_signal_to_a_supervisor_alone_is_ignored(steward: Run) -> None:
     process = steward("--poll-interval", HOUR)
     pids = supervisor_pids(process)
-    for number in (signal.SIGTERM, signal.SIGINT):
-        os.kill(pids["other"], number)
+    for stop_signal in (signal.SIGTERM, signal.SIGINT):
+        os.kill(pids["other"], stop_signal)
     jobs.noop.using(database="other").defer()
     wait_for_completed("other")
     process.send(signal.SIGTERM)
@@ -164,7 +166,7 @@ def test_a_killed_supervisor_is_replaced_while_the_other_database_goes_on(stewar
     process = steward("--poll-interval", HOUR, "--worker-timeout", "2", "--shutdown-timeout", "0.1")
     hold_a_job_in_each_database()
     pids = supervisor_pids(process)
-    before = only_worker("default").id
+    worker_id_before = only_worker("default").id
     psutil.Process(only_worker("other").pid).kill()
     os.kill(pids["other"], signal.SIGKILL)
     process.wait_for('supervisor died supervisor=w@other cause="signal 9 (SIGKILL)" restart_in=0s')
@@ -173,7 +175,7 @@ def test_a_killed_supervisor_is_replaced_while_the_other_database_goes_on(stewar
     wait_for_completed("default")
     assert Job.objects.using("other").get().attempts == 2
     assert Job.objects.using("default").get().attempts == 1
-    assert only_worker("default").id == before
+    assert only_worker("default").id == worker_id_before
     process.send(signal.SIGTERM)
     assert process.wait() == 0
 
@@ -216,25 +218,25 @@ def test_a_stalled_database_delays_no_job_and_no_heartbeat_of_another_database(s
     process = steward(settings=behind(other=proxy), skipqueue={"HEARTBEAT_INTERVAL": 0.2})
     supervisor_pids(process)
     proxy.stall()
-    seen = heartbeat_time("default")
+    beat = heartbeat_time("default")
     for number in range(1, 4):
         jobs.noop.defer()
         wait_until(lambda number=number: count_jobs("default", "completed") == number, "the job runs", deadline=5)  # type: ignore[misc]
-        wait_until(lambda seen=seen: heartbeat_time("default") > seen, "the heartbeats go on", deadline=5)  # type: ignore[misc]
-        seen = heartbeat_time("default")
+        wait_until(lambda beat=beat: heartbeat_time("default") > beat, "the heartbeats go on", deadline=5)  # type: ignore[misc]
+        beat = heartbeat_time("default")
     jobs.noop.using(database="other").defer()
     assert count_jobs("other", "completed") == 0
     proxy.flow()
     wait_for_completed("other")
 
 
-@pytest.mark.parametrize("how", ["refuse", "stall"])
+@pytest.mark.parametrize("fault", ["refuse", "stall"])
 def test_a_database_that_is_unreachable_at_the_start_is_served_when_it_is_back(
-    steward: Run, proxy: Proxy, how: str
+    steward: Run, proxy: Proxy, fault: str
 ) -> None:
     for alias in ALIASES:
         jobs.noop.using(database=alias).defer()
-    getattr(proxy, how)()
+    getattr(proxy, fault)()
     process = steward("-q", "default", settings=behind(other=proxy))
     process.wait_for('database unreachable database=other hint="it is served once it can be reached"')
     wait_for_completed("default")

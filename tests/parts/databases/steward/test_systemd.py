@@ -21,8 +21,8 @@ from .test_steward import supervisor_pids, wait_for_completed
 
 two_databases = pytest.mark.django_db(transaction=True, databases=ALIASES)
 
-RUNNING_WORKER = (WorkerProcessState("w/1", 1, True),)
-STARTING_WORKER = (WorkerProcessState("w/1", 1),)
+RUNNING_WORKER = (WorkerProcessState("w/1", pid=1, has_started=True),)
+STARTING_WORKER = (WorkerProcessState("w/1", pid=1),)
 
 
 @pytest.fixture
@@ -39,19 +39,19 @@ def manager(tmp_path: Path) -> Iterator[Manager]:
 def test_a_steward_is_ready_once_both_supervisors_are_alive_and_stops_as_one_service(
     steward: Run, manager: Manager
 ) -> None:
-    soon = "from django_skipqueue.supervisor import state\nstate.LATE_AFTER = 5.0"
-    notify = {"NOTIFY_SOCKET": manager.address, "WATCHDOG_USEC": "1000000"}
-    process = steward(environment=notify, settings=soon)
+    late_after_five_seconds = "from django_skipqueue.supervisor import state\nstate.LATE_AFTER = 5.0"
+    environment = {"NOTIFY_SOCKET": manager.address, "WATCHDOG_USEC": "1000000"}
+    process = steward(environment=environment, settings=late_after_five_seconds)
     assert manager.receive() == ["READY=1"]
     assert all(Worker.objects.using(alias).exists() for alias in ALIASES), "each worker has written its row"
     assert manager.receive()[0] == "WATCHDOG=1"
     jobs.noop.using(database="other").defer_many([()] * 3)
     wait_for_completed("other", 3)
     manager.wait_for("STATUS=2 of 2 workers, 0 jobs running, 3 attempts done")
-    hanging = supervisor_pids(process)["other"]
-    os.kill(hanging, signal.SIGSTOP)
+    hanging_pid = supervisor_pids(process)["other"]
+    os.kill(hanging_pid, signal.SIGSTOP)
     wait_until(lambda: manager.receive()[0].startswith("STATUS="), "no watchdog message any more")
-    os.kill(hanging, signal.SIGCONT)
+    os.kill(hanging_pid, signal.SIGCONT)
     manager.wait_for("WATCHDOG=1")
     process.send(signal.SIGTERM)
     manager.wait_for("STOPPING=1")

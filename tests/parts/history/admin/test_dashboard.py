@@ -30,7 +30,8 @@ def make_rollup(*, minutes: float, span: Span = Span.MINUTE, queue: str = "", ta
 
 
 def get_chart(name: str, **query: str) -> Any:
-    return next(chart for chart in section_content("charts", **query) if chart.name == name)
+    [chart] = [chart for chart in section_content("charts", **query) if chart.name == name]
+    return chart
 
 
 def values_by_series(chart: Any) -> dict[str, list[float | None]]:
@@ -40,20 +41,21 @@ def values_by_series(chart: Any) -> dict[str, list[float | None]]:
 def test_the_jobs_per_minute_count_the_last_minutes() -> None:
     make_rollup(minutes=2, completed=60, waited=[0.1] * 60)
     make_rollup(minutes=2, completed=10, queue="mail")
+    # the card shows the average of the last five to six minutes
     assert 9 <= float(get_card("jobs per minute").value) <= 12
     assert 1.5 <= float(get_card("jobs per minute", queue="mail").value) <= 2
 
 
 @pytest.mark.parametrize(
-    ("of_hour", "level"), [(0, ""), (1, "warning"), (MANY_RECOVERED - 1, "warning"), (MANY_RECOVERED, "alarm")]
+    ("in_last_hour", "level"), [(0, ""), (1, "warning"), (MANY_RECOVERED - 1, "warning"), (MANY_RECOVERED, "alarm")]
 )
-def test_the_card_of_recovered_jobs_counts_the_roll_ups_of_a_day(of_hour: int, level: str) -> None:
-    make_rollup(minutes=30, recovered=of_hour)
+def test_the_card_of_recovered_jobs_counts_the_roll_ups_of_a_day(in_last_hour: int, level: str) -> None:
+    make_rollup(minutes=30, recovered=in_last_hour)
     make_rollup(minutes=90, recovered=4)
     make_rollup(minutes=60 * 25, recovered=1_000)
     make_rollup(minutes=31, recovered=0, queue="mail")
     card = get_card("recovered in 24 h")
-    assert (card.value, card.detail) == (str(of_hour + 4), f"{of_hour} in the last hour")
+    assert (card.value, card.detail) == (str(in_last_hour + 4), f"{in_last_hour} in the last hour")
     assert (card.level, card.address) == (level, WORKERS)
     assert get_card("recovered in 24 h", queue="mail").value == "0"
 
@@ -68,7 +70,7 @@ def test_the_throughput_chart_adds_roll_ups_up_in_buckets_and_has_zeros_for_gaps
         "retried": 60,
         "completed": 60,
     }
-    assert series_values["completed"][54] == 7
+    assert series_values["completed"][54] == 7  # the 60th bucket is the current minute, the 55th is 5 minutes ago
     assert series_values["completed"][52] == 2
     assert sum(number or 0 for number in series_values["completed"]) == 9
     assert sum(series_values["failed"]) == 1  # type: ignore[arg-type]  # no bucket is None
@@ -121,7 +123,7 @@ def test_the_deepest_queues_have_a_line_each_and_all_other_queues_one_line() -> 
     make_rollup(minutes=1, depth=sum(10 * number for number in range(7)))
     depths = values_by_series(get_chart("depth"))
     assert list(depths) == ["q6", "q5", "q4", "q3", "q2", "other queues"]
-    assert [numbers[58] for numbers in depths.values()] == [60, 50, 40, 30, 20, 10]
+    assert [numbers[58] for numbers in depths.values()] == [60, 50, 40, 30, 20, 10], "one minute ago"
     assert depths["q6"][57] is None
     assert list(values_by_series(get_chart("depth", queue="q1"))) == ["q1"]
 
@@ -139,9 +141,9 @@ def test_the_slowest_tasks_come_first() -> None:
 
 def test_the_page_shows_charts_with_their_numbers_as_tables(operator: Client) -> None:
     make_rollup(minutes=5, completed=7, failed=1)
-    text = operator.get(DASHBOARD).text
+    html = operator.get(DASHBOARD).text
     for expected in ("<title>", "As a table", "failed: 1"):
-        assert expected in text
+        assert expected in html
 
 
 def test_the_number_of_queries_does_not_grow_with_the_roll_ups() -> None:
@@ -150,7 +152,7 @@ def test_the_number_of_queries_does_not_grow_with_the_roll_ups() -> None:
             get_dashboard()
         return len(captured)
 
-    before = count_queries()
+    queries_before = count_queries()
     for number in range(8):
         make_rollup(minutes=3, queue=f"q{number}", task="t", completed=1, ran=[1.0])
-    assert count_queries() == before
+    assert count_queries() == queries_before

@@ -43,37 +43,37 @@ class TestFailingNow:
     def test_a_cause_is_shown_with_its_counts_while_its_jobs_are_still_retried(self, operator: Client) -> None:
         count_failures(UNAVAILABLE, 3, seconds_ago=2 * DAY)
         count_failures(UNAVAILABLE, 1_234)
-        text = operator.get(FAILURES).text
+        html = operator.get(FAILURES).text
         for expected in ("shop.jobs.capture", "psp.errors.Unavailable", "shop.gateway.Client.post:42", "1,237"):
-            assert expected in text
-        assert ">new<" not in text
-        assert "2 d ago" in text
+            assert expected in html
+        assert ">new<" not in html
+        assert "2 d ago" in html
 
     def test_a_cause_of_the_last_hour_is_new(self, operator: Client) -> None:
         count_failures(BAD_VALUE)
-        text = operator.get(FAILURES).text
-        assert ">new<" in text
-        assert "<code>ValueError</code>" in text
+        html = operator.get(FAILURES).text
+        assert ">new<" in html
+        assert "<code>ValueError</code>" in html
 
     def test_a_cause_has_a_drawing_and_a_text_of_its_last_24_hours(self, operator: Client) -> None:
         count_failures(BAD_VALUE, 7, seconds_ago=2 * 3600)
-        (shown,) = top_causes()
-        assert shown.trend.path.count("M") == 1
-        assert shown.trend.text.startswith("24 hours, by hour; the most were 7, in the hour from ")
-        assert f"<title>{shown.trend.text}</title>" in operator.get(FAILURES).text
+        (cause,) = top_causes()
+        assert cause.trend.path.count("M") == 1
+        assert cause.trend.text.startswith("24 hours, by hour; the most were 7, in the hour from ")
+        assert f"<title>{cause.trend.text}</title>" in operator.get(FAILURES).text
         count_failures(UNAVAILABLE, seconds_ago=3 * DAY)
         assert top_causes()[-1].trend.text == "none in 24 hours"
 
     def test_the_row_of_all_other_causes_has_no_link(self, operator: Client) -> None:
         count_failures(Cause("(other)", "(other)", ""))
-        text = operator.get(FAILURES).text
-        assert "other causes" in text
-        assert "cause/?" not in text
+        html = operator.get(FAILURES).text
+        assert "other causes" in html
+        assert "cause/?" not in html
 
     def test_the_page_and_the_dashboard_show_a_limited_number(self, operator: Client) -> None:
         for number in range(MOST_CAUSES_SHOWN + 1):
             count_failures(BAD_VALUE._replace(place=f"shop.f{number}"), number + 1)
-        assert [shown.counts.place for shown in top_causes()] == [
+        assert [cause.counts.place for cause in top_causes()] == [
             f"shop.f{MOST_CAUSES_SHOWN - place}:42" for place in range(MOST_CAUSES_ON_DASHBOARD)
         ]
         response = operator.get(FAILURES)
@@ -81,12 +81,12 @@ class TestFailingNow:
         assert f"The first {MOST_CAUSES_SHOWN} causes are shown." in response.text
 
     def test_the_dashboard_shows_the_first_causes(self, operator: Client) -> None:
-        text = operator.get(f"{LIST}dashboard/").text
-        assert "No attempt has failed in the last 7 days." in text
+        html = operator.get(f"{LIST}dashboard/").text
+        assert "No attempt has failed in the last 7 days." in html
         count_failures(UNAVAILABLE)
-        text = operator.get(f"{LIST}dashboard/").text
-        assert "psp.errors.Unavailable" in text
-        assert f'href="{FAILURES}"' in text
+        html = operator.get(f"{LIST}dashboard/").text
+        assert "psp.errors.Unavailable" in html
+        assert f'href="{FAILURES}"' in html
 
     def test_the_page_says_that_nothing_fails(self, operator: Client) -> None:
         assert "No attempt has failed in the last 7 days." in operator.get(FAILURES).text
@@ -104,9 +104,9 @@ class TestFailingNow:
         entry = {"exception": BAD_VALUE.exception, "place": BAD_VALUE.place, "message": "<no> hunter2", "traceback": ""}
         count_failures(BAD_VALUE, job_id=make_failing(BAD_VALUE, kwargs={"password": "hunter2"}, errors=[entry]).pk)
         for address in (FAILURES, f"{LIST}dashboard/", task_page(BAD_VALUE.task)):
-            text = operator.get(address).text
-            assert f'<span class="skipqueue-said">&lt;no&gt; {MASK}</span>' in text
-            assert "hunter2" not in text
+            html = operator.get(address).text
+            assert f'<span class="skipqueue-said">&lt;no&gt; {MASK}</span>' in html
+            assert "hunter2" not in html
 
     def test_the_task_of_a_cause_links_to_its_page(self, operator: Client) -> None:
         count_failures(BAD_VALUE)
@@ -115,29 +115,29 @@ class TestFailingNow:
     def test_causes_that_no_longer_fail_are_grey_and_below_the_others(self, operator: Client) -> None:
         count_failures(UNAVAILABLE, seconds_ago=24 * 60)
         for address in (FAILURES, f"{LIST}dashboard/"):
-            text = operator.get(address).text
-            assert "No attempt has failed in the last 10 minutes." in text
-            assert "Failed at the last attempt of the task" in text
-            assert "skipqueue-over" not in text
+            html = operator.get(address).text
+            assert "No attempt has failed in the last 10 minutes." in html
+            assert "Failed at the last attempt of the task" in html
+            assert "skipqueue-over" not in html
         count_ended(UNAVAILABLE.task, seconds_ago=10 * 60)
         count_failures(BAD_VALUE)
         for address in (FAILURES, f"{LIST}dashboard/"):
-            text = operator.get(address).text
-            assert "No attempt has failed in the last 10 minutes." not in text
-            failing, _, over = text.partition('<tr class="skipqueue-over">')
-            assert "Failed in the last 10 minutes" in failing
-            assert BAD_VALUE.place in failing
-            assert UNAVAILABLE.place in over
-            assert "stopped 24 min ago" in over
+            html = operator.get(address).text
+            assert "No attempt has failed in the last 10 minutes." not in html
+            html_of_failing, _, html_of_stopped = html.partition('<tr class="skipqueue-over">')
+            assert "Failed in the last 10 minutes" in html_of_failing
+            assert BAD_VALUE.place in html_of_failing
+            assert UNAVAILABLE.place in html_of_stopped
+            assert "stopped 24 min ago" in html_of_stopped
 
     def test_a_row_says_in_which_deployments_it_was_seen(self, operator: Client, settings: Any) -> None:
         for deployment in ("4f2a", "5b3c"):
             settings.SKIPQUEUE = {"DEPLOYMENT": deployment}
             count_failures(BAD_VALUE)
-        text = operator.get(FAILURES).text
-        assert text.index("in 4f2a") < text.index("in 5b3c")
-        text = operator.get(cause_address(BAD_VALUE)).text
-        assert text.index("in deployment 4f2a") < text.index("in deployment 5b3c")
+        html = operator.get(FAILURES).text
+        assert html.index("in 4f2a") < html.index("in 5b3c")
+        html = operator.get(cause_address(BAD_VALUE)).text
+        assert html.index("in deployment 4f2a") < html.index("in deployment 5b3c")
 
     @pytest.mark.parametrize("address", [FAILURES, cause_address(BAD_VALUE)])
     def test_users_who_may_not_view_jobs_may_not_see_the_page_of_failures(
@@ -170,14 +170,14 @@ class TestOneCause:
         entry = {"exception": BAD_VALUE.exception, "place": BAD_VALUE.place, "message": "no hunter2", "traceback": ""}
         job = make_failing(BAD_VALUE, kwargs={"password": "hunter2"}, errors=[entry])
         count_failures(BAD_VALUE, job_id=job.pk)
-        text = operator.get(cause_address(BAD_VALUE)).text
-        assert "hunter2" not in text
-        assert 'class="skipqueue-message">no ' in text
+        html = operator.get(cause_address(BAD_VALUE)).text
+        assert "hunter2" not in html
+        assert 'class="skipqueue-message">no ' in html
 
     def test_the_error_of_another_job_is_shown_if_the_last_job_has_another_cause_now(self, operator: Client) -> None:
-        old = make_failing(UNAVAILABLE)
+        earlier_job = make_failing(UNAVAILABLE)
         count_failures(UNAVAILABLE, job_id=make_failing(BAD_VALUE).pk)
-        assert operator.get(cause_address(UNAVAILABLE)).context["last_job"] == old
+        assert operator.get(cause_address(UNAVAILABLE)).context["last_job"] == earlier_job
         Job.objects.all().delete()
         assert operator.get(cause_address(UNAVAILABLE)).context["last"] is None
 
@@ -191,9 +191,9 @@ class TestOneCause:
         make_failing(UNAVAILABLE)
         make_failing(UNAVAILABLE, "scheduled")
         count_failures(UNAVAILABLE)
-        text = log_in("view_job", "discard_job").get(cause_address(UNAVAILABLE)).text
-        assert "Discard these jobs" in text
-        assert "Retry these jobs" not in text
+        html = log_in("view_job", "discard_job").get(cause_address(UNAVAILABLE)).text
+        assert "Discard these jobs" in html
+        assert "Retry these jobs" not in html
 
     def test_jobs_of_dead_workers_have_a_cause_without_a_place(self, operator: Client) -> None:
         died = Cause("shop.jobs.send", f"{WorkerDied.__module__}.{WorkerDied.__qualname__}", "")
@@ -201,7 +201,8 @@ class TestOneCause:
         count_failures(died, line=None, job_id=job.pk)
         response = operator.get(cause_address(died))
         assert response.context["last_job"] == job
-        assert [job.pk for job, _ in response.context["groups"][0][0].first] == [job.pk]
+        (first_group, _), *_ = response.context["groups"]
+        assert [job.pk for job, _ in first_group.first] == [job.pk]
 
 
 def acknowledge(client: Client, cause: Cause = BAD_VALUE, **posted: str) -> Any:
@@ -217,8 +218,8 @@ class TestAcknowledge:
         assert response.request["PATH_INFO"] == f"{FAILURES}cause/"
         user = User.objects.get()
         assert f"Acknowledged by {user} now: &lt;ticket&gt; 12" in response.text
-        text = client.get(FAILURES).text
-        assert text.index(">Acknowledged<") < text.index("skipqueue-over") < text.index("&lt;ticket&gt; 12")
+        html = client.get(FAILURES).text
+        assert html.index(">Acknowledged<") < html.index("skipqueue-over") < html.index("&lt;ticket&gt; 12")
         entry = LogEntry.objects.get()
         assert (entry.user, entry.object_repr) == (user, f"the cause {cause_text(BAD_VALUE)} of {BAD_VALUE.task}")
         assert entry.change_message == "Acknowledged. <ticket> 12"
@@ -238,9 +239,9 @@ class TestAcknowledge:
         count_failures(BAD_VALUE)
         acknowledge(operator, note="vendor")
         count_failures(BAD_VALUE, 60)
-        text = operator.get(FAILURES).text
-        assert "now: vendor; since then it has come back, or fails far more often" in text
-        assert "skipqueue-over" not in text
+        html = operator.get(FAILURES).text
+        assert "now: vendor; since then it has come back, or fails far more often" in html
+        assert "skipqueue-over" not in html
 
     @pytest.mark.parametrize("permissions", [("view_job", "retry_job"), ("acknowledge_cause",)])
     def test_users_without_both_permissions_cannot_acknowledge_a_cause(
@@ -270,13 +271,13 @@ class TestAcknowledge:
 class TestTheList:
     def test_the_page_of_a_cause_lists_the_jobs_whose_last_error_has_the_cause(self, operator: Client) -> None:
         failed, retrying = make_failing(UNAVAILABLE), make_failing(UNAVAILABLE, "scheduled")
-        recovered = make_failing(UNAVAILABLE, "completed")
+        completed = make_failing(UNAVAILABLE, "completed")
         make_failing(BAD_VALUE)
         make_failing(UNAVAILABLE._replace(place="elsewhere"))
         make_failing(UNAVAILABLE, "scheduled", attempts=0)
         assert listed(operator, list_query(UNAVAILABLE)) == [failed.pk]
         assert listed(operator, list_query(UNAVAILABLE, "retrying")) == [retrying.pk]
-        assert listed(operator, list_query(UNAVAILABLE, "completed")) == [recovered.pk]
+        assert listed(operator, list_query(UNAVAILABLE, "completed")) == [completed.pk]
         without_task = f"?status=failed&cause={cause_text(UNAVAILABLE).replace(' ', '+')}"
         assert listed(operator, without_task) == [failed.pk]
         assert listed(operator, f"{list_query(UNAVAILABLE)}&q=%23{failed.pk}") == [failed.pk]
@@ -295,9 +296,9 @@ class TestTheList:
         assert searched.window is not None
 
     def test_an_error_entry_without_a_place_counts_as_an_entry_with_an_empty_place(self, operator: Client) -> None:
-        old = make_failing(BAD_VALUE, errors=[{"exception": BAD_VALUE.exception}])
+        earlier_job = make_failing(BAD_VALUE, errors=[{"exception": BAD_VALUE.exception}])
         make_failing(BAD_VALUE)
-        assert listed(operator, list_query(BAD_VALUE._replace(place=""))) == [old.pk]
+        assert listed(operator, list_query(BAD_VALUE._replace(place=""))) == [earlier_job.pk]
 
 
 class TestTheJobPage:
@@ -305,9 +306,9 @@ class TestTheJobPage:
     def test_a_failing_job_links_to_its_cause(self, operator: Client, status: str) -> None:
         job = make_failing(UNAVAILABLE, status)
         count_failures(UNAVAILABLE, 12)
-        text = operator.get(page("change", job.pk)).text
-        assert "12 failed attempts with this cause in the last hour" in text
-        assert cause_query(UNAVAILABLE).replace("&", "&amp;") in text
+        html = operator.get(page("change", job.pk)).text
+        assert "12 failed attempts with this cause in the last hour" in html
+        assert cause_query(UNAVAILABLE).replace("&", "&amp;") in html
 
     def test_jobs_that_do_not_fail_with_the_cause_have_no_link_to_it(self, operator: Client) -> None:
         count_failures(UNAVAILABLE, 12)
@@ -321,16 +322,16 @@ class TestInABrowser:
         self, open_admin: Callable[..., Page], complaints: Complaints
     ) -> None:
         jobs = [make_failing(UNAVAILABLE) for _ in range(12)]
-        other = make_failing(BAD_VALUE)
+        job_of_other_cause = make_failing(BAD_VALUE)
         count_failures(UNAVAILABLE, 12, job_id=jobs[-1].pk)
-        shown = open_admin(User.objects.create_superuser("boss"), "django_skipqueue/job/failures/")
-        shown.get_by_role("link", name="psp.errors.Unavailable").click()
-        expect(shown.locator("h1")).to_contain_text("psp.errors.Unavailable")
-        shown.get_by_role("button", name="Retry these jobs").click()
-        expect(shown.locator("h1")).to_have_text("Retry 12 jobs?")
-        shown.get_by_label("Spread over minutes").fill("5")
-        shown.get_by_role("button", name="Retry 12 jobs").click()
-        expect(shown.locator(".messagelist")).to_have_text("12 jobs were put back into their queues.")
+        admin_page = open_admin(User.objects.create_superuser("boss"), "django_skipqueue/job/failures/")
+        admin_page.get_by_role("link", name="psp.errors.Unavailable").click()
+        expect(admin_page.locator("h1")).to_contain_text("psp.errors.Unavailable")
+        admin_page.get_by_role("button", name="Retry these jobs").click()
+        expect(admin_page.locator("h1")).to_have_text("Retry 12 jobs?")
+        admin_page.get_by_label("Spread over minutes").fill("5")
+        admin_page.get_by_role("button", name="Retry 12 jobs").click()
+        expect(admin_page.locator(".messagelist")).to_have_text("12 jobs were put back into their queues.")
         assert not Job.objects.filter(pk__in=[job.pk for job in jobs]).failed().exists()
-        assert Job.objects.failed().get() == other
+        assert Job.objects.failed().get() == job_of_other_cause
         assert complaints == []

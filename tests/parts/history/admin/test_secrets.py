@@ -24,8 +24,8 @@ def test_no_page_of_failures_shows_a_secret(operator: Client, jobs: dict[str, Jo
         page("change", jobs["failed"].pk): MASK,
         f"{LIST}dashboard/": MASK,
     }
-    for address, shown in pages.items():
+    for address, expected in pages.items():
         with subtests.test(address):
-            text = operator.get(address).text
-            assert shown in text
-            assert SECRET not in text
+            html = operator.get(address).text
+            assert expected in html
+            assert SECRET not in html

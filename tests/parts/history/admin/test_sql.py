@@ -28,7 +28,7 @@ STATEMENTS = {
     for name, text in vars(module).items()
     if name.isupper() and isinstance(text, str) and re.match(FIRST_WORD, text)
 }
-FILL = """
+INSERT_ROLL_UPS = """
 INSERT INTO skipqueue_rollup (span, queue_name, task, starts_at, completed, ran, ran_seconds, depth)
 SELECT span, queue_name, task, to_timestamp(1780000000 - number * GREATEST(span, 1)), 1, ARRAY[1, 2], 3, 4
 FROM
@@ -47,7 +47,7 @@ pytestmark = pytest.mark.django_db
 @pytest.fixture
 def _many_roll_ups() -> None:
     with connection.cursor() as cursor:
-        cursor.execute(FILL)
+        cursor.execute(INSERT_ROLL_UPS)
         cursor.execute("ANALYZE skipqueue_rollup")
 
 

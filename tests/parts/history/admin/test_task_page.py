@@ -28,11 +28,11 @@ def make_deployment(name: str, *, minutes: float) -> None:
     Deployment.objects.create(name=name, first_at=Now() - timedelta(minutes=minutes))
 
 
-def attempt_counts(seconds: float, **numbers: Any) -> AttemptCounts:
-    number = sum(numbers.values())
+def attempt_counts(seconds: float, **counts_by_outcome: Any) -> AttemptCounts:
+    number = sum(counts_by_outcome.values())
     times = counting.histogram([seconds] * number)
     return AttemptCounts(
-        waited=times, ran=times, waited_seconds=seconds * number, ran_seconds=seconds * number, **numbers
+        waited=times, ran=times, waited_seconds=seconds * number, ran_seconds=seconds * number, **counts_by_outcome
     )
 
 
@@ -48,7 +48,7 @@ def test_the_charts_of_a_task_count_its_attempts_in_all_queues_by_hour() -> None
         "retried": 1,
         "completed": 3,
     }
-    assert attempts.series[2].values[-6] == 3
+    assert attempts.series[2].values[-6] == 3, "completed five hours ago"
     for chart in (waited, ran):
         p50, p95 = (series.values[-6] for series in chart.series)
         assert 1.5 <= p50 <= p95 <= 2.0
@@ -69,10 +69,10 @@ def test_attempts_are_counted_by_deployment() -> None:
 def test_the_page_of_a_task_lists_the_causes_of_its_failures_alone(operator: Client) -> None:
     count_failures(BAD_VALUE)
     count_failures(UNAVAILABLE)
-    text = operator.get(task_page(TASK)).text
-    assert BAD_VALUE.place in text
-    assert UNAVAILABLE.place not in text
-    assert "Deployments" not in text
+    html = operator.get(task_page(TASK)).text
+    assert BAD_VALUE.place in html
+    assert UNAVAILABLE.place not in html
+    assert "Deployments" not in html
     assert "No attempt has failed in the last 7 days." in operator.get(task_page("another.task")).text
 
 
@@ -83,10 +83,10 @@ def test_charts_mark_the_time_of_a_deployment(operator: Client) -> None:
     assert not [address for address in addresses if "skipqueue-change" in operator.get(address).text]
     make_deployment("<4f2a>", minutes=30)
     for address in addresses:
-        text = operator.get(address).text
-        assert '<line class="skipqueue-change"' in text
-        assert "<title>deployment &lt;4f2a&gt; since" in text
-        assert "<4f2a>" not in text
+        html = operator.get(address).text
+        assert '<line class="skipqueue-change"' in html
+        assert "<title>deployment &lt;4f2a&gt; since" in html
+        assert "<4f2a>" not in html
 
 
 def test_the_number_of_queries_does_not_grow_with_the_roll_ups(django_assert_num_queries: Any) -> None:

@@ -28,10 +28,11 @@ def pay(token: str) -> None:
 def cell_texts(html: str) -> list[list[str]]:
     """The texts of the cells of all rows of the page."""
     rows = re.findall(r"(?s)<tr>(<th scope=\"row\".*?)</tr>", html)
-    return [
-        [" ".join(re.sub("<[^>]*>", " ", cell).split()) for cell in re.findall(r"(?s)<t[hd] [^>]*>(.*?)</t[hd]>", row)]
-        for row in rows
-    ]
+    return [[text_of(cell_html) for cell_html in re.findall(r"(?s)<t[hd] [^>]*>(.*?)</t[hd]>", row)] for row in rows]
+
+
+def text_of(html: str) -> str:
+    return " ".join(re.sub("<[^>]*>", " ", html).split())
 
 
 def keys_on_card(response: Any, name: str = "keys") -> list[str]:
@@ -51,11 +52,11 @@ def test_the_page_shows_halted_sequences_and_then_all_keys(operator: Client) -> 
     make_limited("limit:t account=1", held=2, waiting=3)
     failed = make_halted("sequence:t order=7", minutes=720)
     html = operator.get(LIMITS).text
-    halted = ["sequence:t order=7", "sequence", f"halted job {failed.pk} failed 12 h ago", "1 of 1", "1", "6 h"]
-    assert cell_texts(html)[0] == halted
+    halted_row = ["sequence:t order=7", "sequence", f"halted job {failed.pk} failed 12 h ago", "1 of 1", "1", "6 h"]
+    assert cell_texts(html)[0] == halted_row
     assert [row[:4] for row in cell_texts(html)[1:]] == [
         ["limit:t account=1", "limit", "waits", "2 of 2"],
-        ["sequence:t order=7", "sequence", halted[2], "1 of 1"],
+        ["sequence:t order=7", "sequence", halted_row[2], "1 of 1"],
     ]
     assert f'href="{page("change", failed.pk)}"' in html
 
@@ -109,26 +110,28 @@ class TestSecrets:
             assert "tok-4711" not in html
 
     def test_no_search_finds_a_secret_in_a_key(self, operator: Client) -> None:
-        shown = operator.get(LIMITS)
-        assert keys_on_card(shown) == ["limit:shop.send a=1"]
-        assert keys_on_card(shown, "masked") == ['limit:shop.pay token="tok-4711"']
+        response = operator.get(LIMITS)
+        assert keys_on_card(response) == ["limit:shop.send a=1"]
+        assert keys_on_card(response, "masked") == ['limit:shop.pay token="tok-4711"']
         assert keys_on_card(operator.get(f"{LIMITS}?from=limit:shop.pay token=")) == ["limit:shop.send a=1"]
 
-    @pytest.mark.parametrize("readable", [1, 2, 3])
+    @pytest.mark.parametrize("number_of_readable_keys", [1, 2, 3])
     def test_the_start_of_a_list_reveals_nothing_about_a_key_with_a_secret(
-        self, operator: Client, monkeypatch: pytest.MonkeyPatch, readable: int
+        self, operator: Client, monkeypatch: pytest.MonkeyPatch, number_of_readable_keys: int
     ) -> None:
         """A page that begins before the secret key equals a page that begins after it. No page begins at its job."""
         monkeypatch.setattr(limits_page, "PER_PAGE", 2)
         monkeypatch.setattr(rates_page, "MOST_RATES", 2)
         make_rated('rate:shop.pay token="tok-4711"', task="shop.pay", kwargs={"token": "tok-4711"})
-        for number in range(readable - 1):
+        for number in range(number_of_readable_keys - 1):
             make_limited(f"limit:shop.z{number}")
-        for number in range(readable):
+        for number in range(number_of_readable_keys):
             make_rated(f"rate:shop.z{number}")
         for kind in ("limit", "rate"):
-            before, behind = (lists_of_keys(operator, f'?from={kind}:shop.pay token="tok-{digit}') for digit in "39")
-            assert before == behind, kind
+            lists_from_before, lists_from_behind = (
+                lists_of_keys(operator, f'?from={kind}:shop.pay token="tok-{digit}') for digit in "39"
+            )
+            assert lists_from_before == lists_from_behind, kind
         assert lists_of_keys(operator, f"?after={self.job_with_secret.pk}") == lists_of_keys(operator, "")
 
 
@@ -151,22 +154,22 @@ class TestTheJobsOfAKey:
         assert set(listed(operator, f"?limit_of={jobs['failed'].pk}")) == {job.pk for job in jobs.values()}
         assert listed(operator, f"?status=running&limit_of={jobs['failed'].pk}") == [jobs["running"].pk]
 
-    @pytest.mark.parametrize("narrower", ["queue=mail", "task=t", "q=here", "queue=mail&time=hour"])
-    def test_the_filter_by_key_works_with_other_filters(self, operator: Client, narrower: str) -> None:
-        wanted = make_keyed("k", queue_name="mail", task="t", kwargs={"where": "here"})
+    @pytest.mark.parametrize("other_filter", ["queue=mail", "task=t", "q=here", "queue=mail&time=hour"])
+    def test_the_filter_by_key_works_with_other_filters(self, operator: Client, other_filter: str) -> None:
+        matching_job = make_keyed("k", queue_name="mail", task="t", kwargs={"where": "here"})
         make_keyed("k")
         make_keyed("other", queue_name="mail", task="t", kwargs={"where": "here"})
-        response = operator.get(f"{LIST}?status=blocked&limit_of={wanted.pk}&{narrower}")
-        assert [job.pk for job in response.context["cl"].result_list] == [wanted.pk]
+        response = operator.get(f"{LIST}?status=blocked&limit_of={matching_job.pk}&{other_filter}")
+        assert [job.pk for job in response.context["cl"].result_list] == [matching_job.pk]
         tabs = {tab.state: str(tab.count) for tab in response.context["cl"].tabs}
         assert tabs["blocked"] == "1"
 
-    @pytest.mark.parametrize("chosen", ["99999999", "x", "-1", "1e9"])
+    @pytest.mark.parametrize("job_id", ["99999999", "x", "-1", "1e9"])
     def test_the_list_is_empty_if_the_job_that_stands_for_the_key_was_deleted(
-        self, operator: Client, chosen: str
+        self, operator: Client, job_id: str
     ) -> None:
         make_keyed("k")
-        assert listed(operator, f"?status=blocked&limit_of={chosen}") == []
+        assert listed(operator, f"?status=blocked&limit_of={job_id}") == []
 
     def test_the_list_says_that_a_job_has_no_limit(self, operator: Client) -> None:
         response = operator.get(f"{LIST}?limit_of={make_job().pk}")

@@ -27,8 +27,8 @@ pytestmark = pytest.mark.django_db
 
 SCHEDULES = "/admin/django_skipqueue/schedule/"
 
-# The fields of the form of a schedule.
-FILLED = {
+# Valid values for the fields of the form of a schedule.
+FORM_FIELDS = {
     "name": "sum",
     "task": "tests.app.jobs.add",
     "args": "[1]",
@@ -47,7 +47,7 @@ def schedule_address(schedule: Schedule, name: str = "change") -> str:
 
 
 def add_schedule(client: Client, **fields: str) -> Any:
-    return client.post(f"{SCHEDULES}add/", FILLED | fields)
+    return client.post(f"{SCHEDULES}add/", FORM_FIELDS | fields)
 
 
 def form_errors(response: Any) -> dict[str, list[str]]:
@@ -58,16 +58,16 @@ def form_errors(response: Any) -> dict[str, list[str]]:
 
 
 def test_a_row_shows_the_times_of_a_schedule_and_its_last_job(operator: Client) -> None:
-    last = make_job("failed")
+    last_job = make_job("failed")
     make_schedule(
         "daily", due=-7300, cron="0 9 * * mon-fri", timezone="Asia/Tokyo", source="code",
-        last_job_id=last.pk, last_run_at=Now() - timedelta(hours=3),
+        last_job_id=last_job.pk, last_run_at=Now() - timedelta(hours=3),
     )  # fmt: skip
-    text = operator.get(SCHEDULES).text
+    html = operator.get(SCHEDULES).text
     for expected in ("daily", "at 09:00, Monday to Friday", "0 9 * * mon-fri · Asia/Tokyo", "in 2 h", "JST", "3 h ago"):
-        assert expected in text
-    assert f"/admin/django_skipqueue/job/{last.pk}/change/" in text
-    assert 'data-status="failed"' in text
+        assert expected in html
+    assert f"/admin/django_skipqueue/job/{last_job.pk}/change/" in html
+    assert 'data-status="failed"' in html
 
 
 @pytest.mark.parametrize(
@@ -82,9 +82,9 @@ def test_a_row_shows_the_times_of_a_schedule_and_its_last_job(operator: Client) 
 )
 def test_a_row_shows_the_state_of_a_schedule(operator: Client, fields: dict[str, Any], state: str, detail: str) -> None:
     make_schedule("s", **fields)
-    text = operator.get(SCHEDULES).text
-    assert f">{state}</span>" in text
-    assert detail in text
+    html = operator.get(SCHEDULES).text
+    assert f">{state}</span>" in html
+    assert detail in html
 
 
 def test_an_empty_list_of_schedules_says_so(operator: Client) -> None:
@@ -145,22 +145,22 @@ def test_a_button_of_a_schedule_that_does_not_exist_is_not_found(operator: Clien
 
 def test_the_page_of_a_schedule_shows_its_next_five_runs_in_its_time_zone(operator: Client) -> None:
     schedule = make_schedule("s", due=-60, cron="0 9 * * *", timezone="Asia/Tokyo")
-    text = operator.get(schedule_address(schedule)).text
-    assert text.count("09:00 JST") >= 4
-    assert "at 09:00, every day" in text
+    html = operator.get(schedule_address(schedule)).text
+    assert html.count("09:00 JST") >= 4
+    assert "at 09:00, every day" in html
 
 
 def test_the_page_of_a_schedule_shows_times_and_arguments_and_has_buttons(operator: Client) -> None:
     schedule = make_schedule("daily", cron="0 9 * * mon-fri", args=[1], kwargs={"b": 2}, source="code")
-    text = operator.get(schedule_address(schedule)).text
-    assert "at 09:00, Monday to Friday 0 9 * * mon-fri" in re.sub("<[^>]*>", "", text)
-    assert "<code>1, b=2</code>" in text
-    assert "Run now" in text
-    assert f'href="{LIST}?task={schedule.task}"' in text
+    html = operator.get(schedule_address(schedule)).text
+    assert "at 09:00, Monday to Friday 0 9 * * mon-fri" in re.sub("<[^>]*>", "", html)
+    assert "<code>1, b=2</code>" in html
+    assert "Run now" in html
+    assert f'href="{LIST}?task={schedule.task}"' in html
     operator.post(schedule_address(schedule, "pause"))
-    text = operator.get(schedule_address(schedule)).text
-    assert "Resume the schedule daily" in text
-    assert "Pause the schedule daily" not in text
+    html = operator.get(schedule_address(schedule)).text
+    assert "Resume the schedule daily" in html
+    assert "Pause the schedule daily" not in html
 
 
 def test_a_schedule_without_arguments_has_a_dash(operator: Client) -> None:
@@ -169,9 +169,9 @@ def test_a_schedule_without_arguments_has_a_dash(operator: Client) -> None:
 
 def test_users_who_may_not_run_a_schedule_see_no_buttons(log_in: Callable[..., Client]) -> None:
     schedule = make_schedule("daily", source="code")
-    text = log_in("view_schedule").get(schedule_address(schedule)).text
-    assert "Run now" not in text
-    assert "Jobs of this task" not in text
+    html = log_in("view_schedule").get(schedule_address(schedule)).text
+    assert "Run now" not in html
+    assert "Jobs of this task" not in html
 
 
 def test_the_form_of_a_new_schedule_has_the_usual_values(operator: Client) -> None:
@@ -187,7 +187,7 @@ def test_a_schedule_of_the_code_cannot_be_edited(operator: Client) -> None:
     assert 'name="cron"' not in response.text
     assert "secret" not in response.text
     assert "id=5" in response.text
-    assert operator.post(schedule_address(schedule), FILLED).status_code == 403
+    assert operator.post(schedule_address(schedule), FORM_FIELDS).status_code == 403
     assert operator.post(schedule_address(schedule, "delete"), {"post": "yes"}).status_code == 403
     Schedule.objects.update(retired_at=Now())
     operator.post(schedule_address(schedule, "delete"), {"post": "yes"})
@@ -258,29 +258,29 @@ def test_a_schedule_with_the_name_of_another_is_refused(operator: Client) -> Non
 def test_an_edit_changes_the_next_run_if_the_times_have_changed(operator: Client) -> None:
     add_schedule(operator)
     schedule = Schedule.objects.get()
-    operator.post(schedule_address(schedule), FILLED | {"kwargs": '{"b": 3}'})
-    after = Schedule.objects.get()
-    assert (after.kwargs, after.next_run_at) == ({"b": 3}, schedule.next_run_at)
-    operator.post(schedule_address(schedule), FILLED | {"cron": "0 9 * * *", "interval": ""})
-    after = Schedule.objects.get()
-    assert (after.cron, after.interval) == ("0 9 * * *", None)
-    assert after.next_run_at != schedule.next_run_at
-    assert after.next_run_at == after.fire_at
+    operator.post(schedule_address(schedule), FORM_FIELDS | {"kwargs": '{"b": 3}'})
+    schedule_after = Schedule.objects.get()
+    assert (schedule_after.kwargs, schedule_after.next_run_at) == ({"b": 3}, schedule.next_run_at)
+    operator.post(schedule_address(schedule), FORM_FIELDS | {"cron": "0 9 * * *", "interval": ""})
+    schedule_after = Schedule.objects.get()
+    assert (schedule_after.cron, schedule_after.interval) == ("0 9 * * *", None)
+    assert schedule_after.next_run_at != schedule.next_run_at
+    assert schedule_after.next_run_at == schedule_after.fire_at
 
 
 def test_an_edit_keeps_the_columns_that_a_supervisor_writes(operator: Client) -> None:
     add_schedule(operator)
     schedule = Schedule.objects.get()
     Schedule.objects.update(last_job_id=7, last_run_at=Now(), error="no")
-    operator.post(schedule_address(schedule), FILLED | {"name": "other"})
-    after = Schedule.objects.get()
-    assert (after.name, after.last_job_id, after.error) == ("other", 7, "")
-    assert after.last_run_at is not None
+    operator.post(schedule_address(schedule), FORM_FIELDS | {"name": "other"})
+    schedule_after = Schedule.objects.get()
+    assert (schedule_after.name, schedule_after.last_job_id, schedule_after.error) == ("other", 7, "")
+    assert schedule_after.last_run_at is not None
 
 
 SECRET = "hunter22-correct-horse"
 
-GATHER = {"task": "tests.app.jobs.gather", "args": "[1]"}
+FIELDS_OF_GATHER = {"task": "tests.app.jobs.gather", "args": "[1]"}
 
 
 def make_schedule_with_secret(**fields: Any) -> Schedule:
@@ -292,16 +292,17 @@ def test_the_form_shows_masks_and_an_edit_keeps_the_secrets(operator: Client) ->
     schedule = make_schedule_with_secret()
     response = operator.get(schedule_address(schedule))
     assert SECRET not in response.text
-    shown = str(response.context["adminform"].form["kwargs"].value())
-    assert MASK in shown
+    masked_kwargs = str(response.context["adminform"].form["kwargs"].value())
+    assert MASK in masked_kwargs
+    fields = FORM_FIELDS | FIELDS_OF_GATHER
     assert (
-        operator.post(schedule_address(schedule), FILLED | GATHER | {"kwargs": shown, "jitter": "3"}).status_code == 302
+        operator.post(schedule_address(schedule), fields | {"kwargs": masked_kwargs, "jitter": "3"}).status_code == 302
     )
-    edited = shown.replace("5", "6")
-    assert operator.post(schedule_address(schedule), FILLED | GATHER | {"kwargs": edited}).status_code == 302
+    edited_kwargs = masked_kwargs.replace("5", "6")
+    assert operator.post(schedule_address(schedule), fields | {"kwargs": edited_kwargs}).status_code == 302
     assert Schedule.objects.get().kwargs == {"token": SECRET, "id": 6}
-    edited = shown.replace(MASK, "another-token")
-    assert operator.post(schedule_address(schedule), FILLED | GATHER | {"kwargs": edited}).status_code == 302
+    edited_kwargs = masked_kwargs.replace(MASK, "another-token")
+    assert operator.post(schedule_address(schedule), fields | {"kwargs": edited_kwargs}).status_code == 302
     assert Schedule.objects.get().kwargs == {"token": "another-token", "id": 5}
 
 
@@ -316,20 +317,20 @@ def test_the_form_shows_masks_and_an_edit_keeps_the_secrets(operator: Client) ->
 def test_a_mask_is_refused_where_it_hides_no_value_of_the_schedule(
     operator: Client, fields: dict[str, str], field: str
 ) -> None:
-    response = operator.post(schedule_address(make_schedule_with_secret()), FILLED | GATHER | fields)
+    response = operator.post(schedule_address(make_schedule_with_secret()), FORM_FIELDS | FIELDS_OF_GATHER | fields)
     assert "This mask hides no value of this schedule" in str(form_errors(response)[field])
     assert SECRET not in response.text
     assert Schedule.objects.get().kwargs == {"token": SECRET, "id": 5}
 
 
 def test_an_error_of_the_form_shows_no_secret(operator: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    def check(self: ScheduleEntry) -> None:
+    def raise_error_with_a_secret(self: ScheduleEntry) -> None:
         raise InvalidOption(f"no {self.kwargs['token']}")
 
-    monkeypatch.setattr(ScheduleEntry, "check", check)
+    monkeypatch.setattr(ScheduleEntry, "check", raise_error_with_a_secret)
     response = operator.post(
         schedule_address(make_schedule_with_secret()),
-        FILLED | GATHER | {"kwargs": json.dumps({"token": MASK, "id": 6})},
+        FORM_FIELDS | FIELDS_OF_GATHER | {"kwargs": json.dumps({"token": MASK, "id": 6})},
     )
     assert form_errors(response) == {"kwargs": [f"no {MASK}"]}
 
@@ -341,8 +342,8 @@ def test_the_dashboard_shows_schedules_with_problems_first(operator: Client) -> 
     for number in range(6):
         make_schedule(f"fine {number}", due=-60 - number)
     make_schedule("broken", due=90, error="no")
-    text = operator.get("/admin/django_skipqueue/job/dashboard/").text
-    section = text.partition("skipqueue-schedules")[2]
+    html = operator.get("/admin/django_skipqueue/job/dashboard/").text
+    section = html.partition("skipqueue-schedules")[2]
     assert section.index("broken") < section.index("fine 0")
     assert "2 more" in section
 
@@ -361,7 +362,7 @@ def test_the_page_of_a_job_links_to_its_schedule(operator: Client) -> None:
     assert link not in operator.get(f"/admin/django_skipqueue/job/{job.pk}/change/").text
 
 
-@pytest.mark.parametrize("note", ["x", 5, None, {"name": 5}, {}])
-def test_a_job_with_invalid_metadata_of_a_schedule_has_a_page(operator: Client, note: object) -> None:
-    job = make_job(metadata={"schedule": note})
+@pytest.mark.parametrize("schedule_of_metadata", ["x", 5, None, {"name": 5}, {}])
+def test_a_job_with_invalid_metadata_of_a_schedule_has_a_page(operator: Client, schedule_of_metadata: object) -> None:
+    job = make_job(metadata={"schedule": schedule_of_metadata})
     assert operator.get(f"/admin/django_skipqueue/job/{job.pk}/change/").status_code == 200
