@@ -31,7 +31,7 @@ TASKS: dict[str, Any] = {
 
 
 if not collect_ignore_glob:
-    with override_settings(TASKS=TASKS):  # because the decorators of the tasks read it
+    with override_settings(TASKS=TASKS):  # because the decorators of the tasks read the setting TASKS
         from .app import tasks, typed_tasks  # noqa: F401
 
     from django_skipqueue.integrations.django_tasks import backend
@@ -39,7 +39,8 @@ if not collect_ignore_glob:
     UID = backend.__name__
 
     for signal, _ in backend.RECEIVERS:
-        signal.disconnect(dispatch_uid=UID)  # all other tests are of a project without Django's tasks
+        # The tests of all other folders are about a project without Django's tasks.
+        signal.disconnect(dispatch_uid=UID)
 
 
 @pytest.fixture(autouse=True)

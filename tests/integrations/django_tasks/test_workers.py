@@ -101,15 +101,15 @@ def test_a_result_is_refreshed_while_its_task_runs(start: Start) -> None:
 
 
 def test_tasks_whose_worker_was_killed_are_retried_or_fail(start: Start) -> None:
-    again, never = tasks.die_once.enqueue(), tasks.die.enqueue()
-    Job.objects.filter(pk=never.id).update(max_attempts=1)
+    retried, failed = tasks.die_once.enqueue(), tasks.die.enqueue()
+    Job.objects.filter(pk=failed.id).update(max_attempts=1)
     start("-c", "1")
     wait_for_statuses(completed=1, failed=1)
-    again.refresh()
-    never.refresh()
-    assert (again.return_value, again.attempts, len(set(again.worker_ids))) == (2, 2, 2)
-    assert never.status == TaskResultStatus.FAILED
-    for result in (again, never):
+    retried.refresh()
+    failed.refresh()
+    assert (retried.return_value, retried.attempts, len(set(retried.worker_ids))) == (2, 2, 2)
+    assert failed.status == TaskResultStatus.FAILED
+    for result in (retried, failed):
         (error,) = result.errors
         assert error.exception_class.__name__ == "WorkerDied"
         assert "SIGKILL" in error.traceback
@@ -181,14 +181,14 @@ def test_workers_run_a_thousand_tasks_of_two_aliases(start: Start) -> None:
 
 
 def test_an_alias_in_another_database_needs_a_worker_there(start: Start) -> None:
-    here, there = tasks.add.enqueue(1), tasks.add.using(backend="other").enqueue(2)
+    in_default, in_other = tasks.add.enqueue(1), tasks.add.using(backend="other").enqueue(2)
     assert start("--drain").wait() == 0
-    there.refresh()
-    assert there.status == TaskResultStatus.READY
+    in_other.refresh()
+    assert in_other.status == TaskResultStatus.READY
     assert start("--drain", "--database", "other").wait() == 0
-    here.refresh()
-    there.refresh()
-    assert (here.return_value, there.return_value) == (1, 2)
+    in_default.refresh()
+    in_other.refresh()
+    assert (in_default.return_value, in_other.return_value) == (1, 2)
 
 
 def test_manage_py_check_reports_a_wrong_option_of_an_alias(manage: Start) -> None:
@@ -209,7 +209,8 @@ def test_a_task_may_be_defined_where_apps_are_still_loading(manage: Start, tmp_p
     process = manage(
         "shell",
         "-c",
-        "from early.models import early; r = early.enqueue(1); r.refresh(); print(type(early).__name__, r.status)",
+        "from early.models import early\nresult = early.enqueue(1)\nresult.refresh()\n"
+        "print(type(early).__name__, result.status)",
         settings=f"import sys\nsys.path.append({str(tmp_path)!r})\nTASKS = {TASKS!r}\nINSTALLED_APPS[:0] = ['early']\n",
     )
     assert process.wait() == 0, process.log

@@ -44,12 +44,12 @@ def send_long_outcomes(sender: OutcomeSender, url: str, **fields: Any) -> tuple[
     The task itself has already written the last outcome to the job's row.
     """
     relay = RelayDouble(url)
-    long = Outcome("completed", result=f'"{LONG}"', notes=f'{{"log": "{LONG}"}}')
+    long_outcome = Outcome("completed", result=f'"{LONG}"', notes=f'{{"log": "{LONG}"}}')
     attempts = [
         Attempt(make_claimed_job(number, "jobs.echo", **fields), outcome, 0.0, 1.0, "w", is_written)
-        for number, outcome, is_written in ((1, long, False), (2, COMPLETED, False), (3, long, True))
+        for number, outcome, is_written in ((1, long_outcome, False), (2, COMPLETED, False), (3, long_outcome, True))
     ]
-    threads = [threading.Thread(target=sender.send, args=[each, "default"], daemon=True) for each in attempts]
+    threads = [threading.Thread(target=sender.send, args=[attempt, "default"], daemon=True) for attempt in attempts]
     for thread in threads:
         thread.start()
     arrived = relay.outcomes(3)
@@ -59,15 +59,17 @@ def send_long_outcomes(sender: OutcomeSender, url: str, **fields: Any) -> tuple[
     return arrived[1], arrived[3]
 
 
-def check_outcomes_replaced(failed: Attempt, written: Attempt) -> None:
+def check_outcomes_replaced(failed_attempt: Attempt, written_attempt: Attempt) -> None:
     """Check that the sender has replaced both outcomes, which were too long. A task itself has written the second."""
-    error = str(failed.outcome.last_error)
-    assert failed.outcome.status == "failed"
+    error = str(failed_attempt.outcome.last_error)
+    assert failed_attempt.outcome.status == "failed"
     assert error.startswith("MessageTooLarge: The job has run (completed), but its outcome needs a message of 2")
-    assert failed.outcome.error is not None
-    assert "Return less" in failed.outcome.error["message"]
-    assert (failed.outcome.error["attempt"], failed.outcome.error["duration_ms"]) == (1, 1000.0)
-    assert (written.outcome, written.is_written) == (COMPLETED, True), "the task itself has written this outcome"
+    assert failed_attempt.outcome.error is not None
+    assert "Return less" in failed_attempt.outcome.error["message"]
+    assert (failed_attempt.outcome.error["attempt"], failed_attempt.outcome.error["duration_ms"]) == (1, 1000.0)
+    assert (written_attempt.outcome, written_attempt.is_written) == (COMPLETED, True), (
+        "the task itself has written this outcome"
+    )
 
 
 def test_an_outcome_that_is_too_large_is_replaced_by_a_failure(

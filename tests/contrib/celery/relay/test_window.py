@@ -12,9 +12,11 @@ from django_skipqueue.contrib.celery.window import CarriedJobs, CarrierWindow
 from django_skipqueue.values.outcomes import COMPLETED
 from django_skipqueue.values.records import Attempt, ClaimedJob
 
+from .test_wire import JOB
 
-def job_of_size(number: int, size: int) -> ClaimedJob:
-    return ClaimedJob(number, 1, "t", "q", "x" * (size - 2), "{}", 1, 3, 0, 0.0, 0.0, "{}")
+
+def job_of_size(job_id: int, size: int) -> ClaimedJob:
+    return JOB._replace(id=job_id, lease=1, args="x" * (size - len(JOB.kwargs)))
 
 
 def window_after_two_counts(size: int = 10_000, *, held: tuple[int, int] = (0, 0), relays: int = 1) -> CarrierWindow:
@@ -61,19 +63,19 @@ def test_a_relay_claims_its_share_of_the_free_window(held: tuple[int, int], rela
 def test_a_relay_claims_at_most_its_share_until_the_next_count() -> None:
     relay_window = window_after_two_counts(100, held=(60, 0), relays=4)
     jobs_of_relay = [job_of_size(number, 10) for number in range(10)]
-    assert relay_window.room(4, 0.0) == 6, "some are on their way from the database"
+    assert relay_window.room(4, 0.0) == 6, "four jobs of its share of ten are on their way from the database"
     relay_window.jobs.published(jobs_of_relay)
     assert relay_window.room(0, 0.0) == 0
     relay_window.jobs.take(
-        Taken(confirmed=[each.ref for each in jobs_of_relay[:8]], refused=[each.ref for each in jobs_of_relay[8:]]),
+        Taken(confirmed=[job.ref for job in jobs_of_relay[:8]], refused=[job.ref for job in jobs_of_relay[8:]]),
         no_attempt,
     )
-    assert relay_window.room(0, 0.0) == 2, "the carrier has refused two"
-    relay_window.jobs.handed_over([each.ref for each in jobs_of_relay[:8]], 8)
+    assert relay_window.room(0, 0.0) == 2, "the carrier has refused two jobs"
+    relay_window.jobs.handed_over([job.ref for job in jobs_of_relay[:8]], 8)
     assert relay_window.room(0, 0.0) == 2
-    ended = [Attempt(each, COMPLETED, 0.0, 0.1, "w") for each in jobs_of_relay[:3]]
-    relay_window.jobs.take(Taken(outcomes=[ReturnedOutcome(1, attempt) for attempt in ended]), no_attempt)
-    relay_window.jobs.settled(ended)
+    finished_attempts = [Attempt(job, COMPLETED, 0.0, 0.1, "w") for job in jobs_of_relay[:3]]
+    relay_window.jobs.take(Taken(outcomes=[ReturnedOutcome(1, attempt) for attempt in finished_attempts]), no_attempt)
+    relay_window.jobs.settled(finished_attempts)
     assert relay_window.room(0, 0.0) == 5
 
 
@@ -92,9 +94,9 @@ def test_the_size_of_unconfirmed_jobs_is_bounded() -> None:
         relay_window.jobs.published(batch)
         assert relay_window.room(0, 0.0) == 12 - 4 * number
     assert relay_window.jobs.unconfirmed_size == window.MOST_UNCONFIRMED_SIZE
-    relay_window.jobs.take(Taken(confirmed=[(0, 1), (1, 1)], refused=[(2, 1)]), lambda _: None)
+    relay_window.jobs.take(Taken(confirmed=[(0, 1), (1, 1)], refused=[(2, 1)]), no_attempt)
     assert relay_window.room(0, 0.0) == 3
-    assert relay_window.room(2, 0.0) == 1, "two more are claimed and not published"
+    assert relay_window.room(2, 0.0) == 1, "two more jobs are claimed and not published"
     relay_window.jobs.not_sent([(3, 1)])
     assert relay_window.room(0, 0.0) == 4
     relay_window.jobs.connection_lost()
@@ -125,6 +127,6 @@ class SlowStore:
 def test_a_slow_count_is_repeated_less_often(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(window, "WINDOW_COUNT_INTERVAL", 0.1)
     store: Any = SlowStore()
-    relay_window, began = CarrierWindow(store, CarriedJobs(), size=size, worker_timeout=60.0), time.monotonic()
+    relay_window, started_at = CarrierWindow(store, CarriedJobs(), size=size, worker_timeout=60.0), time.monotonic()
     relay_window.run(0.0)
-    assert relay_window.due_at - began >= 0.05 * window.COUNT_SHARE
+    assert relay_window.due_at - started_at >= 0.05 * window.COUNT_SHARE
