@@ -68,7 +68,7 @@ Start = Callable[..., Recorder]
 @pytest.fixture
 def start() -> Iterator[Start]:
     """Return a function that starts the SDK as a project does, with a transport that sends nothing."""
-    before, processors = list(tracing.tracers), list(sentry_sdk.scope.global_event_processors)
+    earlier_tracers, earlier_processors = list(tracing.tracers), list(sentry_sdk.scope.global_event_processors)
 
     def start(
         *, level: int = logging.ERROR, capture_retries: bool = False, monitors: bool = False, **options: Any
@@ -91,8 +91,8 @@ def start() -> Iterator[Start]:
     with sentry_sdk.isolation_scope(), sentry_sdk.new_scope():
         yield start
         sentry_sdk.get_global_scope().set_client(None)
-    tracing.tracers[:] = before
-    sentry_sdk.scope.global_event_processors[:] = processors
+    tracing.tracers[:] = earlier_tracers
+    sentry_sdk.scope.global_event_processors[:] = earlier_processors
     signals.worker_stopped.disconnect(dispatch_uid="django_skipqueue.integrations.sentry")
 
 

@@ -190,15 +190,9 @@ class TestRegistry:
     def test_a_task_is_registered_where_it_is_defined(self, registry: Registry) -> None:
         task = tasks.add.using()
         (registered_task,) = registry
-        assert (registered_task.name, registered_task.is_async, str(registered_task.signature)) == (
-            ADD,
-            False,
-            "(a: int, b: int = 0) -> int",
-        )
-        assert (registered_task.__module__, registered_task.__qualname__) == (
-            "tests.integrations.django_tasks.app.tasks",
-            "add",
-        )
+        assert (registered_task.name, registered_task.is_async) == (ADD, False)
+        assert str(registered_task.signature) == "(a: int, b: int = 0) -> int"
+        assert f"{registered_task.__module__}.{registered_task.__qualname__}" == ADD
         task.using(priority=3)
         assert [*registry] == [registered_task]
 
@@ -307,14 +301,9 @@ class TestResult:
         results[0].refresh()
         first_due_job = Job.objects.order_by("id")[2]  # its `run_after` is an hour ago
         finished_result = read(results[2])
-        assert (finished_result.started_at, finished_result.last_attempted_at) == (
-            first_due_job.started_at,
-            first_due_job.started_at,
-        )
-        assert (finished_result.enqueued_at, finished_result.finished_at) == (
-            first_due_job.enqueued_at,
-            first_due_job.finished_at,
-        )
+        assert finished_result.started_at == finished_result.last_attempted_at == first_due_job.started_at
+        assert finished_result.enqueued_at == first_due_job.enqueued_at
+        assert finished_result.finished_at == first_due_job.finished_at
 
     @pytest.mark.parametrize(
         ("kind", "value"),
