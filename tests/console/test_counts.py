@@ -34,6 +34,7 @@ def test_a_capped_count_says_that_there_are_more(found: int, text: str, in_words
 
 
 @pytest.mark.parametrize(
+    # The number of jobs counted, which stops at 10,001; an estimate by PostgreSQL; and the text.
     ("found", "about", "in_words"),
     [
         (10_001, 9_996_543, "about 10,000,000"),

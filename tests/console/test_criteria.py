@@ -18,15 +18,15 @@ INSERT_JOBS = """
 INSERT INTO skipqueue_job
     (queue_name, task, args, kwargs, status, priority, attempts, run_after, enqueued_at, locked_at, finished_at)
 SELECT
-    (ARRAY['default', 'mail', 'reports'])[1 + n %% 3], 'a.b', '[]', '{}', status, 0, 1, moment, moment,
+    (ARRAY['default', 'mail', 'reports'])[1 + number %% 3], 'a.b', '[]', '{}', status, 0, 1, moment, moment,
     CASE WHEN status = 'running' THEN moment END,
     CASE WHEN status IN ('completed', 'failed', 'discarded') THEN moment END
 FROM
-    generate_series(1, %s) AS n,
-    LATERAL (SELECT now() - n * interval '1 second' AS moment) AS clock,
+    generate_series(1, %s) AS number,
+    LATERAL (SELECT now() - number * interval '1 second' AS moment) AS time_of_job,
     LATERAL (
-        SELECT (ARRAY['completed', 'queued', 'failed', 'scheduled', 'running'])[1 + n %% 5] AS status
-    ) AS life
+        SELECT (ARRAY['completed', 'queued', 'failed', 'scheduled', 'running'])[1 + number %% 5] AS status
+    ) AS chosen
 """
 
 ROWS = 20_000
@@ -71,4 +71,5 @@ def test_jobs_with_equal_keys_are_in_one_window(monkeypatch: pytest.MonkeyPatch)
         for _ in range(5):
             make_job("failed", finished_at=moment)
     criteria = Criteria(state="failed")
-    assert [number for each in criteria.windows() if (number := len(criteria.within(each)))] == [5, 5]
+    jobs_in_windows = [len(criteria.within(window)) for window in criteria.windows()]
+    assert [count for count in jobs_in_windows if count] == [5, 5]

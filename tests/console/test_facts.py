@@ -86,9 +86,9 @@ def test_the_values_of_several_subjects_are_joined_to_one_metric(
 
 
 def test_an_added_fact_of_a_queue_is_rendered_in_json_on_the_page_and_in_the_terminal() -> None:
-    late: Fact[QueueState] = Fact("late", "late", lambda _queue: 7, "jobs", "late_workers")
-    facts, queue = (*QUEUE, late), QueueState(QueueNow("mail"))
+    late_workers: Fact[QueueState] = Fact("late", "late", lambda _queue: 7, "jobs", "late_workers")
+    facts, queue = (*QUEUE, late_workers), QueueState(QueueNow("mail"))
     assert as_json(facts, queue)["late_workers"] == 7
     column = next(column for column in columns_of(facts, [queue], QUEUE_CELLS) if column.name == "late")
     assert column.cell(queue) == "7"
-    assert in_terminal(late, queue) == "7"
+    assert in_terminal(late_workers, queue) == "7"

@@ -45,9 +45,9 @@ def index_of_first_argument(transactional_db: None, settings: Any, monkeypatch: 
     connection.close()
 
 
-def make_newer_jobs(number: int = 5) -> None:
-    for n in range(number):
-        make_job("completed", task=ADD, args=[100 + n])
+def make_newer_jobs(count: int = 5) -> None:
+    for number in range(count):
+        make_job("completed", task=ADD, args=[100 + number])
 
 
 def page_text(client: Client, address: str) -> str:
@@ -55,7 +55,7 @@ def page_text(client: Client, address: str) -> str:
 
 
 def found_in_terminal(*options: str) -> list[int]:
-    return [each["id"] for each in skipqueue("list", *options, "--json").objects]
+    return [found_job["id"] for found_job in skipqueue("list", *options, "--json").objects]
 
 
 def test_an_index_finds_old_jobs_by_positional_and_keyword_arguments(client: Client) -> None:
@@ -88,7 +88,7 @@ def test_a_search_for_one_indexed_task_covers_all_its_jobs(client: Client) -> No
     assert "No match." in text
     assert NOTE in text
     result = skipqueue("list", "--task", ADD, "--arg", "a=7", "--json")
-    assert [each["id"] for each in result.objects] == [old_job.pk]
+    assert [found_job["id"] for found_job in result.objects] == [old_job.pk]
     assert "Not searched" not in result.err
     assert skipqueue("list", "--task", ADD, "--arg", "a=8").code == 3
 
@@ -112,8 +112,8 @@ def test_jobs_of_other_tasks_are_searched_page_by_page(client: Client) -> None:
     assert "Only the first 2 jobs were searched" in page_text(client, "?q=a=7")
     assert found_in_terminal("--arg", "a=7") == [old_job.pk, new_job.pk]
     assert sorted(found_in_terminal("--arg", "a=7", "--all")) == [old_job.pk, old_job_of_other_task.pk, new_job.pk]
-    everywhere = [pk for look in range(1, 5) for pk in listed(client, f"?q=a=7&look={look}")]
-    assert sorted(everywhere) == [old_job.pk, old_job_of_other_task.pk, new_job.pk]
+    ids_of_all_windows = [pk for look in range(1, 5) for pk in listed(client, f"?q=a=7&look={look}")]
+    assert sorted(ids_of_all_windows) == [old_job.pk, old_job_of_other_task.pk, new_job.pk]
 
 
 def test_an_action_on_a_search_by_index_changes_each_job_once(client: Client) -> None:

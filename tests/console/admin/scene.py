@@ -52,7 +52,7 @@ def at(seconds: float) -> timedelta:
 
 def make_workers() -> list[Worker]:
     """Make four workers on three machines; the last worker sends no heartbeats any more."""
-    fields: list[dict[str, Any]] = [
+    all_fields: list[dict[str, Any]] = [
         {
             "name": "web-1/1",
             "hostname": "web-1",
@@ -88,7 +88,7 @@ def make_workers() -> list[Worker]:
             "queues": ["reports"],
         },
     ]
-    return [make_worker(started_at=at(86_400 * 2), **each) for each in fields]
+    return [make_worker(started_at=at(86_400 * 2), **fields_of_worker) for fields_of_worker in all_fields]
 
 
 def ago(seconds: float) -> str:
@@ -96,10 +96,10 @@ def ago(seconds: float) -> str:
     return (timezone.now() + at(seconds)).isoformat()
 
 
-def error(worker: Worker, number: int, *, seconds_ago: float, **fields: Any) -> dict[str, Any]:
+def error(worker: Worker, attempt: int, *, seconds_ago: float, **fields: Any) -> dict[str, Any]:
     """Return an entry of `Job.errors`, which records a failed attempt."""
     return {
-        "attempt": number,
+        "attempt": attempt,
         "worker": worker.name,
         "worker_id": worker.pk,
         "duration_ms": 214.9,
@@ -127,7 +127,7 @@ def make_failed_job(worker: Worker, **fields: Any) -> Job:
         "reason": "the PSP is back",
         "attempts": 3,
     }
-    values: dict[str, Any] = {
+    columns: dict[str, Any] = {
         "task": "payments.jobs.capture_payment",
         "kwargs": {"payment_id": 1187, "amount": "14.85"},
         "queue_name": "payments",
@@ -143,7 +143,7 @@ def make_failed_job(worker: Worker, **fields: Any) -> Job:
         "started_at": at(500.2),
         "finished_at": at(500),
     }
-    return make_job("failed", **(values | fields))
+    return make_job("failed", **(columns | fields))
 
 
 def log(worker: Worker, attempt: int, *lines: tuple[float, str, str, str], seconds_ago: float) -> dict[str, Any]:

@@ -53,7 +53,7 @@ def test_no_page_has_more_markup_than_with_harmless_rows(operator: Client, row: 
     for name, text in HARMLESS_FIRST.items():
         with row(name):
             markup = [active_markup(operator, address) for address in addresses(make_hostile_jobs(text))]
-            expected_markup = expected_markup or markup
+            expected_markup = expected_markup or markup  # the first text is harmless
             assert markup == expected_markup
 
 
@@ -67,12 +67,12 @@ def test_hostile_text_in_the_response_to_a_button_is_escaped(operator: Client, r
             job = make_hostile_jobs(text)["queued" if verb == "discard" else "discarded"]
             key_taken = make_hostile_jobs(text + "2")["failed"]
             make_job("queued", unique_key=key_taken.unique_key)
-            responses = [operator.post(page(verb, each.pk), follow=True).text for each in (job, key_taken)]
+            responses = [operator.post(page(verb, posted_job.pk), follow=True).text for posted_job in (job, key_taken)]
             markup = [
                 *(Markup(response).elements for response in responses),
                 active_markup(operator, f"job/{job.pk}/history/"),
             ]
-            expected_markup = expected_markup or markup
+            expected_markup = expected_markup or markup  # the first text is harmless
             assert markup == expected_markup
 
 
@@ -102,11 +102,11 @@ class TestMegabytes:
         for _ in range(20):
             make_job("completed", task=text[:300], last_error=text)
         for address in addresses(jobs, *jobs):
-            began = time.perf_counter()
+            started_at = time.perf_counter()
             response = operator.get(ROOT + address)
             assert response.status_code == 200
             assert len(response.content) < 600_000, address
-            assert time.perf_counter() - began < 10, address
+            assert time.perf_counter() - started_at < 10, address
 
     def test_a_text_that_is_cut_has_a_mark(self, operator: Client) -> None:
         job = make_hostile_jobs("x" * LONG, "failed", within_an_index=False)["failed"]
@@ -126,8 +126,8 @@ class TestMegabytes:
     def test_a_deep_value_breaks_no_page(self, operator: Client, depth: int, connect: Any) -> None:
         job = make_job("failed")
         deep = f"{'[' * depth}1{']' * depth}"
-        with connect() as other:
-            other.execute(
+        with connect() as session:
+            session.execute(
                 "UPDATE skipqueue_job SET args = %(deep)s::jsonb, metadata = jsonb_build_object('a', %(deep)s::jsonb)"
                 " WHERE id = %(id)s",
                 {"deep": deep, "id": job.pk},

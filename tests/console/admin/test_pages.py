@@ -167,5 +167,5 @@ def test_the_page_about_a_slow_database_fits_into_the_window(
     page = open_admin(boss, JOBS, **look)
     expect(page.locator("h1", has_text="The database took too long")).to_be_visible()
     assert not page.evaluate(IS_TOO_WIDE)
-    assert [each for each in complaints if "status of 503" not in each] == []
+    assert [complaint for complaint in complaints if "status of 503" not in complaint] == []
     assert axe_findings(open_admin(boss, JOBS, bypass_csp=True, **look)) == []

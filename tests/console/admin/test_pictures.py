@@ -43,7 +43,7 @@ def _task() -> None:
 
 def register_tasks() -> None:
     """Register the tasks of all jobs, so that no notice says that they are unknown."""
-    for name in {*Job.objects.values_list("task", flat=True)} - {each.name for each in registry}:
+    for name in {*Job.objects.values_list("task", flat=True)} - {task.name for task in registry}:
         register(name=name)(_task)
 
 

@@ -86,7 +86,7 @@ def test_every_page_has_readable_badges_with_unfold(
         assert all(contrast >= 4.5 for _, contrast in texts), (name, texts)
         if name not in ("index", "jobs", "queues", "workers", "archive"):
             assert page.locator("#content-main").is_visible()
-    assert [each for each in complaints if "django_skipqueue" in each.rpartition("(")[2]] == []
+    assert [complaint for complaint in complaints if "django_skipqueue" in complaint.rpartition("(")[2]] == []
 
 
 def test_an_action_of_the_list_works_with_unfold(open_admin: Callable[..., Page]) -> None:
@@ -127,7 +127,7 @@ def test_the_database_menu_works_with_unfold(
     page.goto(f"{home}{address_of('change', job.pk)}?database=other")
     expect(page.locator(".skipqueue-databases")).to_be_visible()
     expect(page.locator("#content-main")).to_contain_text("other:4711")
-    assert [each for each in complaints if "django_skipqueue" in each.rpartition("(")[2]] == []
+    assert [complaint for complaint in complaints if "django_skipqueue" in complaint.rpartition("(")[2]] == []
 
 
 FIND_OVERLAPPING = """element => [...element.parentElement.children]

@@ -12,9 +12,9 @@ from .running import skipqueue
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-def make_batch(name: str, number: int = 2) -> Batch:
+def make_batch(name: str, job_count: int = 2) -> Batch:
     with Batch(name=name, on_success=jobs.echo.s("sent"), on_failure=jobs.noop) as batch:
-        jobs.add.defer_many([(each,) for each in range(number)])
+        jobs.add.defer_many([(number,) for number in range(job_count)])
     return batch
 
 
@@ -30,7 +30,7 @@ def test_the_command_lists_the_newest_batches() -> None:
     assert [row[1] for row in rows] == ["broken", "runs", "done"]
     assert "0/3" in rows[1]
     assert "2/2" in rows[2]
-    assert [each["name"] for each in skipqueue("batches", "--state", "failures", "--json").objects] == ["broken"]
+    assert [batch["name"] for batch in skipqueue("batches", "--state", "failures", "--json").objects] == ["broken"]
     assert len(skipqueue("batches", "--limit", "1", "--json").objects) == 1
 
 

@@ -12,7 +12,7 @@ from django.db.models.functions import Now
 
 from django_skipqueue.console import counts
 from django_skipqueue.console import search as window
-from django_skipqueue.console.cli import change_jobs as batches
+from django_skipqueue.console.cli import change_jobs
 from django_skipqueue.console.verbs.table import RETRY, RUN_AGAIN
 from django_skipqueue.console.verbs.verb import Verb
 from django_skipqueue.models import Job
@@ -98,12 +98,12 @@ def test_a_verb_needs_either_ids_or_options_that_choose_jobs(verb: Verb) -> None
 
 @every_verb
 def test_a_dry_run_counts_and_writes_nothing(verb: Verb) -> None:
-    fit = make_job(str(next(iter(verb.statuses))), task="a.b")
-    before = state(fit)
-    result = skipqueue(verb.slug, "--status", fit.status, "--dry-run", "--json", *OPTIONS.get(verb.slug, []))
-    assert result.objects == [{"status": fit.status, "task": "a.b", "jobs": 1, "would_change": True}]
+    job = make_job(str(next(iter(verb.statuses))), task="a.b")
+    before = state(job)
+    result = skipqueue(verb.slug, "--status", job.status, "--dry-run", "--json", *OPTIONS.get(verb.slug, []))
+    assert result.objects == [{"status": job.status, "task": "a.b", "jobs": 1, "would_change": True}]
     assert (result.code, result.err) == (0, f"1 job would be {verb.done}.\n")
-    assert state(fit) == before
+    assert state(job) == before
 
 
 def test_a_verb_prints_the_numbers_of_changed_and_skipped_jobs_as_json() -> None:
@@ -149,12 +149,12 @@ def test_change_queue_and_change_priority_take_a_value() -> None:
     assert skipqueue("change-queue", "--task", "a.b", "--to", "mail", "--yes").err == "2 jobs put into another queue.\n"
     assert skipqueue("change-priority", "--task", "a.b", "--to", "-7", "--yes").code == 0
     assert [(state(job)["queue_name"], state(job)["priority"]) for job in jobs] == [("mail", -7)] * 2 + [("default", 0)]
-    again = skipqueue("change-queue", jobs[0].pk, "--to", "mail")
-    assert again.err == "0 jobs put into another queue, 1 skipped: 1 already in this queue, or just changed.\n"
+    second_result = skipqueue("change-queue", jobs[0].pk, "--to", "mail")
+    assert second_result.err == "0 jobs put into another queue, 1 skipped: 1 already in this queue, or just changed.\n"
 
 
 def test_run_again_needs_a_status_and_leaves_the_jobs_as_they_are() -> None:
-    jobs = [make_job("completed", task="a.b", kwargs={"n": n}) for n in range(2)]
+    jobs = [make_job("completed", task="a.b", kwargs={"n": number}) for number in range(2)]
     before = [state(job) for job in jobs]
     assert skipqueue("run-again", "--task", "a.b", "--yes").code == 2
     result = skipqueue("run-again", "--task", "a.b", "--status", "completed", "--yes")
@@ -165,12 +165,12 @@ def test_run_again_needs_a_status_and_leaves_the_jobs_as_they_are() -> None:
 
 def test_a_verb_says_which_session_has_locked_the_row_of_a_job(session: Callable[[], Session]) -> None:
     """Another session has locked the first job's row. Another job holds the second job's unique key."""
-    locked, with_taken_key = make_job("failed"), make_job("failed", unique_key="k")
+    locked_job, job_with_taken_key = make_job("failed"), make_job("failed", unique_key="k")
     make_job(unique_key="k")
-    other = session()
-    other.begin()
-    other(lambda: list(Job.objects.select_for_update().filter(pk=locked.pk)))
-    result = skipqueue("retry", locked.pk)
+    locking_session = session()
+    locking_session.begin()
+    locking_session(lambda: list(Job.objects.select_for_update().filter(pk=locked_job.pk)))
+    result = skipqueue("retry", locked_job.pk)
     assert result.code == 3
     locked_by_line, summary = result.err.splitlines()
     assert re.fullmatch(
@@ -182,8 +182,8 @@ def test_a_verb_says_which_session_has_locked_the_row_of_a_job(session: Callable
     assert skipqueue("retry", "--failed", "--yes", "--json").objects == [
         {"changed": 0, "skipped": 2, "is_partial": False}
     ]
-    other.rollback()
-    assert skipqueue("retry", locked.pk, with_taken_key.pk, "--yes").err.startswith(
+    locking_session.rollback()
+    assert skipqueue("retry", locked_job.pk, job_with_taken_key.pk, "--yes").err.startswith(
         "1 job retried, 1 skipped: 1 whose unique key"
     )
 
@@ -207,10 +207,12 @@ def test_verbs_print_english_whatever_the_language_of_the_project(settings: Any,
     ],
 )
 def test_without_the_option_status_each_verb_changes_jobs_of_its_usual_statuses(verb: str, statuses: set[str]) -> None:
-    jobs = {status: make_job(status, task="a.b") for status in STATUSES} | {"r": make_job("scheduled", attempts=1)}
+    jobs = {status: make_job(status, task="a.b") for status in STATUSES} | {
+        "retrying": make_job("scheduled", attempts=1)
+    }
     before = {name: state(job) for name, job in jobs.items()}
     skipqueue(verb, "--task", "a.b", "--yes", *OPTIONS.get(verb, []))
-    changed = {name for name, job in jobs.items() if name != "r" and state(job) != before[name]}
+    changed = {name for name, job in jobs.items() if name != "retrying" and state(job) != before[name]}
     assert changed == statuses
 
 
@@ -255,9 +257,9 @@ def test_retries_can_be_spread() -> None:
     for _ in range(3):
         make_job("failed")
     assert skipqueue("retry", "--failed", "--over", "1h", "--yes").code == 0
-    due = Job.objects.values_list("run_after", flat=True)
-    assert len(set(due)) == 3
-    assert max(due) - min(due) < timedelta(hours=1)
+    due_times = Job.objects.values_list("run_after", flat=True)
+    assert len(set(due_times)) == 3
+    assert max(due_times) - min(due_times) < timedelta(hours=1)
 
 
 def test_a_job_whose_unique_key_is_held_is_counted_as_skipped() -> None:
@@ -279,7 +281,7 @@ class TestWindows:
     @pytest.fixture(autouse=True)
     def _small_windows(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(window, "WINDOW_SIZE", 2)
-        monkeypatch.setattr(batches, "BATCH_ROWS", 1)
+        monkeypatch.setattr(change_jobs, "BATCH_ROWS", 1)
 
     @pytest.fixture
     def jobs(self) -> list[Job]:
@@ -329,16 +331,16 @@ class TestWindows:
     def test_jobs_that_are_enqueued_meanwhile_are_left_out(
         self, jobs: list[Job], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        added: list[Job] = []
+        added_jobs: list[Job] = []
         retry = RETRY.change
 
         def fail_another_job_and_retry(*arguments: Any, **options: Any) -> Any:
-            added.append(make_job("failed", finished_at=timedelta(minutes=-30)))
+            added_jobs.append(make_job("failed", finished_at=timedelta(minutes=-30)))
             return retry(*arguments, **options)
 
         monkeypatch.setitem(vars(RETRY), "change", fail_another_job_and_retry)
         assert skipqueue("retry", "--failed", "--yes", "--all").err == "7 jobs retried.\n"
-        assert {status_of(job) for job in added} == {"failed"}
+        assert {status_of(job) for job in added_jobs} == {"failed"}
 
 
 def test_ctrl_c_ends_a_verb_after_a_batch_and_prints_how_many_jobs_were_changed(manage: Callable[..., Any]) -> None:
@@ -358,15 +360,15 @@ def test_ctrl_c_ends_a_verb_after_a_batch_and_prints_how_many_jobs_were_changed(
 
 @pytest.mark.parametrize("by_id", [True, False])
 def test_discard_lets_a_halted_sequence_go_on_and_skips_other_failed_jobs(by_id: bool) -> None:
-    halting, other = make_halted("shop"), make_job("failed")
-    result = skipqueue("discard", *([halting.pk, other.pk] if by_id else ["--status", "failed"]), "--yes")
+    halting_job, other_job = make_halted("shop"), make_job("failed")
+    result = skipqueue("discard", *([halting_job.pk, other_job.pk] if by_id else ["--status", "failed"]), "--yes")
     assert (result.code, result.err) == (0, "1 job discarded, 1 skipped: 1 is already failed.\n")
-    assert (status_of(halting), status_of(other)) == ("discarded", "failed")
+    assert (status_of(halting_job), status_of(other_job)) == ("discarded", "failed")
 
 
 def test_a_dry_run_of_discard_counts_only_failed_jobs_that_halt_a_sequence() -> None:
     make_halted("shop", task="a.b")
     make_job("failed", task="a.b")
     result = skipqueue("discard", "--status", "failed", "--dry-run", "--json")
-    assert sorted(each["would_change"] for each in result.objects) == [False, True]
+    assert sorted(group["would_change"] for group in result.objects) == [False, True]
     assert result.err == "1 job would be discarded, 1 skipped: 1 is already failed.\n"

@@ -54,7 +54,7 @@ def test_status_and_lists_show_all_databases(jobs_with_equal_ids: dict[str, Job]
         out = skipqueue(*command).out
         assert out.index("Database default") < out.index("Database other")
     listed = [json.loads(line) for line in skipqueue("list", "--status", "discarded", "--json").out.splitlines()]
-    assert [(each["database"], each["id"]) for each in listed] == [("default", 7), ("other", 7)]
+    assert [(listed_job["database"], listed_job["id"]) for listed_job in listed] == [("default", 7), ("other", 7)]
 
 
 def test_the_option_database_names_one_database() -> None:
@@ -112,7 +112,7 @@ def test_status_shows_the_numbers_of_the_reachable_databases(
     result = skipqueue(*command, "--json")
     assert result.code == 1
     # Without limits, `limits` prints no object.
-    assert "default" in [each["database"] for each in result.objects] or command == ["limits"]
+    assert "default" in [report["database"] for report in result.objects] or command == ["limits"]
 
 
 def test_the_doctor_has_a_finding_for_a_database_that_is_down(other_is_down: None) -> None:

@@ -41,7 +41,7 @@ def test_the_command_needs_neither_django_tasks_nor_celery(manage: Callable[...,
     assert process.wait() == 0, process.log
 
 
-@pytest.mark.parametrize("subcommand", [each.name for each in Command.subcommands])
+@pytest.mark.parametrize("subcommand", [subcommand.name for subcommand in Command.subcommands])
 def test_each_subcommand_takes_the_options_of_django(subcommand: str) -> None:
     parser = Command().create_parser("manage.py", "skipqueue")
     django_options = {
@@ -64,7 +64,7 @@ def test_the_options_of_django_may_stand_on_both_sides_of_the_subcommand(manage:
     assert "\x1b" not in process.log
 
 
-WATCHABLE_SUBCOMMANDS = {each.name for each in Command.subcommands if isinstance(each, Watchable)}
+WATCHABLE_SUBCOMMANDS = {subcommand.name for subcommand in Command.subcommands if isinstance(subcommand, Watchable)}
 
 
 def test_the_option_watch_repeats_lists_until_ctrl_c(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,11 +79,11 @@ def test_the_option_watch_repeats_lists_until_ctrl_c(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("django_skipqueue.console.cli.subcommand.sleep", interrupt_every_second_sleep)
     assert {"alerts", "batches", "doctor", "limits", "list", "schedules", "show", "status"} <= WATCHABLE_SUBCOMMANDS
     for name in sorted(WATCHABLE_SUBCOMMANDS):
-        once = skipqueue(name, *required_arguments.get(name, ()), "--json")
-        again = skipqueue(name, *required_arguments.get(name, ()), "--json", "--watch", "3s")
-        assert again.code == once.code, name
-        assert len(again.objects) == 2 * len(once.objects), name
-        assert len(again.err.splitlines()) == 2 * len(once.err.splitlines()), name
+        single_run = skipqueue(name, *required_arguments.get(name, ()), "--json")
+        watched_run = skipqueue(name, *required_arguments.get(name, ()), "--json", "--watch", "3s")
+        assert watched_run.code == single_run.code, name
+        assert len(watched_run.objects) == 2 * len(single_run.objects), name
+        assert len(watched_run.err.splitlines()) == 2 * len(single_run.err.splitlines()), name
     assert set(sleeps) == {3.0}
 
 
@@ -120,8 +120,9 @@ def test_a_database_that_is_not_postgresql_is_refused(manage: Callable[..., Any]
 
 @pytest.mark.django_db(transaction=True, databases=["default", "other"])
 def test_each_subcommand_takes_the_database() -> None:
-    job, in_default = make_job("failed", using="other"), make_job("failed")
-    assert [each["id"] for each in skipqueue("list", "--failed", "--json", "--database", "other").objects] == [job.pk]
+    job, job_in_default = make_job("failed", using="other"), make_job("failed")
+    listed = skipqueue("list", "--failed", "--json", "--database", "other").objects
+    assert [listed_job["id"] for listed_job in listed] == [job.pk]
     assert skipqueue("retry", job.pk, "--database", "other").code == 0
     assert (Job.objects.using("other").get().status, Job.objects.get().status) == ("queued", "failed")
     assert skipqueue("pause", "mail", "--database=other").code == 0
@@ -132,10 +133,12 @@ def test_each_subcommand_takes_the_database() -> None:
         assert skipqueue(subcommand, "--database", "other").code in (0, 3)
     assert skipqueue("reindex", "--dry-run", "--database", "other").code == 0
     assert settings.database == "default"
-    assert in_default.status == "failed"
+    assert job_in_default.status == "failed"
 
 
-@pytest.mark.parametrize("subcommand", [each.name for each in subcommands() if not isinstance(each, Alias)])
+@pytest.mark.parametrize(
+    "subcommand", [subcommand.name for subcommand in subcommands() if not isinstance(subcommand, Alias)]
+)
 def test_an_unknown_database_is_reported_in_one_sentence(subcommand: str) -> None:
     required_arguments: dict[str, list[str]] = {"defer": ["x"], "show": ["1"], "pause": ["q"], "resume": ["q"]}
     required_arguments |= {"postpone": ["1", "--for", "1h"], "reschedule": ["1", "--to", "1h"]}

@@ -63,13 +63,13 @@ def test_the_doctor_prints_findings_as_json_in_english(settings: Any, tmp_path: 
     result = skipqueue("doctor", "--json")
     assert result.code == 3
     (report,) = result.objects
-    first, *others = report["findings"]
-    assert first == {
+    first_finding, *other_findings = report["findings"]
+    assert first_finding == {
         "code": "prune-lag",
         "severity": "warning",
         "title": "Finished jobs are not deleted in time",
         "found": "The retention of the oldest finished job has been over for 2 d.",
-        "advice": first["advice"],
+        "advice": first_finding["advice"],
         "command": "python manage.py prunejobs",
         "subject": "",
         "since": None,
@@ -78,7 +78,7 @@ def test_the_doctor_prints_findings_as_json_in_english(settings: Any, tmp_path: 
         "database": "",
     }
     assert report["is_well"] is False
-    assert {each["severity"] for each in others} == {"ok"}
+    assert {finding["severity"] for finding in other_findings} == {"ok"}
     assert report["seconds"] > 0
 
 

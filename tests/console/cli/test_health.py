@@ -48,11 +48,11 @@ def test_critical_findings_do_not_change_the_exit_code() -> None:
 
 def test_a_verdict_that_takes_long_does_not_delay_the_probe(session: Callable[[], Session]) -> None:
     make_worker(hostname=THIS_HOST)
-    other = session()
-    other.begin()
-    other(execute, "LOCK TABLE skipqueue_job IN ACCESS EXCLUSIVE MODE")
+    locking_session = session()
+    locking_session.begin()
+    locking_session(execute, "LOCK TABLE skipqueue_job IN ACCESS EXCLUSIVE MODE")
     result = skipqueue("health", "--timeout", "2s")
-    other.rollback()
+    locking_session.rollback()
     assert result.code == 0
     assert "rules could not be applied" in result.out
 
@@ -62,7 +62,7 @@ def execute(statement: str) -> None:
         cursor.execute(statement)
 
 
-NEVER_ANSWERS = """
+SOURCE_OF_SILENT_VERDICT = """
 import time
 from django_skipqueue.console.rules import verdict
 
@@ -75,7 +75,7 @@ def test_a_server_that_falls_silent_after_the_heartbeat_was_read_does_not_change
     manage: Callable[..., Any], age: int, code: int
 ) -> None:
     make_worker(name="pod-7/1", hostname="elsewhere", heartbeat=timedelta(seconds=-age))
-    process = manage("skipqueue", "health", "--name", "pod-7", "--timeout", "1s", jobs=NEVER_ANSWERS)
+    process = manage("skipqueue", "health", "--name", "pod-7", "--timeout", "1s", jobs=SOURCE_OF_SILENT_VERDICT)
     assert process.wait(deadline=30) == code
     assert "healthy: pod-7/1" in process.log
     assert process.log.endswith("verdict: no answer from the database within 1 s\n")

@@ -82,18 +82,18 @@ def test_a_dry_run_of_index_changes_no_index(settings: Any) -> None:
 def interrupt_index_build(connect: Any) -> Iterator[Callable[[], None]]:
     """Start a build of the index `BY_A` that waits for an open transaction. Returns a function that interrupts it."""
     job = make_job(task=ADD, args=[1])
-    other, builder = connect(autocommit=False), connect()
-    other.execute("UPDATE skipqueue_job SET priority = 1 WHERE id = %s", [job.pk])
+    writing_session, builder = connect(autocommit=False), connect()
+    writing_session.execute("UPDATE skipqueue_job SET priority = 1 WHERE id = %s", [job.pk])
     with ThreadPoolExecutor() as pool:
         building = pool.submit(builder.execute, f"CREATE INDEX CONCURRENTLY {BY_A.name} ON skipqueue_job (task)")
-        wait_until(lambda: [each for each in existing(DEFAULT) if each.is_being_built], "the build has begun")
+        wait_until(lambda: [index for index in existing(DEFAULT) if index.is_being_built], "the build has begun")
 
         def interrupt() -> None:
             builder.cancel_safe()
             assert isinstance(building.exception(), psycopg.errors.QueryCanceled)
 
         yield interrupt
-        other.rollback()
+        writing_session.rollback()
 
 
 def test_an_index_of_an_interrupted_build_is_dropped_and_built_again(
@@ -106,7 +106,7 @@ def test_an_index_of_an_interrupted_build_is_dropped_and_built_again(
     assert f"{BY_A.name}: {ADD} (a), would be built" in result.out
 
 
-def test_an_index_that_another_session_builds_is_left_alone(interrupt_index_build: Callable[[], None]) -> None:
+def test_an_index_that_another_session_builds_is_not_changed(interrupt_index_build: Callable[[], None]) -> None:
     result = skipqueue("index", "--dry-run")
     assert f"{BY_A.name}: another session is building it now" in result.out
     assert f"{ADD} (a)" not in result.out
@@ -114,12 +114,12 @@ def test_an_index_that_another_session_builds_is_left_alone(interrupt_index_buil
 
 def test_a_build_waits_no_longer_than_the_lock_timeout(connect: Any) -> None:
     job = make_job()
-    other = connect(autocommit=False)
-    other.execute("UPDATE skipqueue_job SET priority = 1 WHERE id = %s", [job.pk])
+    writing_session = connect(autocommit=False)
+    writing_session.execute("UPDATE skipqueue_job SET priority = 1 WHERE id = %s", [job.pk])
     result = skipqueue("index", "--lock-timeout", "0.2s")
     assert result.code == 1
     assert "Run the command again to continue." in result.err
-    other.rollback()
+    writing_session.rollback()
     assert not valid_indexes()
     assert f"{BY_A.name}: left by an interrupted build, dropped" in skipqueue("index").out
     assert valid_indexes() == {BY_A.name, BY_VALUE.name}
@@ -159,12 +159,12 @@ def test_the_names_of_a_task_and_its_argument_are_quoted_in_sql(settings: Any, c
 def test_an_argument_of_any_length_and_type_can_be_indexed() -> None:
     """An index entry has at most a third of a page, so a long value itself could not be an entry."""
     skipqueue("index")
-    long = "".join(map(str, range(30_000)))
-    job = make_job(task=ECHO, kwargs={"value": long})
+    long_value = "".join(map(str, range(30_000)))
+    job = make_job(task=ECHO, kwargs={"value": long_value})
     odd_arguments: tuple[Any, ...] = ([], {"a": 1}, "x", 5)
-    for odd in odd_arguments:
-        make_job(task=ECHO, args=odd, kwargs=odd)
-    assert BY_VALUE.find(DEFAULT, json.dumps(long), limit=2) == [job.pk]
-    plain = "CREATE INDEX skipqueue_search_plain ON skipqueue_job ((kwargs ->> 'value'))"
+    for odd_argument in odd_arguments:
+        make_job(task=ECHO, args=odd_argument, kwargs=odd_argument)
+    assert BY_VALUE.find(DEFAULT, json.dumps(long_value), limit=2) == [job.pk]
+    create_plain_index = "CREATE INDEX skipqueue_search_plain ON skipqueue_job ((kwargs ->> 'value'))"
     with connection.cursor() as cursor, pytest.raises(OperationalError, match="index row"):
-        cursor.execute(plain)
+        cursor.execute(create_plain_index)

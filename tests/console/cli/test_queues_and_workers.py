@@ -79,7 +79,7 @@ def test_a_request_names_a_worker_by_its_name_or_its_id(verb: str, expected_mess
         assert expected_message.replace("web/1", name) in result.err
     assert list(WorkerRequest.objects.values_list("worker_id", "request")) == [(worker.pk, verb)]
     assert f"{verb} requested" in skipqueue("workers").out
-    assert {each["requested"] for each in skipqueue("workers", "--json").objects} == {verb, None}
+    assert {listed["requested"] for listed in skipqueue("workers", "--json").objects} == {verb, None}
 
 
 def test_a_request_to_a_dead_or_unknown_worker_is_refused() -> None:

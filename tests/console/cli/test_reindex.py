@@ -80,13 +80,13 @@ def test_reindex_first_drops_left_over_indexes(connect: Any) -> None:
 
 def test_an_interrupted_reindex_can_be_run_again(manage: Callable[..., Any], connect: Any) -> None:
     job = make_job()
-    other = connect(autocommit=False)
-    other.execute("UPDATE skipqueue_job SET priority = 1 WHERE id = %s", [job.pk])
+    writing_session = connect(autocommit=False)
+    writing_session.execute("UPDATE skipqueue_job SET priority = 1 WHERE id = %s", [job.pk])
     process = manage("skipqueue", "reindex", "--index", CLAIM_INDEX)
     wait_until(left_over_indexes, "the rebuild waits for the other transaction")
     process.send(signal.SIGINT)
     assert process.wait() != 0
-    other.rollback()
+    writing_session.rollback()
     assert left_over_indexes()
     assert skipqueue("reindex", "--index", CLAIM_INDEX).code == 0
     assert left_over_indexes() == set()
@@ -94,12 +94,12 @@ def test_an_interrupted_reindex_can_be_run_again(manage: Callable[..., Any], con
 
 def test_reindex_waits_no_longer_than_the_lock_timeout(connect: Any) -> None:
     job = make_job()
-    other = connect(autocommit=False)
-    other.execute("UPDATE skipqueue_job SET priority = 1 WHERE id = %s", [job.pk])
+    writing_session = connect(autocommit=False)
+    writing_session.execute("UPDATE skipqueue_job SET priority = 1 WHERE id = %s", [job.pk])
     result = skipqueue("reindex", "--index", CLAIM_INDEX, "--lock-timeout", "0.2s")
     assert result.code == 1
     assert "for a lock or an old transaction" in result.err
-    other.rollback()
+    writing_session.rollback()
     assert skipqueue("reindex", "--index", CLAIM_INDEX).code == 0
 
 
@@ -127,11 +127,13 @@ def test_an_unknown_index_is_an_error_that_names_the_known_ones() -> None:
 @pytest.mark.usefixtures("new_tables")
 def test_the_name_of_an_index_is_quoted_in_sql(connect: Any) -> None:
     name = 'x"; DROP TABLE skipqueue_job; --'
-    other = connect()
-    other.execute(psycopg.sql.SQL("CREATE INDEX {} ON skipqueue_job (task)").format(psycopg.sql.Identifier(name)))
-    index = next(each for each in indexes(DEFAULT) if each.name == name)
+    other_session = connect()
+    other_session.execute(
+        psycopg.sql.SQL("CREATE INDEX {} ON skipqueue_job (task)").format(psycopg.sql.Identifier(name))
+    )
+    [index] = [existing for existing in indexes(DEFAULT) if existing.name == name]
     change_index(DEFAULT, REINDEX, schema=index.schema, name=index.name)
     assert TableIndex("public", name, index.size, False) in indexes(DEFAULT)
     change_index(DEFAULT, DROP_INDEX, schema=index.schema, name=index.name)
-    assert name not in {each.name for each in indexes(DEFAULT)}
+    assert name not in {existing.name for existing in indexes(DEFAULT)}
     assert not Job.objects.exists()

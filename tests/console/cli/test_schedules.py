@@ -16,24 +16,24 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 
 def test_the_subcommand_lists_the_schedules() -> None:
-    last = make_job("completed")
+    last_job = make_job("completed")
     make_schedule("daily", due=-60, cron="0 9 * * mon-fri", timezone="Europe/Berlin", source="code")
-    make_schedule("often", due=-60, last_job_id=last.pk, last_run_at=Now() - timedelta(minutes=3))
+    make_schedule("often", due=-60, last_job_id=last_job.pk, last_run_at=Now() - timedelta(minutes=3))
     make_schedule("paused", paused_at=Now())
     make_schedule("broken", due=100, error="no task", cron="never\n")
     make_schedule("late", due=100)
     make_schedule("gone", due=100, source="code", retired_at=Now())
     result = skipqueue("schedules")
     assert result.code == 0
-    rows = {line.split()[0]: line for line in result.out.splitlines()}
-    assert list(rows) == ["name", "broken", "daily", "gone", "late", "often", "paused"]
-    assert "on time" in rows["daily"]
-    assert "at 09:00, Monday to Friday" in rows["daily"]
-    assert "Europe/Berlin" in rows["daily"]
-    assert "3 min ago" in rows["often"]
-    assert f"{last.pk} completed" in rows["often"]
+    line_by_name = {line.split()[0]: line for line in result.out.splitlines()}
+    assert list(line_by_name) == ["name", "broken", "daily", "gone", "late", "often", "paused"]
+    assert "on time" in line_by_name["daily"]
+    assert "at 09:00, Monday to Friday" in line_by_name["daily"]
+    assert "Europe/Berlin" in line_by_name["daily"]
+    assert "3 min ago" in line_by_name["often"]
+    assert f"{last_job.pk} completed" in line_by_name["often"]
     for name, state in (("paused", "paused"), ("broken", "cannot run"), ("late", "late"), ("gone", "no longer")):
-        assert state in rows[name]
+        assert state in line_by_name[name]
     assert "broken: no task" in result.err
 
 
@@ -84,9 +84,10 @@ def test_the_subcommand_shows_a_schedule_with_its_last_jobs() -> None:
     make_schedule("often", due=-60, last_job_id=runs[1], earlier_job_ids=runs[:1], interval=timedelta(minutes=5))
     result = skipqueue("schedules", "often")
     assert result.code == 0
-    shown = dict(line.split(maxsplit=1) for line in result.out.splitlines() if line[0] != " ")
-    assert (shown["name"], shown["state"], shown["fires"]) == ("often", "failing", "every 5 min")
-    assert shown["error"] == "ValueError: no"
+    value_by_label = dict(line.split(maxsplit=1) for line in result.out.splitlines() if line[0] != " ")
+    assert (value_by_label["name"], value_by_label["state"]) == ("often", "failing")
+    assert value_by_label["fires"] == "every 5 min"
+    assert value_by_label["error"] == "ValueError: no"
     assert re.search(rf"^last jobs +job {runs[1]} failed, enqueued .* ValueError: no$", result.out, re.MULTILINE)
     assert re.search(rf"^ +job {runs[0]} failed", result.out, re.MULTILINE)
     (found,) = skipqueue("schedules", "often", "--json").objects

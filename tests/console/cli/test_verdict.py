@@ -99,6 +99,9 @@ def test_the_verdict_exits_with_3_if_one_of_two_databases_has_a_problem(settings
     make_worker()
     result = skipqueue("verdict", "--json")
     assert result.code == 3
-    assert [(each["database"], each["is_well"]) for each in result.objects] == [("default", True), ("other", False)]
+    assert [(verdict["database"], verdict["is_well"]) for verdict in result.objects] == [
+        ("default", True),
+        ("other", False),
+    ]
     make_worker(using="other")
     assert skipqueue("verdict").code == 0

@@ -77,8 +77,8 @@ def test_each_panel_shows_the_chosen_databases() -> None:
         for target in panel["targets"]:
             series = re.findall(r'(?<!")\bskipqueue_\w+({[^}]*})?', target["expr"])
             assert all('database=~"$database"' in selector for selector in series), target["expr"]
-    chosen = {each["name"]: each for each in DASHBOARD["templating"]["list"]}["database"]
-    assert chosen["allValue"] == ".*", "with one database no series has the label"
+    variables = {variable["name"]: variable for variable in DASHBOARD["templating"]["list"]}
+    assert variables["database"]["allValue"] == ".*", "with one database, the series have no label `database`"
 
 
 def test_each_alert_is_about_one_database() -> None:

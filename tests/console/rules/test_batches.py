@@ -39,12 +39,12 @@ def test_the_doctor_finds_a_job_that_waits_for_a_deleted_job(findings_of: Findin
 @pytest.mark.django_db(transaction=True, databases=["default", "other"])
 def test_with_several_databases_the_finding_names_jobs_as_database_and_id(settings: Any) -> None:
     settings.SKIPQUEUE = {"DATABASES": ("default", "other")}
-    needed = jobs.noop.using(database="other").defer()
-    waiting = jobs.noop.using(database="other", after=[needed]).defer()
-    needed._meta.model._base_manager.using("other").filter(pk=needed.pk).delete()
-    (finding,) = (each for each in examine(Store("other")) if each.code == "stuck-dependant")
+    predecessor = jobs.noop.using(database="other").defer()
+    waiting = jobs.noop.using(database="other", after=[predecessor]).defer()
+    predecessor._meta.model._base_manager.using("other").filter(pk=predecessor.pk).delete()
+    (finding,) = (finding for finding in examine(Store("other")) if finding.code == "stuck-dependant")
     assert f"Job other:{waiting.pk} (" in finding.found
-    assert f"waits for job other:{needed.pk}," in finding.found
+    assert f"waits for job other:{predecessor.pk}," in finding.found
     assert f"skipqueue discard other:{waiting.pk} " in finding.command
 
 

@@ -55,7 +55,7 @@ def test_no_worker_is_missed_if_a_relay_serves_every_queue_with_jobs(findings_of
 
 def test_a_broker_that_no_relay_has_reached_for_an_hour_is_critical(findings_of: FindingsOf) -> None:
     make_carrier(reached_at=-HOURS)
-    assert findings_of("carrier-unreachable") == [], "without a relay, nobody knows whether it is reached"
+    assert findings_of("carrier-unreachable") == [], "without a relay, nobody knows whether the broker is reached"
     make_relay()
     (finding,) = findings_of("carrier-unreachable")
     assert finding.severity == "critical"

@@ -22,7 +22,7 @@ HOUR_AGO = timedelta(hours=-1)
 
 LOCK_BY: dict[str, Callable[[Any, list[int]], object]] = {
     "FOR UPDATE": lambda session, ids: session.execute(LOCK.format("FOR UPDATE"), [ids]),
-    "FOR SHARE, by two": lambda session, ids: session.execute(LOCK.format("FOR SHARE"), [ids]),
+    "FOR SHARE, by two sessions": lambda session, ids: session.execute(LOCK.format("FOR SHARE"), [ids]),
     "an UPDATE": lambda session, ids: session.execute(UPDATE, [ids]),
     "a savepoint": lambda session, ids: _lock_in_savepoint(session, ids, "SELECT"),
     "a released savepoint": lambda session, ids: _lock_in_savepoint(session, ids, "RELEASE held"),
@@ -42,21 +42,21 @@ def _report_after_a_millisecond(settings: Any, transactional_db: None) -> None:
 
 
 @pytest.mark.core
-@pytest.mark.parametrize("hold", LOCK_BY)
+@pytest.mark.parametrize("kind_of_lock", LOCK_BY)
 def test_the_session_that_locks_job_rows_is_named_and_the_command_ends_it(
-    hold: str, findings_of: FindingsOf, connect: Any
+    kind_of_lock: str, findings_of: FindingsOf, connect: Any
 ) -> None:
     queued = make_job(run_after=HOUR_AGO, queue_name="mail")
     due = make_job("scheduled", run_after=HOUR_AGO)
     running = make_job("running", locked_at=HOUR_AGO)
     ids = [queued.pk, due.pk, running.pk]
-    other = connect(autocommit=False, application_name="sharer")
-    if hold == "FOR SHARE, by two":
-        other.execute(LOCK.format("FOR KEY SHARE"), [ids])
+    other_session = connect(autocommit=False, application_name="sharer")
+    if kind_of_lock == "FOR SHARE, by two sessions":
+        other_session.execute(LOCK.format("FOR KEY SHARE"), [ids])
         assert findings_of("locked-rows") == [], "a foreign key to a job keeps nobody from claiming it"
     session = connect(autocommit=False, application_name="psql")
-    LOCK_BY[hold](session, ids)
-    (finding,) = [each for each in findings_of("locked-rows") if each.subject == str(session.info.backend_pid)]
+    LOCK_BY[kind_of_lock](session, ids)
+    (finding,) = [finding for finding in findings_of("locked-rows") if finding.subject == str(session.info.backend_pid)]
     assert finding.severity == "critical"
     assert finding.title.startswith("3 jobs have been locked since ")
     assert finding.title.endswith(f" by session {session.info.backend_pid} (psql, idle in transaction)")
@@ -65,7 +65,7 @@ def test_the_session_that_locks_job_rows_is_named_and_the_command_ends_it(
     assert finding.since is not None
     assert finding.link is not None
     assert finding.link.arguments == (min(ids),)
-    other.close()
+    other_session.close()
     run_sql(finding.command)
     wait_until(lambda: not findings_of("locked-rows"))
     session.close()
@@ -91,8 +91,8 @@ def test_a_short_lock_and_a_lock_by_a_worker_are_no_findings(
 
 def test_a_prepared_transaction_that_locks_jobs_is_found_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
     def rows(statement: str, values: Any = None) -> list[tuple[Any, ...]]:
-        row = (7, "t", "mail", False, None, "", "", now() - timedelta(minutes=5), "", "x'y", now())
-        return [row] if statement == locks.LOCKED_JOBS else []
+        locked_job = (7, "t", "mail", False, None, "", "", now() - timedelta(minutes=5), "", "x'y", now())
+        return [locked_job] if statement == locks.LOCKED_JOBS else []
 
     monkeypatch.setattr(STORE, "rows", rows)
     monkeypatch.setattr(STORE, "queues_with_jobs", lambda **_: ["mail"])

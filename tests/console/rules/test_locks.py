@@ -55,7 +55,7 @@ def test_of_a_chain_of_waiting_sessions_only_the_first_blocker_is_reported(
     third = session()
     locking = third.start(lock_job_table)
     third.wait_until_blocked()
-    assert {each.subject for each in findings_of("lock-waits")} == {str(holder.info.backend_pid)}
+    assert {finding.subject for finding in findings_of("lock-waits")} == {str(holder.info.backend_pid)}
     holder.close()
     assert (updating.result(20), updating_too.result(20), locking.result(20)) == (1, 1, None)
 

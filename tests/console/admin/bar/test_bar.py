@@ -90,8 +90,8 @@ def test_the_bar_of_every_page_has_all_entries_and_marks_the_current_one(
 def test_the_list_of_jobs_links_to_the_archive(addresses: Mapping[str, str], operator: Client, settings: Any) -> None:
     link = '<a href="/admin/django_skipqueue/archivedjob/">Archive</a>'
     assert link in operator.get(LIST).text
-    for other in (QUEUES, f"/admin/{addresses['archive']}"):
-        assert link not in operator.get(other).text
+    for address in (QUEUES, f"/admin/{addresses['archive']}"):
+        assert link not in operator.get(address).text
     settings.SKIPQUEUE = {}
     assert link not in operator.get(LIST).text
 

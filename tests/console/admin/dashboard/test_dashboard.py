@@ -62,12 +62,12 @@ def test_the_cards_of_serious_problems_have_the_level_alarm() -> None:
 def test_a_job_that_waits_in_a_paused_queue_raises_no_alarm() -> None:
     make_job(queue_name="mail", run_after=timedelta(hours=-3))
     Queue.pause("mail", by="ann")
-    found = get_card("oldest waiting")
-    assert (found.value, found.detail, found.level) == ("3 h", "in mail, paused", "")
+    card = get_card("oldest waiting")
+    assert (card.value, card.detail, card.level) == ("3 h", "in mail, paused", "")
     make_job(queue_name="other", run_after=timedelta(minutes=-2))
-    found = get_card("oldest waiting")
-    assert (found.value, found.detail, found.level) == ("2 min", "in other", "warning")
-    assert found.address == f"{LIST}?status=queued&queue=other"
+    card = get_card("oldest waiting")
+    assert (card.value, card.detail, card.level) == ("2 min", "in other", "warning")
+    assert card.address == f"{LIST}?status=queued&queue=other"
 
 
 def test_the_card_of_workers_counts_late_and_dead_workers() -> None:
@@ -81,11 +81,11 @@ def test_the_cards_of_one_queue_count_only_its_jobs() -> None:
     make_job(queue_name="other")
     make_job("failed", queue_name="other")
     make_worker(name="a", queues=["other"])
-    found = {str(card.label): card for card, _ in get_dashboard(queue="mail").cards}
-    assert found["queued"].value == "1"
-    assert found["queued"].address == f"{LIST}?status=queued&queue=mail"
-    assert found["failed in 24 h"].value == "0"
-    assert found["workers alive"].value == "0"
+    card_by_label = {str(card.label): card for card, _ in get_dashboard(queue="mail").cards}
+    assert card_by_label["queued"].value == "1"
+    assert card_by_label["queued"].address == f"{LIST}?status=queued&queue=mail"
+    assert card_by_label["failed in 24 h"].value == "0"
+    assert card_by_label["workers alive"].value == "0"
 
 
 def section_content(name: str, **query: str) -> Any:
@@ -98,7 +98,7 @@ def test_the_five_longest_running_jobs_are_listed() -> None:
         for hours in (1, 8, 3, 4, 5, 6, 7)
     ]
     found = section_content("longest_jobs")
-    assert [each["id"] for each in found] == [jobs[index].pk for index in (1, 6, 5, 4, 3)]
+    assert [found_job["id"] for found_job in found] == [jobs[index].pk for index in (1, 6, 5, 4, 3)]
     assert (found[0]["ran"], found[0]["worker_id"]) == ("8 h", "web/1:0123456789ab")
     assert section_content("longest_jobs", queue="other") == []
 
@@ -126,20 +126,18 @@ def test_an_invalid_query_of_the_dashboard_is_no_error(operator: Client, address
 
 
 def test_the_number_of_queries_is_fixed(operator: Client) -> None:
-    def queries() -> int:
-        with CaptureQueriesContext(
-            connection,
-        ) as captured:
+    def count_queries() -> int:
+        with CaptureQueriesContext(connection) as captured:
             assert operator.get(DASHBOARD).status_code == 200
         return len(captured)
 
     operator.get(DASHBOARD)  # fills the cache of notices
-    before = queries()
+    count_before = count_queries()
     for number in range(8):
         make_job(queue_name=f"q{number}")
         make_job("running", queue_name=f"r{number}")
         make_worker(name=f"w{number}")
-    assert queries() == before <= 32
+    assert count_queries() == count_before <= 32
 
 
 def test_without_a_permission_to_view_jobs_there_is_no_dashboard(log_in: Callable[..., Client]) -> None:

@@ -40,7 +40,7 @@ def notice_box(client: Client, address: str = LIST) -> str:
 
 
 def listed_problems(client: Client) -> list[str]:
-    return [re.sub("<[^>]*>", "", each).strip() for each in re.findall(r"<li>(.*?)</li>", notice_box(client))]
+    return [re.sub("<[^>]*>", "", item).strip() for item in re.findall(r"<li>(.*?)</li>", notice_box(client))]
 
 
 @pytest.mark.parametrize("address", ["/admin/", APP, LIST, WORKERS, QUEUES])
@@ -199,7 +199,7 @@ def test_the_box_is_only_a_few_lines_high(open_admin: Callable[..., Page], width
         make_job(queue_name=f"queue-{number}")
     address = LIST.removeprefix("/admin/")
     shown = open_admin(User.objects.create_superuser("ann"), address, viewport={"width": width, "height": 900})
-    height = shown.locator(".skipqueue-banner").evaluate("each => each.offsetHeight")
+    height = shown.locator(".skipqueue-banner").evaluate("box => box.offsetHeight")
     assert height < (150 if width > 800 else 290)
     assert shown.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
     shown.locator(".skipqueue-banner summary").click()

@@ -90,7 +90,7 @@ class TestThePage:
         assert log_in("view_job").get(page("delete", job.pk)).status_code == 403
 
 
-def attempt_notes(**others: Any) -> dict[str, Any]:
+def attempt_notes(**more_columns: Any) -> dict[str, Any]:
     """Return columns for a job in its second attempt, with progress and log lines."""
     return {
         "lease": 3,
@@ -103,7 +103,7 @@ def attempt_notes(**others: Any) -> dict[str, Any]:
                 "lines": [[1500, "WARNING", "shop", "it is hunter2!"], [1600, "INFO", "", "<script>alert(1)"]],
             },
         ],
-    } | others  # fmt: skip
+    } | more_columns  # fmt: skip
 
 
 class TestNotes:

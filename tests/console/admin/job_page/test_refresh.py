@@ -54,9 +54,9 @@ def record_fetches(page: Page) -> list[str]:
     return fetched_addresses
 
 
-def wait_for_fetches(page: Page, fetched_addresses: list[str], number: int) -> None:
+def wait_for_fetches(page: Page, fetched_addresses: list[str], count: int) -> None:
     """Wait until the page has sent this number of requests."""
-    while len(fetched_addresses) < number:
+    while len(fetched_addresses) < count:
         page.wait_for_event("request", timeout=TIMEOUT_MILLISECONDS)
 
 

@@ -89,10 +89,10 @@ def test_the_timeline_of_a_job_discarded_before_it_was_due_has_no_due_time() -> 
 
 def test_a_manual_retry_does_not_change_how_long_an_attempt_has_waited() -> None:
     errors = [make_failure(1, seconds_ago=20, duration_ms=1, wait_ms=12)]
-    failed = make_job("failed", attempts=1, errors=errors, run_after=at(21), started_at=at(20), finished_at=at(20))
+    failed_job = make_job("failed", attempts=1, errors=errors, run_after=at(21), started_at=at(20), finished_at=at(20))
     retry = make_operation("retry", seconds_ago=2, attempts=1)
-    retried = make_job("queued", errors=errors, operations=[retry], run_after=at(2), started_at=at(20))
-    for job in (failed, retried):
+    retried_job = make_job("queued", errors=errors, operations=[retry], run_after=at(2), started_at=at(20))
+    for job in (failed_job, retried_job):
         assert ("attempt 1 failed", "waited 12 ms", "ran 1.0 ms") in timeline_texts(job)
 
 

@@ -40,9 +40,11 @@ def test_a_long_message_is_folded_and_the_next_traceback_is_not() -> None:
     message = "\n".join(f"line {number}" for number in range(45))
     text = scene.REFUSED.replace("[Errno 111] Connection refused", message)
     parts = parts_of(text)
-    long = [part for part in parts if "line 44" in part.text]
-    assert [(part.kind, part.is_folded, len(part.lines)) for part in long] == [("raised", True, 45 - MESSAGE_LINES)]
-    assert "direct cause" in parts[parts.index(long[0]) + 1].text
+    parts_with_last_line = [part for part in parts if "line 44" in part.text]
+    assert [(part.kind, part.is_folded, len(part.lines)) for part in parts_with_last_line] == [
+        ("raised", True, 45 - MESSAGE_LINES)
+    ]
+    assert "direct cause" in parts[parts.index(parts_with_last_line[0]) + 1].text
 
 
 def make_traceback(depth: int = 0) -> str:
@@ -85,4 +87,7 @@ def test_the_last_frame_of_a_stack_is_not_folded() -> None:
 
 def test_neighbouring_parts_differ_in_kind_or_folding() -> None:
     for text in (make_traceback(), scene.REFUSED):
-        assert all((a.kind, a.is_folded) != (b.kind, b.is_folded) for a, b in pairwise(parts_of(text)))
+        assert all(
+            (part.kind, part.is_folded) != (next_part.kind, next_part.is_folded)
+            for part, next_part in pairwise(parts_of(text))
+        )

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.django_db
 TASK = "shop.charge"
 
 
-def charge(order: int, /, card: dict[str, Any], *rest: str, note: str = "none", **more: int) -> None:
+def charge_card(order: int, /, card: dict[str, Any], *rest: str, note: str = "none", **more: int) -> None:
     """A task with a parameter of each kind."""
 
 
@@ -40,7 +40,7 @@ def make_key_of_signed(card: dict[str, Any], config: Any = None) -> str:
 
 @pytest.fixture(autouse=True)
 def _tasks(registry: Registry) -> None:
-    register(name=TASK)(charge)
+    register(name=TASK)(charge_card)
     register(name="shop.keyed", unique_key=lambda order: f"order-{10 // order}")(keyed)
     register(name="shop.signed", unique_key=make_key_of_signed)(signed)
 
@@ -201,8 +201,8 @@ class TestSecrets:
 def test_a_masked_secret_in_a_list_is_restored_if_its_item_is_unchanged(operator: Client) -> None:
     cards = [{"id": 1, "token": "first-secret"}, {"id": 2, "token": "other-secret"}]
     job = make_charge_job(kwargs={"card": cards})
-    shown = [{"id": 1, "token": "••••••"}, {"id": 2, "token": "••••••"}]
-    swapped = submit_edit(operator, job, "7", json.dumps(shown[::-1]), "", "", "")
-    assert list(swapped.context["form"].errors) == ["argument_1"]
-    submit_edit(operator, job, "7", json.dumps([shown[0], {"id": 3, "token": "typed"}]), "", "", "")
+    masked_cards = [{"id": 1, "token": "••••••"}, {"id": 2, "token": "••••••"}]
+    response_to_swapped_cards = submit_edit(operator, job, "7", json.dumps(masked_cards[::-1]), "", "", "")
+    assert list(response_to_swapped_cards.context["form"].errors) == ["argument_1"]
+    submit_edit(operator, job, "7", json.dumps([masked_cards[0], {"id": 3, "token": "typed"}]), "", "", "")
     assert Job.objects.latest("pk").kwargs["card"] == [cards[0], {"id": 3, "token": "typed"}]

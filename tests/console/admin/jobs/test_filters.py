@@ -18,10 +18,10 @@ HOSTILE = "<script>alert('x')</script>\" onload=\"alert(1)"
 
 class TestFilters:
     def test_jobs_are_filtered_by_queue_and_by_task(self, operator: Client) -> None:
-        mail = make_job("failed", queue_name="mail", task="a")
-        other = make_job("failed", queue_name="default", task="b")
-        assert listed(operator, "?queue=mail") == listed(operator, "?status=failed&queue=mail") == [mail.pk]
-        assert listed(operator, "?task=b") == [other.pk]
+        mail_job = make_job("failed", queue_name="mail", task="a")
+        other_job = make_job("failed", queue_name="default", task="b")
+        assert listed(operator, "?queue=mail") == listed(operator, "?status=failed&queue=mail") == [mail_job.pk]
+        assert listed(operator, "?task=b") == [other_job.pk]
         assert listed(operator, "?queue=nobody") == []
 
     def test_tasks_of_the_package_are_not_offered_unless_they_have_jobs(self, operator: Client) -> None:

@@ -298,8 +298,8 @@ class TestRunAgain:
         copy = Job.objects.exclude(pk=job.pk).get()
         assert response.redirect_chain[-1][0] == page("change", copy.pk)
         assert state(job) == before
-        same = ("queue_name", "task", "args", "kwargs", "priority", "max_attempts")
-        assert [getattr(copy, name) for name in same] == [getattr(job, name) for name in same]
+        copied_columns = ("queue_name", "task", "args", "kwargs", "priority", "max_attempts")
+        assert [getattr(copy, name) for name in copied_columns] == [getattr(job, name) for name in copied_columns]
         assert (copy.status, copy.attempts) == ("queued", 0)
         assert dict(LogEntry.objects.values_list("object_id", "change_message")) == {
             str(job.pk): f"Run again as job {copy.pk}.",

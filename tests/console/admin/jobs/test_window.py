@@ -63,10 +63,10 @@ class TestWindow:
     def test_a_window_is_searched_once(self, operator: Client, address: str, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(window, "WINDOW_SIZE", 1_000)
         jobs = [make_job(task="a") for _ in range(120)]
-        for page, first in ((1, 119), (2, 69), (3, 19)):
+        for page, newest in ((1, 119), (2, 69), (3, 19)):
             with CaptureQueriesContext(connection) as queries:
                 found = listed(operator, f"{address}&p={page}")
-            assert found == [job.pk for job in reversed(jobs)][119 - first : 169 - first]  # a page has 50 jobs
+            assert found == [job.pk for job in reversed(jobs)][119 - newest : 169 - newest]  # a page has 50 jobs
             searches = [query["sql"] for query in queries if "LIMIT 10001" in query["sql"]]
             assert len([sql for sql in searches if " = 'a'" in sql or "LIKE" in sql]) == 1
 
@@ -75,8 +75,8 @@ class TestWindow:
     ) -> None:
         monkeypatch.setattr(window, "WINDOW_SIZE", 60)
         job = make_job()
-        newer = [make_job(kwargs={"n": job.pk}) for _ in range(60)]
-        assert listed(operator, f"?q={job.pk}") == [*(each.pk for each in reversed(newer[-49:])), job.pk]
+        newer_jobs = [make_job(kwargs={"n": job.pk}) for _ in range(60)]
+        assert listed(operator, f"?q={job.pk}") == [*(newer_job.pk for newer_job in reversed(newer_jobs[-49:])), job.pk]
         assert listed(operator, f"?q={job.pk}&status=failed") == []
 
     def test_a_link_searches_the_next_window(self, operator: Client) -> None:
@@ -158,12 +158,12 @@ class TestAPeriod:
         """A search begins at the period, however far down the list the period is."""
         monkeypatch.setattr(window, "WINDOW_SIZE", 2)
         now = localtime()
-        made: dict[str, list[Job]] = {}
+        jobs_by_status: dict[str, list[Job]] = {}
         for status, column in (("completed", "finished_at"), ("running", "locked_at"), ("failed", "finished_at")):
             times: list[dict[str, Any]] = [{column: now - timedelta(hours=hours)} for hours in range(10)]
-            made[status] = [make_job(status, task="a", **time) for time in times]
+            jobs_by_status[status] = [make_job(status, task="a", **time) for time in times]
         first, before = (f"{now - timedelta(hours=hours, minutes=30):%Y-%m-%dT%H:%M}" for hours in (8, 6))
-        for status, jobs in made.items():
+        for status, jobs in jobs_by_status.items():
             address = f"?status={status}&first={first}&before={before}"
             for search in ("", "&q=a"):
                 assert set(listed(operator, address + search)) == {jobs[7].pk, jobs[8].pk}, (status, search)

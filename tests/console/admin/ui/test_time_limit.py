@@ -150,7 +150,7 @@ def test_a_verdict_that_takes_too_long_is_not_computed_again_at_once(
     assert "rules could not be applied" in response.text
     with CaptureQueriesContext(connection) as queries:
         assert operator.get("/admin/").status_code == 200
-    assert not [each["sql"] for each in queries if "skipqueue_" in each["sql"]]
+    assert not [query["sql"] for query in queries if "skipqueue_" in query["sql"]]
 
 
 def test_the_verdict_restores_the_time_limit_of_the_page() -> None:
@@ -169,13 +169,13 @@ def test_a_verb_that_exceeds_the_time_limit_changes_nothing(
     operator: Client, lock: Callable[[str], Session], table: str
 ) -> None:
     job = make_job("failed")
-    locked = lock(f"{table} IN SHARE MODE")  # the table can still be read
+    locking_session = lock(f"{table} IN SHARE MODE")  # the table can still be read
     response = call_within_limit(lambda: operator.post(page("retry", job.pk)))
     assert response.status_code == 503
     assert "Nothing was changed." in response.text
     assert Job.objects.get(pk=job.pk).status == "failed"
-    locked.rollback()
-    locked.begin()
+    locking_session.rollback()
+    locking_session.begin()
     assert operator.post(page("retry", job.pk)).status_code == 302
     assert Job.objects.get(pk=job.pk).status == "queued"
     assert LogEntry.objects.count() == 1

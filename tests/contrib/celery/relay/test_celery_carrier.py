@@ -311,10 +311,9 @@ def test_each_database_gets_back_only_its_own_jobs(
         carrier_of_other_database.connect()
         carrier.publish([make_job(1)])
         carrier_of_other_database.publish([make_job(2)])
-        assert [returned.ref for returned in take_until(carrier_of_other_database, lambda taken: taken.jobs).jobs] == [
-            (2, 1)
-        ]
-        assert [returned.ref for returned in take_until(carrier, lambda taken: taken.jobs).jobs] == [(1, 1)]
+        [returned_to_other] = take_until(carrier_of_other_database, lambda taken: taken.jobs).jobs
+        [returned] = take_until(carrier, lambda taken: taken.jobs).jobs
+        assert (returned.ref, returned_to_other.ref) == ((1, 1), (2, 1))
 
 
 def test_the_carrier_sends_celerys_workers_the_ids_of_revoked_jobs(
