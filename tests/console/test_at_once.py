@@ -118,12 +118,12 @@ def test_a_server_that_stalls_within_a_statement_is_given_up_after_the_timeout(p
 
 
 def test_a_thread_that_connects_too_late_reads_nothing(proxy: Proxy) -> None:
-    read_by: list[str] = []
+    read_aliases: list[str] = []
     proxy.stall()
-    read_at_once(("other",), lambda store: read_by.append(store.alias), connect_seconds=0.05, seconds=DEADLINE)
+    read_at_once(("other",), lambda store: read_aliases.append(store.alias), connect_seconds=0.05, seconds=DEADLINE)
     proxy.flow()
     wait_until(lambda: not is_read("other"), "the thread has ended")
-    assert read_by == []
+    assert read_aliases == []
 
 
 def test_an_unexpected_error_is_raised_in_the_callers_thread() -> None:

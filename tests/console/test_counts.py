@@ -47,7 +47,8 @@ def test_a_capped_count_says_that_there_are_more(found: int, text: str, in_words
 def test_a_count_above_the_cap_may_be_written_as_an_estimate(found: int, about: int, in_words: str) -> None:
     count = Count(found).or_about(about)
     assert count.in_words == in_words
-    assert count.shown == int(in_words.rpartition(" ")[2].replace(",", ""))
+    number_in_text = in_words.rpartition(" ")[2].replace(",", "")
+    assert count.shown == int(number_in_text)
 
 
 @pytest.mark.django_db

@@ -29,6 +29,7 @@ WORKERS = "django_skipqueue/worker/"
 QUEUES = "django_skipqueue/queue/"
 HOSTILE = "<img src=x onerror=alert(1)><script>alert(2)</script>"
 
+# The formula for the contrast comes from the Web Content Accessibility Guidelines (WCAG 2).
 CONTRASTS = """elements => elements.filter(element => element.isConnected).map(element => {
     const channels = colour => colour.match(/[\\d.]+/g).slice(0, 3).map(Number);
     const luminance = colour => {

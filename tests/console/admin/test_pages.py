@@ -50,7 +50,7 @@ SUBMIT_FORM = """fields => {
 
 
 def open_each(page: Page, addresses: Mapping[str, str]) -> Iterator[str]:
-    """Open every page and every question, one after the other. Yield the name of each."""
+    """Open every page and every question, one after the other. Yield the name of the open page or question."""
     home_address = page.url
     for name, address in addresses.items():
         response = page.goto(home_address + address)

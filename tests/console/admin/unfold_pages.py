@@ -57,11 +57,11 @@ def test_every_page_has_readable_badges_with_unfold(
 ) -> None:
     workers = scene.make_workers()
     scene.make_jobs(workers)
-    failed, running = scene.make_failed_job(workers[0]), scene.make_running_job(workers[0])
-    bulk = make_job("running", task=BULK_TASK, kwargs=BULK, locked_by=workers[0].pk)
-    archived = make_archived_job()
+    failed_job, running_job = scene.make_failed_job(workers[0]), scene.make_running_job(workers[0])
+    bulk_job = make_job("running", task=BULK_TASK, kwargs=BULK, locked_by=workers[0].pk)
+    archived_id = make_archived_job()
     page = open_admin(User.objects.create_superuser("boss"), viewport=DESKTOP, color_scheme=colours)
-    root = page.url.removesuffix("/admin/")
+    site_address = page.url.removesuffix("/admin/")
     for name, address in {
         "index": "/admin/",
         "jobs": LIST,
@@ -69,15 +69,15 @@ def test_every_page_has_readable_badges_with_unfold(
         "queues": QUEUES,
         "workers": WORKERS,
         "archive": ARCHIVE,
-        "archived": f"{ARCHIVE}{archived}/change/",
-        "failed": address_of("change", failed.pk),
-        "running": address_of("change", running.pk),
-        "progress": address_of("progress", bulk.pk),
-        "history": address_of("history", failed.pk),
-        "question": address_of("run_again", failed.pk),
-        "form": address_of("delete", failed.pk),
+        "archived": f"{ARCHIVE}{archived_id}/change/",
+        "failed": address_of("change", failed_job.pk),
+        "running": address_of("change", running_job.pk),
+        "progress": address_of("progress", bulk_job.pk),
+        "history": address_of("history", failed_job.pk),
+        "question": address_of("run_again", failed_job.pk),
+        "form": address_of("delete", failed_job.pk),
     }.items():
-        response = page.goto(root + address)
+        response = page.goto(site_address + address)
         assert response is not None
         assert response.status == 200, address
         page.wait_for_load_state("networkidle")
@@ -113,9 +113,9 @@ def test_the_database_menu_works_with_unfold(
     settings.SKIPQUEUE = {"DATABASES": ("default",), "RETIRING": ("other",)}
     job = make_job("failed", using="other", pk=4711)
     page = open_admin(User.objects.create_superuser("boss"), viewport=DESKTOP, color_scheme=colours)
-    home = page.url.removesuffix("/admin/")
+    site_address = page.url.removesuffix("/admin/")
     for name, address in {"jobs": LIST, "dashboard": f"{LIST}dashboard/", "workers": WORKERS}.items():
-        page.goto(home + address)
+        page.goto(site_address + address)
         switch = page.locator(".skipqueue-databases")
         expect(switch).to_be_visible()
         expect(switch.locator("[aria-current]")).to_have_text("default")
@@ -124,7 +124,7 @@ def test_the_database_menu_works_with_unfold(
         expect(switch.locator("[aria-current]")).to_have_text("other (retiring)")
         assert switch.evaluate(FIND_OVERLAPPING) == [], name
         picture(page, f"unfold-database-{name}-{colours}")
-    page.goto(f"{home}{address_of('change', job.pk)}?database=other")
+    page.goto(f"{site_address}{address_of('change', job.pk)}?database=other")
     expect(page.locator(".skipqueue-databases")).to_be_visible()
     expect(page.locator("#content-main")).to_contain_text("other:4711")
     assert [complaint for complaint in complaints if "django_skipqueue" in complaint.rpartition("(")[2]] == []

@@ -13,6 +13,7 @@ from django.db.models.functions import Now
 from django_skipqueue.console import counts
 from django_skipqueue.console import search as window
 from django_skipqueue.console.cli import change_jobs
+from django_skipqueue.console.cli.subcommand import Exit
 from django_skipqueue.console.verbs.table import RETRY, RUN_AGAIN
 from django_skipqueue.console.verbs.verb import Verb
 from django_skipqueue.models import Job
@@ -48,6 +49,10 @@ STATUS_AFTER = {
 every_verb = pytest.mark.parametrize("verb", VERBS, ids=lambda verb: verb.slug)
 
 
+def status_that_allows(verb: Verb) -> str:
+    return next(iter(verb.statuses))
+
+
 def status_of(job: Job) -> str:
     found = Job.objects.filter(pk=job.pk).values_list("status", flat=True).first()
     return str(found or "deleted")
@@ -55,7 +60,7 @@ def status_of(job: Job) -> str:
 
 @every_verb
 def test_a_verb_changes_one_job_without_a_question_and_records_user_and_reason(verb: Verb) -> None:
-    job = make_job(str(next(iter(verb.statuses))))
+    job = make_job(status_that_allows(verb))
     reason = ["--reason", "fixed"] if verb.leaves_rows else []
     result = skipqueue(verb.slug, f"#{job.pk}", *reason, *OPTIONS.get(verb.slug, []))
     changed = job if verb is not RUN_AGAIN else Job.objects.exclude(pk=job.pk).get()
@@ -74,17 +79,17 @@ def test_a_job_whose_status_does_not_allow_the_verb_is_skipped(verb: Verb) -> No
     jobs_of_other_statuses = [make_job(status) for status in STATUSES if status not in verb.statuses]
     before = [state(job) for job in jobs_of_other_statuses]
     result = skipqueue(verb.slug, *(job.pk for job in jobs_of_other_statuses), "--yes", *OPTIONS.get(verb.slug, []))
-    assert result.code == 3
+    assert result.code == Exit.NEGATIVE
     assert result.err.startswith(f"0 jobs {verb.done}, {len(jobs_of_other_statuses)} skipped: ")
     assert [state(job) for job in jobs_of_other_statuses] == before
 
 
 @every_verb
 def test_an_id_that_no_job_has_is_named_and_nothing_is_changed(verb: Verb) -> None:
-    job = make_job(str(next(iter(verb.statuses))))
+    job = make_job(status_that_allows(verb))
     before = state(job)
     result = skipqueue(verb.slug, job.pk, 999_999_999, "--yes", *OPTIONS.get(verb.slug, []))
-    assert result.code == 1
+    assert result.code == Exit.ERROR
     assert "There is no job 999999999." in result.err
     assert state(job) == before
 
@@ -92,13 +97,13 @@ def test_an_id_that_no_job_has_is_named_and_nothing_is_changed(verb: Verb) -> No
 @every_verb
 def test_a_verb_needs_either_ids_or_options_that_choose_jobs(verb: Verb) -> None:
     options = OPTIONS.get(verb.slug, [])
-    assert skipqueue(verb.slug, "--all", "--yes", *options).code == 2
-    assert skipqueue(verb.slug, "1", "--task", "x", *options).code == 2
+    assert skipqueue(verb.slug, "--all", "--yes", *options).code == Exit.USAGE
+    assert skipqueue(verb.slug, "1", "--task", "x", *options).code == Exit.USAGE
 
 
 @every_verb
 def test_a_dry_run_counts_and_writes_nothing(verb: Verb) -> None:
-    job = make_job(str(next(iter(verb.statuses))), task="a.b")
+    job = make_job(status_that_allows(verb), task="a.b")
     before = state(job)
     result = skipqueue(verb.slug, "--status", job.status, "--dry-run", "--json", *OPTIONS.get(verb.slug, []))
     assert result.objects == [{"status": job.status, "task": "a.b", "jobs": 1, "would_change": True}]
@@ -113,7 +118,7 @@ def test_a_verb_prints_the_numbers_of_changed_and_skipped_jobs_as_json() -> None
     assert (result.code, result.objects) == (0, [{"changed": 2, "skipped": 1, "is_partial": False}])
     assert result.err == "2 jobs retried, 1 skipped: 1 is already completed.\n"
     result = skipqueue("retry", completed_job.pk, "--json")
-    assert (result.code, result.objects) == (3, [{"changed": 0, "skipped": 1, "is_partial": False}])
+    assert (result.code, result.objects) == (Exit.NEGATIVE, [{"changed": 0, "skipped": 1, "is_partial": False}])
 
 
 @pytest.mark.parametrize(
@@ -156,7 +161,7 @@ def test_change_queue_and_change_priority_take_a_value() -> None:
 def test_run_again_needs_a_status_and_leaves_the_jobs_as_they_are() -> None:
     jobs = [make_job("completed", task="a.b", kwargs={"n": number}) for number in range(2)]
     before = [state(job) for job in jobs]
-    assert skipqueue("run-again", "--task", "a.b", "--yes").code == 2
+    assert skipqueue("run-again", "--task", "a.b", "--yes").code == Exit.USAGE
     result = skipqueue("run-again", "--task", "a.b", "--status", "completed", "--yes")
     assert (result.code, result.out, result.err) == (0, "", "2 jobs run again.\n")
     assert [job.kwargs for job in Job.objects.queued().order_by("pk")] == [{"n": 0}, {"n": 1}]
@@ -171,7 +176,7 @@ def test_a_verb_says_which_session_has_locked_the_row_of_a_job(session: Callable
     locking_session.begin()
     locking_session(lambda: list(Job.objects.select_for_update().filter(pk=locked_job.pk)))
     result = skipqueue("retry", locked_job.pk)
-    assert result.code == 3
+    assert result.code == Exit.NEGATIVE
     locked_by_line, summary = result.err.splitlines()
     assert re.fullmatch(
         r"Its row is locked by session (\d+) \(.*, idle in transaction\)\. "
@@ -219,7 +224,7 @@ def test_without_the_option_status_each_verb_changes_jobs_of_its_usual_statuses(
 def test_delete_needs_a_status() -> None:
     make_job("completed", task="a.b")
     result = skipqueue("delete", "--task", "a.b", "--yes")
-    assert (result.code, Job.objects.count()) == (2, 1)
+    assert (result.code, Job.objects.count()) == (Exit.USAGE, 1)
     assert "--status" in result.err
 
 
@@ -227,7 +232,7 @@ def test_without_a_terminal_several_jobs_are_changed_only_with_yes() -> None:
     jobs = [make_job("failed") for _ in range(2)]
     for arguments in (["--failed"], [job.pk for job in jobs]):
         result = skipqueue("retry", *arguments)
-        assert result.code == 2
+        assert result.code == Exit.USAGE
         assert "whether to retry 2 jobs. Use --yes to do it without asking." in result.err
     assert Job.objects.failed().count() == 2
 
@@ -266,14 +271,14 @@ def test_a_job_whose_unique_key_is_held_is_counted_as_skipped() -> None:
     make_job("failed", unique_key="k")
     make_job(unique_key="k")
     result = skipqueue("retry", "--failed", "--yes")
-    assert result.code == 3
+    assert result.code == Exit.NEGATIVE
     assert result.err.startswith("0 jobs retried, 1 skipped: 1 whose unique key another job holds")
 
 
 def test_a_retry_of_one_job_names_the_job_that_holds_its_unique_key() -> None:
     failed, holder = make_job("failed", unique_key="k"), make_job(unique_key="k")
     result = skipqueue("retry", failed.pk)
-    assert result.code == 3
+    assert result.code == Exit.NEGATIVE
     assert f"job {holder.pk}, which is queued, holds the unique key “k”." in result.err
 
 
@@ -294,7 +299,7 @@ class TestWindows:
         result = skipqueue("retry", "--failed", "--task", jobs[0].task, option)
         retried = "queued" if option == "--yes" else "failed"
         assert [status_of(job) for job in jobs] == [retried] * 2 + ["failed"] * 5
-        assert result.code == 4
+        assert result.code == Exit.PARTIAL
         last = result.err.splitlines()[-1]
         assert last.startswith("2 jobs ")
         assert last.endswith("retried. Not searched: 5 more jobs; --all searches the whole list.")

@@ -10,7 +10,7 @@ from django.core.management import BaseCommand, CommandError, call_command
 from django.test import override_settings
 
 from django_skipqueue.conf import settings
-from django_skipqueue.console.cli.subcommand import Alias, Watchable
+from django_skipqueue.console.cli.subcommand import Alias, Exit, Watchable
 from django_skipqueue.management.commands.skipqueue import Command, subcommands
 from django_skipqueue.models import Job, Queue
 
@@ -88,7 +88,7 @@ def test_the_option_watch_repeats_lists_until_ctrl_c(monkeypatch: pytest.MonkeyP
 
 
 def test_a_subcommand_that_changes_something_has_no_option_watch() -> None:
-    assert skipqueue("schedules", "run", "x", "--watch").code == 2
+    assert skipqueue("schedules", "run", "x", "--watch").code == Exit.USAGE
 
 
 def test_runrelay_and_import_tasks_are_subcommands_as_well(manage: Callable[..., Any]) -> None:
@@ -146,7 +146,7 @@ def test_an_unknown_database_is_reported_in_one_sentence(subcommand: str) -> Non
     required_arguments |= {"signal": ["1", "--name", "go"], "retry-from": ["1", "--step", "book"]}
     required_arguments |= {"run-again-from": ["1", "--step", "book"]}
     result = skipqueue(subcommand, *required_arguments.get(subcommand, ()), "--database", "nosuch")
-    assert result.code == 1
+    assert result.code == Exit.ERROR
     assert "DATABASES has no alias 'nosuch'" in result.err
 
 
@@ -176,7 +176,7 @@ def test_a_closed_pipe_ends_the_command_without_a_traceback() -> None:
 def test_an_argument_that_is_not_utf_8_is_a_usage_error(arguments: tuple[str, ...]) -> None:
     """If bytes of an argument are not UTF-8, Python represents them as surrogates."""
     result = skipqueue(*arguments, "\udcff")
-    assert (result.code, result.err.count("\n")) == (2, 1)
+    assert (result.code, result.err.count("\n")) == (Exit.USAGE, 1)
     assert "surrogates not allowed" in result.err
 
 
@@ -185,7 +185,7 @@ def test_a_name_from_a_row_cannot_control_the_terminal() -> None:
         make_job(queue_name=f"\x1b[2J{number}", task=f"x\n\x1b]0;{number}")
     for option in ("--queue", "--task"):
         result = skipqueue("list", option, "qqqqqq")
-        assert result.code == 1
+        assert result.code == Exit.ERROR
         assert result.err.rstrip("\n").isprintable()
     result = skipqueue("pause", "\x1b[2J1")
     assert result.err.rstrip("\n").isprintable()

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 from django.db import connection
 
+from django_skipqueue.console.cli.subcommand import Exit
+
 from ...app.rows import make_job, make_worker
 from ...app.sessions import Session
 from ...harness.proxy import Proxy
@@ -84,7 +86,7 @@ def test_a_server_that_falls_silent_after_the_heartbeat_was_read_does_not_change
 def test_a_heartbeat_that_is_too_old_is_unhealthy() -> None:
     make_worker(name="web-1/1", hostname=THIS_HOST, heartbeat=timedelta(seconds=-90))
     result = skipqueue("health")
-    assert result.code == 3
+    assert result.code == Exit.NEGATIVE
     assert re.match(r"verdict: WARNING: No worker is alive \(has lasted 1m3\ds\); ", result.out)
     assert re.fullmatch(
         r"unhealthy: web-1/1 wrote its last heartbeat 1 min [3-5]\d s ago, more than 1 min\n", result.err
@@ -95,7 +97,7 @@ def test_a_heartbeat_that_is_too_old_is_unhealthy() -> None:
 def test_workers_of_other_hosts_do_not_count() -> None:
     make_worker(name="web-2/1", hostname="elsewhere")
     result = skipqueue("health")
-    assert (result.code, result.err) == (3, f"unhealthy: no worker on {THIS_HOST}\n")
+    assert (result.code, result.err) == (Exit.NEGATIVE, f"unhealthy: no worker on {THIS_HOST}\n")
 
 
 @pytest.mark.parametrize(("name", "code"), [("web-2", 0), ("web-2/1", 0), ("web", 3), ("web_2", 3)])
@@ -108,7 +110,10 @@ def test_with_the_option_queue_a_worker_must_serve_this_queue() -> None:
     make_worker(hostname=THIS_HOST, queues=["mail"])
     assert skipqueue("health", "--queue", "mail").code == 0
     result = skipqueue("health", "--queue", "reports")
-    assert (result.code, result.err) == (3, f"unhealthy: no worker on {THIS_HOST} serves the queue reports\n")
+    assert (result.code, result.err) == (
+        Exit.NEGATIVE,
+        f"unhealthy: no worker on {THIS_HOST} serves the queue reports\n",
+    )
     make_worker(hostname=THIS_HOST, queues=[])
     assert skipqueue("health", "--queue", "reports").code == 0
 
@@ -159,7 +164,7 @@ def two_databases(settings: Any) -> tuple[str, ...]:
 def test_the_probe_prints_a_line_for_each_database(two_databases: tuple[str, ...]) -> None:
     make_worker(name="web-1/1", hostname=THIS_HOST)
     result = skipqueue("health", "--timeout", "40s")
-    assert result.code == 3
+    assert result.code == Exit.NEGATIVE
     assert result.out.startswith("default: healthy: web-1/1 wrote")
     assert result.err == f"other: unhealthy: no worker on {THIS_HOST}\n"
     make_worker(name="web-1/2", hostname=THIS_HOST, using="other")
@@ -175,7 +180,7 @@ def test_the_probe_succeeds_while_one_of_two_databases_is_down(two_databases: tu
         assert (result.code, result.out.startswith("default: healthy")) == (0, True)
         assert "other: cannot be used" in result.err
         with reached_at("default", NOBODY):
-            assert skipqueue("health", "--timeout", "40s").code == 1
+            assert skipqueue("health", "--timeout", "40s").code == Exit.ERROR
 
 
 @pytest.mark.django_db(transaction=True, databases=["default", "other"])
@@ -192,5 +197,5 @@ def test_a_silent_database_does_not_use_up_the_time_for_the_other_database(two_d
 def test_the_probe_names_an_alias_that_does_not_exist(settings: Any) -> None:
     settings.SKIPQUEUE = {"DATABASES": ("default", "queue_9")}
     result = skipqueue("health")
-    assert result.code == 1
+    assert result.code == Exit.ERROR
     assert "DATABASES has no alias 'queue_9'" in result.err

@@ -10,6 +10,7 @@ import pytest
 from django.db import OperationalError, connection, transaction
 
 from django_skipqueue.console.cli.indexes import DROP_INDEX, change_index
+from django_skipqueue.console.cli.subcommand import Exit
 from django_skipqueue.console.search_indexes import ExistingIndex, SearchIndex, existing
 
 from ...app.rows import DEFAULT, make_job
@@ -117,7 +118,7 @@ def test_a_build_waits_no_longer_than_the_lock_timeout(connect: Any) -> None:
     writing_session = connect(autocommit=False)
     writing_session.execute("UPDATE skipqueue_job SET priority = 1 WHERE id = %s", [job.pk])
     result = skipqueue("index", "--lock-timeout", "0.2s")
-    assert result.code == 1
+    assert result.code == Exit.ERROR
     assert "Run the command again to continue." in result.err
     writing_session.rollback()
     assert not valid_indexes()
@@ -136,7 +137,7 @@ def test_a_build_waits_no_longer_than_the_lock_timeout(connect: Any) -> None:
 def test_an_argument_that_no_index_can_have_is_an_error(searchable: Any, expected_error: str, settings: Any) -> None:
     settings.SKIPQUEUE = {**settings.SKIPQUEUE, "SEARCHABLE": searchable}
     result = skipqueue("index")
-    assert result.code == 1
+    assert result.code == Exit.ERROR
     assert expected_error in result.err
     assert existing(DEFAULT) == []
 
@@ -144,7 +145,7 @@ def test_an_argument_that_no_index_can_have_is_an_error(searchable: Any, expecte
 def test_index_is_refused_within_a_transaction() -> None:
     with transaction.atomic():
         result = skipqueue("index", "--dry-run")
-    assert result.code == 1
+    assert result.code == Exit.ERROR
     assert "the caller has one open" in result.err
 
 

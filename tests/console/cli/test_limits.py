@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from django_skipqueue import job, limit
+from django_skipqueue.console.cli.subcommand import Exit
 from django_skipqueue.jobs.registry import Registry
 
 from ...app.limit_rows import make_halted, make_keyed, make_limited, make_rated
@@ -86,7 +87,7 @@ class TestOneKey:
     def test_a_key_that_no_job_holds_is_an_error(self) -> None:
         make_keyed("k", "completed")
         result = skipqueue("limits", "k\x1b[31m")
-        assert result.code == 1
+        assert result.code == Exit.ERROR
         assert "No job holds a permit of the key" in result.err
         assert "\x1b" not in result.err
 

@@ -8,6 +8,7 @@ from django.utils.timezone import localtime
 
 from django_skipqueue import job
 from django_skipqueue.console import search
+from django_skipqueue.console.cli.subcommand import Exit
 from django_skipqueue.console.search import cause_text
 from django_skipqueue.jobs.registry import Registry
 
@@ -138,7 +139,7 @@ class TestWindows:
         for _ in range(4):
             make_job()
         result = skipqueue("list", "--task", "deep")
-        assert (result.code, result.out) == (4, "")
+        assert (result.code, result.out) == (Exit.PARTIAL, "")
         assert result.err == "No job found. Not searched: 3 more jobs; --all searches the whole list.\n"
 
     @pytest.mark.parametrize("status", TIME_COLUMNS)
@@ -168,5 +169,5 @@ def test_the_list_exits_with_3_if_no_job_is_found() -> None:
 )
 def test_an_unknown_task_or_queue_is_an_error_with_a_suggestion(arguments: list[str], message: str) -> None:
     result = skipqueue("list", *arguments)
-    assert (result.code, result.out) == (1, "")
+    assert (result.code, result.out) == (Exit.ERROR, "")
     assert message in result.err

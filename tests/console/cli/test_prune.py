@@ -5,6 +5,7 @@ from datetime import timedelta
 
 import pytest
 
+from django_skipqueue.console.cli.subcommand import Exit
 from django_skipqueue.models import Job
 
 from ...app.rows import make_job
@@ -45,5 +46,5 @@ def test_prune_takes_the_database() -> None:
 
 def test_prune_refuses_an_unknown_database() -> None:
     result = skipqueue("prune", "--database", "nosuch")
-    assert result.code == 1
+    assert result.code == Exit.ERROR
     assert "nosuch" in result.err

@@ -9,6 +9,7 @@ import pytest
 from django.db import connection, transaction
 
 from django_skipqueue.console.cli.indexes import DROP_INDEX, REINDEX, TableIndex, change_index, indexes
+from django_skipqueue.console.cli.subcommand import Exit
 from django_skipqueue.models import Job
 
 from ...app.rows import DEFAULT, make_job
@@ -47,6 +48,7 @@ def test_reindex_shrinks_an_index_that_is_mostly_empty(connect: Any) -> None:
     Job.objects.all()._raw_delete("default")
     result = skipqueue("reindex", "--index", CLAIM_INDEX)
     (line,) = result.out.splitlines()
+    # The sizes are the last word before "→", and the last word of the line, each with its unit.
     size_before, size_after = (float(part.split("\xa0")[0].split()[-1]) for part in line.split("→"))
     assert size_after == 8.0
     assert size_before > 50
@@ -97,7 +99,7 @@ def test_reindex_waits_no_longer_than_the_lock_timeout(connect: Any) -> None:
     writing_session = connect(autocommit=False)
     writing_session.execute("UPDATE skipqueue_job SET priority = 1 WHERE id = %s", [job.pk])
     result = skipqueue("reindex", "--index", CLAIM_INDEX, "--lock-timeout", "0.2s")
-    assert result.code == 1
+    assert result.code == Exit.ERROR
     assert "for a lock or an old transaction" in result.err
     writing_session.rollback()
     assert skipqueue("reindex", "--index", CLAIM_INDEX).code == 0
@@ -106,20 +108,20 @@ def test_reindex_waits_no_longer_than_the_lock_timeout(connect: Any) -> None:
 def test_reindex_is_refused_within_a_transaction() -> None:
     with transaction.atomic():
         result = skipqueue("reindex", "--dry-run")
-    assert result.code == 1
+    assert result.code == Exit.ERROR
     assert "the caller has one open" in result.err
 
 
 def test_reindex_is_refused_behind_a_pooler_in_transaction_mode(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("django_skipqueue.console.cli.indexes.pools_transactions", lambda alias: True)
     result = skipqueue("reindex")
-    assert result.code == 1
+    assert result.code == Exit.ERROR
     assert "a pooler in transaction mode" in result.err
 
 
 def test_an_unknown_index_is_an_error_that_names_the_known_ones() -> None:
     result = skipqueue("reindex", "--index", "nosuch")
-    assert result.code == 1
+    assert result.code == Exit.ERROR
     assert "has an index 'nosuch'" in result.err
     assert CLAIM_INDEX in result.err
 

@@ -6,6 +6,7 @@ from datetime import timedelta
 import pytest
 from django.db.models.functions import Now
 
+from django_skipqueue.console.cli.subcommand import Exit
 from django_skipqueue.models import Job, Schedule
 
 from ...app.rows import make_job
@@ -62,20 +63,20 @@ def test_the_subcommand_pauses_and_resumes_a_schedule() -> None:
     result = skipqueue("schedules", "pause", "often")
     assert (result.code, result.err) == (0, "Schedule often is paused.\n")
     assert "@" in Schedule.objects.get().paused_by
-    assert skipqueue("schedules", "pause", "often").code == 3
+    assert skipqueue("schedules", "pause", "often").code == Exit.NEGATIVE
     assert skipqueue("schedules", "resume", "often").err == "Schedule often is resumed.\n"
     result = skipqueue("schedules", "resume", "often")
-    assert (result.code, result.err) == (3, "Schedule often is not paused.\n")
+    assert (result.code, result.err) == (Exit.NEGATIVE, "Schedule often is not paused.\n")
 
 
 def test_the_subcommand_refuses_unknown_schedules_and_unknown_tasks() -> None:
     make_schedule("often")
     result = skipqueue("schedules", "run", "oftn")
-    assert (result.code, result.err) == (1, "No schedule is called 'oftn'. Did you mean 'often'?\n")
-    assert skipqueue("schedules", "run").code == 2
+    assert (result.code, result.err) == (Exit.ERROR, "No schedule is called 'oftn'. Did you mean 'often'?\n")
+    assert skipqueue("schedules", "run").code == Exit.USAGE
     make_schedule("broken", task="gone.jobs.gone")
     result = skipqueue("schedules", "run", "broken")
-    assert result.code == 1
+    assert result.code == Exit.ERROR
     assert "No task is registered as 'gone.jobs.gone'" in result.err
 
 
@@ -94,4 +95,4 @@ def test_the_subcommand_shows_a_schedule_with_its_last_jobs() -> None:
     assert [run["id"] for run in found["runs"]] == runs[::-1]
     assert skipqueue("schedules", "oftn").err == "No schedule is called 'oftn'. Did you mean 'often'?\n"
     result = skipqueue("schedules", "start", "often")
-    assert (result.code, result.err) == (2, "'start' is no verb for schedules: pause, resume, run.\n")
+    assert (result.code, result.err) == (Exit.USAGE, "'start' is no verb for schedules: pause, resume, run.\n")

@@ -7,6 +7,7 @@ from datetime import timedelta
 import pytest
 
 from django_skipqueue import job
+from django_skipqueue.console.cli.subcommand import Exit
 from django_skipqueue.jobs.registry import Registry
 from django_skipqueue.models import Job, Queue
 from django_skipqueue.queue.store import Store
@@ -108,7 +109,7 @@ def test_several_jobs_are_shown_in_the_order_of_their_ids() -> None:
 
 def test_show_names_an_unknown_id() -> None:
     result = skipqueue("show", make_job().pk, 999_999_999)
-    assert (result.code, result.out) == (1, "")
+    assert (result.code, result.out) == (Exit.ERROR, "")
     assert "There is no job 999999999." in result.err
 
 

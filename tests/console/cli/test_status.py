@@ -12,6 +12,7 @@ from django.test import override_settings
 from django.utils.dateparse import parse_datetime
 
 from django_skipqueue.console import counts
+from django_skipqueue.console.cli.subcommand import Exit
 from django_skipqueue.models import Queue
 
 from ...app.carriers import CARRIERS, make_carried, make_carrier, make_relay
@@ -198,10 +199,10 @@ class TestCarriers:
 def test_the_health_probe_counts_relays_and_not_carriers(settings: Any) -> None:
     settings.SKIPQUEUE = CARRIERS
     make_carrier(hostname=socket.gethostname())
-    assert skipqueue("health").code == 3
-    assert skipqueue("health", "--name", "celery").code == 3
+    assert skipqueue("health").code == Exit.NEGATIVE
+    assert skipqueue("health", "--name", "celery").code == Exit.NEGATIVE
     make_worker(hostname=socket.gethostname(), queues=[])
     assert skipqueue("health").code == 0
-    assert skipqueue("health", "--queue", "pdf").code == 3
+    assert skipqueue("health", "--queue", "pdf").code == Exit.NEGATIVE
     make_relay(hostname=socket.gethostname())
     assert skipqueue("health", "--queue", "pdf").code == 0

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from django_skipqueue.console.cli.subcommand import Exit
 from django_skipqueue.models import Incident
 
 from ...app.rows import make_job, make_worker
@@ -27,7 +28,7 @@ def test_advice_and_a_command_are_printed_below_each_problem() -> None:
     make_worker(name="w", queues=["other"], heartbeat=timedelta(seconds=-40))
     make_job(queue_name="re ports")
     result = skipqueue("verdict")
-    assert result.code == 3
+    assert result.code == Exit.NEGATIVE
     first, *others = result.out.splitlines()
     assert first.startswith("CRITICAL: No worker serves queue re ports: 1 job has waited since ")
     assert others[:3] == [

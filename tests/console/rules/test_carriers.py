@@ -67,10 +67,10 @@ def test_a_job_that_has_been_with_a_carrier_for_hours_may_have_been_lost(finding
     carrier, _ = make_carrier(), make_relay()
     make_carried(locked_at=-HOURS)
     assert findings_of("carrier-lost-jobs") == []
-    lost = make_carried(task="shop.jobs.render", locked_at=-5 * HOURS)
+    lost_job = make_carried(task="shop.jobs.render", locked_at=-5 * HOURS)
     (finding,) = findings_of("carrier-lost-jobs")
     assert finding.title == "The broker of the carrier celery may have lost jobs"
-    assert finding.found == f"Jobs: 1. job {lost.pk} (shop.jobs.render) on celery for 5 h"
+    assert finding.found == f"Jobs: 1. job {lost_job.pk} (shop.jobs.render) on celery for 5 h"
     assert finding.command == "python manage.py runrelay --reclaim celery"
     WorkerOfCelery.objects.filter(pk=carrier.pk).update(reached_at=None)
     assert findings_of("carrier-lost-jobs") == [], "the broker is not reached, so no outcome can come"
@@ -80,6 +80,7 @@ def test_a_full_window_of_overdue_jobs_is_critical(findings_of: FindingsOf, sett
     settings.SKIPQUEUE = {"CARRIERS": {"celery": CARRIERS["CARRIERS"]["celery"] | {"WINDOW": 2}}}
     make_carrier(concurrency=2)
     make_relay()
+    # After 661 s, the carrier's WAIT of 600 s and the time limit of the job are over.
     make_carried(timeout=60.0, locked_at=-timedelta(seconds=661))
     assert findings_of("carrier-lost-jobs") == [], "the window has room for another job"
     youngest = make_carried(timeout=60.0, locked_at=-timedelta(seconds=650))

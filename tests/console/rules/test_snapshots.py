@@ -80,7 +80,8 @@ def test_an_old_prepared_transaction_is_named_and_the_command_ends_it(findings_o
     other_session = connect()
     ((allowed,),) = other_session.execute("SHOW max_prepared_transactions").fetchall()
     if allowed == "0":  # the server allows no prepared transaction, so the rule reads a made-up row
-        (finding,) = server.prepared_transactions(StoreOfRows(("it's lost", "ann", 90_000.0)))
+        name, owner, seconds = "it's lost", "ann", 90_000.0
+        (finding,) = server.prepared_transactions(StoreOfRows((name, owner, seconds)))
         assert finding.command == "ROLLBACK PREPARED 'it''s lost';"
     else:
         other_session.execute("BEGIN; UPDATE skipqueue_worker SET pid = 1; PREPARE TRANSACTION 'it''s lost'")
@@ -101,20 +102,23 @@ def test_a_replication_slot_without_a_snapshot_is_no_finding(findings_of: Findin
 
 
 def test_the_command_drops_a_replication_slot_that_is_not_in_use() -> None:
-    (finding,) = server.old_slots(StoreOfRows(("standby_2", "physical", False, 1_234_567)))
+    is_in_use, transactions_behind = False, 1_234_567
+    (finding,) = server.old_slots(StoreOfRows(("standby_2", "physical", is_in_use, transactions_behind)))
     assert finding.severity == "critical"
     assert "1,234,567 transactions behind" in finding.found
     assert finding.command == "SELECT pg_drop_replication_slot('standby_2');"
 
 
 def test_the_command_does_not_drop_a_replication_slot_in_use() -> None:
-    (finding,) = server.old_slots(StoreOfRows(("standby_2", "physical", True, 5_000_000)))
+    is_in_use, transactions_behind = True, 5_000_000
+    (finding,) = server.old_slots(StoreOfRows(("standby_2", "physical", is_in_use, transactions_behind)))
     assert finding.severity == "warning"
     assert "drop" not in finding.command
 
 
 def test_a_standby_with_an_old_snapshot_is_named() -> None:
-    (finding,) = server.old_standbys(StoreOfRows(("replica", "10.0.0.7", 2_000_000)))
+    transactions_behind = 2_000_000
+    (finding,) = server.old_standbys(StoreOfRows(("replica", "10.0.0.7", transactions_behind)))
     assert finding.severity == "warning"
     assert "replica (10.0.0.7)" in finding.found
 

@@ -37,7 +37,7 @@ def celery_state() -> CarrierNow:
 
 
 def test_the_state_of_a_carrier_counts_its_jobs_relays_and_refusals() -> None:
-    make_carrier(refused=7, heartbeat=-MINUTE / 12)
+    make_carrier(refused=7, heartbeat=-timedelta(seconds=5))
     make_relay()
     make_relay(heartbeat=-10 * MINUTE)
     make_relay(relay_of="other")

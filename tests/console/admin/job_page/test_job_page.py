@@ -165,7 +165,7 @@ class TestNotes:
     def test_a_job_with_invalid_logs_and_progress_has_a_page(self, operator: Client, row: Row) -> None:
         cases: list[Any] = [3, "x", {}, [3], [{"lines": [["a", 1, None, {}]]}], {"lease": 1, "value": "a"}]
         for invalid_value, status in product(cases, STATUSES):
-            with row(written=invalid_value, status=status):
+            with row(logs=invalid_value, status=status):
                 job = make_job(status, logs=invalid_value, progress=invalid_value)
                 assert operator.get(page("change", job.pk)).status_code == 200
                 assert operator.get(LIST).status_code == 200

@@ -51,7 +51,8 @@ def make_charge_job(status: str = "failed", **fields: Any) -> Job:
 
 
 def submit_edit(client: Client, job: Job, *texts: str) -> Any:
-    data = {f"argument_{place}": text for place, text in enumerate(texts)}
+    """Submit the form "Run again with other arguments", with one text for each parameter of the task."""
+    data = {f"argument_{number}": text for number, text in enumerate(texts)}
     return client.post(page("edit", job.pk), {"confirmed": "yes", **data}, follow=True)
 
 

@@ -133,7 +133,7 @@ def test_an_outcome_waits_for_a_blocked_broker(
     """The sender waits without a time limit, because the broker has said that it lacks memory."""
     monkeypatch.setattr("django_skipqueue.contrib.celery.outcome_sender.LATE_CONFIRM_CHECK_SECONDS", 0.05)
     relay = RelayDouble(broker_url)
-    rabbitmq.control("set_vm_memory_high_watermark", "0")
+    rabbitmq.control("set_vm_memory_high_watermark", "0")  # the broker now lacks memory, so it stops reading
     try:
         threads = send_all(sender, 3)
         wait_until(lambda: sender.link.is_blocked, "the broker says that it is blocked")
@@ -142,7 +142,7 @@ def test_an_outcome_waits_for_a_blocked_broker(
         wait_until(lambda: time.monotonic() > blocked_at + 0.5, "the longest time for a confirmation is over")
         assert all(thread.is_alive() for thread in threads)
     finally:
-        rabbitmq.control("set_vm_memory_high_watermark", "0.4")
+        rabbitmq.control("set_vm_memory_high_watermark", "0.4")  # the default
     assert set(relay.outcomes(3)) == {0, 1, 2}
     join_all(threads)
     assert "outcomes wait" not in caplog.text

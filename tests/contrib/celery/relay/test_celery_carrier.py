@@ -21,7 +21,7 @@ from django_skipqueue.contrib.celery.celery_carrier import CeleryCarrier
 from django_skipqueue.contrib.celery.rabbitmq import LARGEST_MESSAGE, STEP_SECONDS, AmqpLink
 from django_skipqueue.contrib.celery.settings import CarrierSettings, make_carrier
 from django_skipqueue.values.outcomes import Outcome
-from django_skipqueue.values.records import Attempt, ClaimedJob
+from django_skipqueue.values.records import Attempt, ClaimedJob, LeaseRef
 from scripts.embedded_rabbitmq import RabbitMQ
 
 from ....app.waiting import DEADLINE, wait_until
@@ -31,6 +31,11 @@ from .test_wire import JOB
 
 def make_job(job_id: int, *, lease: int = 1, args: str = "[]", queue_name: str = "pdf") -> ClaimedJob:
     return JOB._replace(id=job_id, lease=lease, queue_name=queue_name, args=args)
+
+
+def first_leases(*job_ids: int) -> list[LeaseRef]:
+    """Return a pair for each job: its id, and the lease 1."""
+    return [(job_id, 1) for job_id in job_ids]
 
 
 def make_outcome(job: ClaimedJob, status: Any = "completed") -> Attempt:
@@ -81,6 +86,11 @@ def take_until(carrier: CeleryCarrier, is_enough: Callable[[Taken], Any]) -> Tak
     return taken
 
 
+def is_blocked_after_take(carrier: CeleryCarrier) -> bool:
+    carrier.take()
+    return carrier.is_blocked
+
+
 def test_jobs_are_confirmed_and_reach_celerys_queue(
     make_connected_carrier: MakeCarrier, celery_worker: FakeCeleryWorker
 ) -> None:
@@ -113,7 +123,7 @@ def test_a_job_larger_than_a_frame_and_a_socket_buffer_is_carried(
 ) -> None:
     carrier, large = make_connected_carrier(), make_job(1, args=json.dumps(["x" * 9_000_000]))
     carrier.publish([large, make_job(2)])
-    assert take_until(carrier, lambda taken: len(taken.confirmed) == 2).confirmed == [(1, 1), (2, 1)]
+    assert take_until(carrier, lambda taken: len(taken.confirmed) == 2).confirmed == first_leases(1, 2)
     assert wire.job_from_wire(json.loads(celery_worker.get().body)[0][0])[0] == large
     celery_worker.send(make_outcome(large))
     [returned_outcome] = take_until(carrier, lambda taken: taken.outcomes).outcomes
@@ -127,8 +137,8 @@ def test_a_job_whose_queue_is_gone_is_refused(
     celery_worker.channel.queue_delete("slow")
     carrier.publish([make_job(1), make_job(2, queue_name="import"), make_job(3)])
     taken = take_until(carrier, lambda taken: len(taken.confirmed) + len(taken.refused) == 3)
-    assert sorted(taken.confirmed) == [(1, 1), (3, 1)]
-    assert taken.refused == [(2, 1)]
+    assert sorted(taken.confirmed) == first_leases(1, 3)
+    assert taken.refused == first_leases(2)
 
 
 def test_a_job_for_which_the_queue_has_no_room_is_refused(
@@ -146,7 +156,7 @@ def test_a_job_for_which_the_queue_has_no_room_is_refused(
         taken.refused += answer.refused
         if answer.refused:
             break
-    assert taken.refused == [(number, 1)]
+    assert taken.refused == first_leases(number)
     assert len(taken.confirmed) == celery_worker.count_messages("pdf") >= 5
 
 
@@ -256,7 +266,7 @@ def test_a_job_that_waits_too_long_comes_back(make_connected_carrier: MakeCarrie
     carrier.publish([make_job(5)])
     taken = take_until(carrier, lambda taken: taken.jobs)
     [returned] = taken.jobs
-    assert (returned.ref, returned.reason, returned.job) == ((5, 1), "expired", make_job(5))
+    assert (returned.ref, returned.reason, returned.job) == (make_job(5).ref, "expired", make_job(5))
     carrier.acknowledge([returned.delivery])
 
 
@@ -269,7 +279,7 @@ def test_a_job_whose_workers_die_comes_back(
         with closing(FakeCeleryWorker(broker_url)) as dying:
             dying.get()
     [returned] = take_until(carrier, lambda taken: taken.jobs).jobs
-    assert (returned.ref, returned.reason, returned.job) == ((6, 1), "delivery_limit", make_job(6))
+    assert (returned.ref, returned.reason, returned.job) == (make_job(6).ref, "delivery_limit", make_job(6))
 
 
 def test_a_rejected_job_comes_back_even_if_it_is_unreadable(
@@ -285,7 +295,7 @@ def test_a_rejected_job_comes_back_even_if_it_is_unreadable(
     celery_worker.channel.basic_reject(celery_worker.get().delivery_tag, requeue=False)
     taken = take_until(carrier, lambda taken: len(taken.jobs) == 2)
     assert [(returned.ref, returned.reason, returned.job) for returned in taken.jobs] == [
-        ((7, 1), "rejected", make_job(7)),
+        (make_job(7).ref, "rejected", make_job(7)),
         ((8, 2), "rejected", None),
     ]
 
@@ -328,7 +338,7 @@ def test_the_carrier_sends_celerys_workers_the_ids_of_revoked_jobs(
     assert order["arguments"]["task_id"] == ["skipqueue-default-1-1", "skipqueue-default-2-5"]
     carrier.publish([make_job(1)])
     # The broker confirms the revoke too, but the carrier reports only the confirmed job.
-    assert take_until(carrier, lambda taken: taken.confirmed).confirmed == [(1, 1)]
+    assert take_until(carrier, lambda taken: taken.confirmed).confirmed == first_leases(1)
 
 
 # Jobs and outcomes that are too large
@@ -342,7 +352,7 @@ def test_a_job_that_is_too_large_is_not_sent(
     [too_large] = carrier.publish([make_job(1), large, make_job(3)])
     assert (too_large.job, too_large.most) == (large, 70_000)
     assert 70_000 < too_large.size < 71_000
-    assert take_until(carrier, lambda taken: len(taken.confirmed) == 2).confirmed == [(1, 1), (3, 1)]
+    assert take_until(carrier, lambda taken: len(taken.confirmed) == 2).confirmed == first_leases(1, 3)
     assert carrier.publish([large]) == [too_large]
     assert celery_worker.count_messages("pdf") == 2
 
@@ -356,7 +366,7 @@ def test_a_job_exactly_as_large_as_the_limit_is_sent(
     # The limit without the bytes of the message that are not arguments.
     room_left = small_message_limit - (too_large.size - small_message_limit)
     assert carrier.publish([make_job(1, args="x" * room_left)]) == []
-    assert take_until(carrier, lambda taken: taken.confirmed).confirmed == [(1, 1)]
+    assert take_until(carrier, lambda taken: taken.confirmed).confirmed == first_leases(1)
     [too_large] = carrier.publish([make_job(2, args="x" * (room_left + 1))])
     assert too_large.size == small_message_limit + 1
 
@@ -372,7 +382,7 @@ def test_a_job_that_the_broker_has_refused_for_its_size_is_not_sent_again(
     carrier.connect()
     [too_large] = carrier.publish([large, make_job(3)])
     assert (too_large.job, too_large.most) == (large, small_message_limit)
-    assert take_until(carrier, lambda taken: taken.confirmed).confirmed == [(3, 1)]
+    assert take_until(carrier, lambda taken: taken.confirmed).confirmed == first_leases(3)
 
 
 def test_the_broker_keeps_outcomes_that_exceed_the_relays_memory(
@@ -394,7 +404,7 @@ def test_the_broker_keeps_outcomes_that_exceed_the_relays_memory(
         assert [returned.attempt.job.id for returned in outcomes] == list(range(first_id, first_id + 4))
         assert not select.select([carrier.fileno()], [], [], 0)[0], "nothing wakes the relay"
         carrier.publish([make_job(first_id)])
-        assert take_until(carrier, lambda taken: taken.confirmed) == Taken(confirmed=[(first_id, 1)]), (
+        assert take_until(carrier, lambda taken: taken.confirmed) == Taken(confirmed=first_leases(first_id)), (
             "the carrier still publishes"
         )
         carrier.acknowledge([returned.delivery for returned in outcomes])
@@ -474,7 +484,7 @@ def test_every_method_raises_carrier_unreachable_after_a_broken_connection(
             method()
     carrier.connect()
     carrier.publish([make_job(1)])
-    assert take_until(carrier, lambda taken: taken.confirmed).confirmed == [(1, 1)]
+    assert take_until(carrier, lambda taken: taken.confirmed).confirmed == first_leases(1)
 
 
 def test_a_deleted_outcome_queue_breaks_the_connection(
@@ -512,13 +522,13 @@ def test_a_carrier_counts_as_blocked_until_its_broker_reads_again(
     rabbitmq: RabbitMQ, make_connected_carrier: MakeCarrier
 ) -> None:
     carrier = make_connected_carrier()
-    rabbitmq.control("set_vm_memory_high_watermark", "0")
+    rabbitmq.control("set_vm_memory_high_watermark", "0")  # the broker now lacks memory, so it stops reading
     try:
         carrier.publish([make_job(1)])
-        wait_until(lambda: (carrier.take(), carrier.is_blocked)[1], "the broker says that it is blocked")
+        wait_until(lambda: is_blocked_after_take(carrier), "the broker says that it is blocked")
     finally:
-        rabbitmq.control("set_vm_memory_high_watermark", "0.4")
-    assert take_until(carrier, lambda taken: taken.confirmed).confirmed == [(1, 1)]
+        rabbitmq.control("set_vm_memory_high_watermark", "0.4")  # the default
+    assert take_until(carrier, lambda taken: taken.confirmed).confirmed == first_leases(1)
     assert not carrier.is_blocked
 
 
@@ -533,7 +543,7 @@ def test_a_blocked_broker_delivers_and_takes_acknowledgements(
     carrier = make_connected_carrier()
     for number in range(1, 11):
         celery_worker.send(make_outcome(make_job(number)))
-    rabbitmq.control("set_vm_memory_high_watermark", "0")
+    rabbitmq.control("set_vm_memory_high_watermark", "0")  # the broker now lacks memory, so it stops reading
     try:
         carrier.publish([make_job(99)])
         outcomes = take_until(carrier, lambda taken: taken.outcomes and carrier.is_blocked).outcomes
@@ -544,8 +554,8 @@ def test_a_blocked_broker_delivers_and_takes_acknowledgements(
         assert [returned.attempt.job.id for returned in outcomes] == list(range(1, 11))
         assert carrier.is_blocked
     finally:
-        rabbitmq.control("set_vm_memory_high_watermark", "0.4")
-    assert take_until(carrier, lambda taken: taken.confirmed).confirmed == [(99, 1)]
+        rabbitmq.control("set_vm_memory_high_watermark", "0.4")  # the default
+    assert take_until(carrier, lambda taken: taken.confirmed).confirmed == first_leases(99)
 
 
 def test_confirmed_jobs_outlive_a_killed_broker(
@@ -583,15 +593,15 @@ def test_publishing_to_a_blocked_broker_does_not_block_the_relay(
 ) -> None:
     """The broker has stopped reading, and the jobs are larger than the buffers of the sockets."""
     carrier = make_connected_carrier()
-    rabbitmq.control("set_vm_memory_high_watermark", "0")
+    rabbitmq.control("set_vm_memory_high_watermark", "0")  # the broker now lacks memory, so it stops reading
     try:
         started = time.monotonic()
         carrier.publish([make_job(number, args=json.dumps(["x" * 200_000])) for number in range(100)])
-        wait_until(lambda: (carrier.take(), carrier.is_blocked)[1], "the broker says that it is blocked")
+        wait_until(lambda: is_blocked_after_take(carrier), "the broker says that it is blocked")
         assert time.monotonic() - started < STEP_SECONDS
         assert carrier.waiting
     finally:
-        rabbitmq.control("set_vm_memory_high_watermark", "0.4")
+        rabbitmq.control("set_vm_memory_high_watermark", "0.4")  # the default
     assert len(take_until(carrier, lambda taken: len(taken.confirmed) == 100).confirmed) == 100
 
 
@@ -616,7 +626,7 @@ def test_take_returns_the_confirms_that_arrived_before_the_connection_broke(
     carrier.publish([make_job(1), make_job(2)])
     wait_until(lambda: select.select([carrier.fileno()], [], [], 0)[0], "the confirms have arrived")
     rabbitmq.control("close_all_connections", "--vhost", carrier.publishing.connection.virtual_host, "enough")
-    assert sorted(carrier.take().confirmed) == [(1, 1), (2, 1)]
+    assert sorted(carrier.take().confirmed) == first_leases(1, 2)
     with pytest.raises(CarrierUnreachable, match="enough"):
         take_until(carrier, lambda _: False)
 
@@ -627,7 +637,7 @@ def test_take_returns_the_confirms_that_arrived_before_a_send_failed(make_connec
     wait_until(lambda: select.select([carrier.fileno()], [], [], 0)[0], "the confirm has arrived")
     carrier.publishing.connection.sock.shutdown(socket.SHUT_WR)
     carrier.publish([make_job(number) for number in range(2, 100)])
-    assert carrier.take().confirmed == [(1, 1)]
+    assert carrier.take().confirmed == first_leases(1)
     with pytest.raises(CarrierUnreachable):
         take_until(carrier, lambda _: False)
 

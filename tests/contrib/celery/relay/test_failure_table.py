@@ -14,7 +14,7 @@ from contextlib import closing, contextmanager
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 import pytest
@@ -164,10 +164,19 @@ def lease_ref_of(message: Any) -> tuple[int, int]:
     return job.ref
 
 
-def final_state(job: Job) -> tuple[Any, ...]:
-    """Return the status, the result, the number of attempts, and the lease, which each change of hands raises."""
+class FinalState(NamedTuple):
+    """What a job has come to."""
+
+    status: str
+    result: Any
+    attempts: int
+    lease: int
+    """The number that each change of hands raises."""
+
+
+def final_state(job: Job) -> FinalState:
     job.refresh_from_db()
-    return job.status, job.result, job.attempts, job.lease
+    return FinalState(job.status, job.result, job.attempts, job.lease)
 
 
 def make_a_day_old(**rows: Any) -> None:
@@ -204,7 +213,7 @@ def test_a_relay_dies_after_the_claim_and_before_the_publish(
     wait_until(lambda: is_with_the_carrier(job))
     celery_worker.finish(message, 1)
     wait_for_statuses(completed=1)
-    assert final_state(job) == ("completed", 1, 1, 4)
+    assert final_state(job) == FinalState("completed", result=1, attempts=1, lease=4)
     assert (job.errors, job.deaths) == ([], None)
     assert all_messages_are_acknowledged(process, celery_worker)
 
@@ -227,7 +236,7 @@ def test_a_relay_dies_after_the_publish_and_before_the_hand_over(
     process.wait_for("lease lost")
     celery_worker.finish(second_message, 2)
     wait_for_statuses(completed=1)
-    assert final_state(job) == ("completed", 2, 1, 4)
+    assert final_state(job) == FinalState("completed", result=2, attempts=1, lease=4)
     assert (job.errors, job.deaths) == ([], None)
     assert all_messages_are_acknowledged(process, celery_worker)
 
@@ -241,7 +250,7 @@ def test_a_relay_dies_after_the_hand_over(start_relay: StartProcess, celery_work
     wait_until(lambda: pid_of_relay(process) != pid, "another relay")
     celery_worker.finish(message, 1)
     wait_for_statuses(completed=1)
-    assert final_state(job) == ("completed", 1, 1, 2)
+    assert final_state(job) == FinalState("completed", result=1, attempts=1, lease=2)
     assert all_messages_are_acknowledged(process, celery_worker)
 
 
@@ -253,12 +262,12 @@ def test_a_relay_dies_after_the_settle_and_before_the_acknowledgement(
     wait_until(lambda: is_with_the_carrier(job))
     celery_worker.finish(celery_worker.get(), 1)
     pid = halting.pid_of_halted(halt_marker)
-    assert final_state(job) == ("completed", 1, 1, 2)
+    assert final_state(job) == FinalState("completed", result=1, attempts=1, lease=2)
     kill(pid)
     defer_carried()
     celery_worker.finish(celery_worker.get(), 2)
     wait_for_statuses(completed=2)  # so the first job's outcome, which comes again, was read before
-    assert final_state(job) == ("completed", 1, 1, 2)
+    assert final_state(job) == FinalState("completed", result=1, attempts=1, lease=2)
     assert all_messages_are_acknowledged(process, celery_worker)
 
 
@@ -278,7 +287,7 @@ def test_the_machine_of_a_relay_dies(
     assert lease_ref_of(message) == (job.pk, 3)
     celery_worker.finish(message, 1)
     wait_for_statuses(completed=1)
-    assert final_state(job) == ("completed", 1, 2, 4), "the first attempt is charged"
+    assert final_state(job) == FinalState("completed", result=1, attempts=2, lease=4), "the first attempt is charged"
     [error] = job.errors
     assert (error["exception"].rpartition(".")[2], error["worker_id"]) == ("WorkerDied", dead_relay_id)
     assert all_messages_are_acknowledged(process, celery_worker)
@@ -301,7 +310,9 @@ def test_all_relays_are_gone_for_a_day(start_relay: StartProcess, celery_worker:
     assert lease_ref_of(message)[0] == later_job.pk
     celery_worker.finish(message, 3)
     wait_for_statuses(completed=4)
-    assert [final_state(job) for job in (*jobs, later_job)] == [("completed", result, 1, 2) for result in range(4)]
+    assert [final_state(job) for job in (*jobs, later_job)] == [
+        FinalState("completed", result=result, attempts=1, lease=2) for result in range(4)
+    ]
     assert all_messages_are_acknowledged(process, celery_worker)
 
 
@@ -309,7 +320,7 @@ def test_all_relays_are_gone_for_a_day(start_relay: StartProcess, celery_worker:
 
 
 def has_changed_hands(job: Job, lease: int) -> bool:
-    return int(final_state(job)[3]) > lease
+    return final_state(job).lease > lease
 
 
 def die_with_the_next_job(empty_vhost_url: str, *, begins: bool = True) -> tuple[int, int]:
@@ -334,7 +345,7 @@ def test_a_process_of_celery_dies_in_the_task_three_times(
             assert die_with_the_next_job(empty_vhost_url) == (job.pk, lease)
         wait_until(partial(has_changed_hands, job, lease), "the job comes back")
         assert (job.attempts >= attempt, len(job.errors)) == (True, attempt)
-    assert final_state(job) == ("failed", None, 3, 6)
+    assert final_state(job) == FinalState("failed", result=None, attempts=3, lease=6)
     assert job.last_error.startswith("WorkerDied: ")
     assert [error["worker"] for error in job.errors] == ["celery"] * 3
     assert all_messages_are_acknowledged(process, celery_worker)
@@ -365,7 +376,7 @@ def test_a_process_of_a_real_celery_worker_dies_in_the_task(
     wait_until(lambda: is_with_the_carrier(job))
     celery = start_worker(manage, empty_vhost_url, "--pool", "prefork", "-c", "1")
     wait_for_statuses(failed=1)
-    assert final_state(job) == ("failed", None, 1, 2)
+    assert final_state(job) == FinalState("failed", result=None, attempts=1, lease=2)
     assert job.last_error.startswith("WorkerDied: ")
     assert celery.log.count("dies here") == topology.DELIVERY_LIMIT + 1
     assert all_messages_are_acknowledged(process, celery_worker)
@@ -385,7 +396,7 @@ def test_a_process_of_celery_dies_after_the_outcome_and_before_the_acknowledgeme
     assert lease_ref_of(redelivered) == (job.pk, 1)
     celery_worker.finish(redelivered, 2)
     process.wait_for("outcome dropped")
-    assert final_state(job) == ("completed", 1, 1, 2)
+    assert final_state(job) == FinalState("completed", result=1, attempts=1, lease=2)
     assert all_messages_are_acknowledged(process, celery_worker)
 
 
@@ -428,8 +439,8 @@ def check_job_runs_twice(
         process = start_relay()
         wait_for_statuses(completed=1)
         wait_until(lambda: celery_worker.count_messages(OUTCOME_QUEUE) == 0, "the relay has read the outcomes")
-        status, _, attempts, lease = final_state(job)
-        assert (status, attempts, lease) == ("completed", 1, 2)
+        state = final_state(job)
+        assert (state.status, state.attempts, state.lease) == ("completed", 1, 2)
         assert all_messages_are_acknowledged(process, celery_worker)
 
     return check_after_kill
@@ -499,8 +510,8 @@ def test_the_broker_restarts(start_relay: StartProcess, empty_vhost_url: str, ra
             wait_for_statuses(completed=2)
             # Only the unconfirmed job was published twice, the second time under a new lease.
             assert refs == {(confirmed.pk, 1), (unconfirmed.pk, 1), (unconfirmed.pk, 3)}
-            assert final_state(confirmed)[2:] == (1, 2)
-            assert final_state(unconfirmed)[2:] == (1, 4)
+            assert (final_state(confirmed).attempts, final_state(confirmed).lease) == (1, 2)
+            assert (final_state(unconfirmed).attempts, final_state(unconfirmed).lease) == (1, 4)
             assert all_messages_are_acknowledged(process, celery_worker)
 
 
@@ -526,7 +537,7 @@ def test_the_broker_loses_its_disk(
         assert lease_ref_of(message) == (job.pk, 3)
         celery_worker.finish(message, 1)
         wait_for_statuses(completed=1)
-        assert final_state(job) == ("completed", 1, 1, 4)
+        assert final_state(job) == FinalState("completed", result=1, attempts=1, lease=4)
         assert all_messages_are_acknowledged(process, celery_worker)
 
 
@@ -543,7 +554,9 @@ def test_the_connection_to_postgresql_is_lost(start_relay: StartProcess, celery_
         assert is_with_the_carrier(*jobs), "PostgreSQL still shows the jobs with the carrier"
         proxy.refuse(False)
         wait_for_statuses(completed=2)
-        assert [final_state(job) for job in jobs] == [("completed", result, 1, 2) for result in range(2)]
+        assert [final_state(job) for job in jobs] == [
+            FinalState("completed", result=result, attempts=1, lease=2) for result in range(2)
+        ]
         assert all_messages_are_acknowledged(process, celery_worker)
 
 
@@ -554,7 +567,7 @@ def test_a_broker_accepts_smaller_messages_than_the_setting_says(
     process = start_relay()
     process.wait_for(f"larger than configured max size {small_message_limit}")
     wait_for_statuses(failed=1, running=1)
-    assert final_state(large)[0] == "failed"
+    assert final_state(large).status == "failed"
     assert f"accepts at most {small_message_limit:,}" in large.errors[0]["message"]
     wait_until(lambda: is_with_the_carrier(small))
     assert process.log.count("carrier lost") == 1
@@ -582,7 +595,7 @@ def test_an_operator_cancels_and_retries_a_job_that_the_carrier_has(
     celery_worker.channel.queue_bind(order_queue, "celery.pidbox")
     message_by_job = {lease_ref_of(message)[0]: message for message in (celery_worker.get(), celery_worker.get())}
     assert Store.default().cancel([waiting.pk, running.pk]).keys() == {waiting.pk, running.pk}
-    assert final_state(running) == ("discarded", None, 1, 2)
+    assert final_state(running) == FinalState("discarded", result=None, attempts=1, lease=2)
     revoked_ids = [wire.message_id(HOME, (job.pk, 1)) for job in (waiting, running)]
     order = celery_worker.get(order_queue).body
     assert all(id in order for id in revoked_ids)
@@ -593,6 +606,6 @@ def test_an_operator_cancels_and_retries_a_job_that_the_carrier_has(
     assert lease_ref_of(new_message) == (running.pk, 4)
     celery_worker.finish(new_message, 2)
     wait_for_statuses(completed=1, discarded=1)
-    assert final_state(running) == ("completed", 2, 1, 5)
+    assert final_state(running) == FinalState("completed", result=2, attempts=1, lease=5)
     celery_worker.channel.basic_ack(message_by_job[waiting.pk].delivery_tag)  # Celery skips revoked jobs
     assert all_messages_are_acknowledged(process, celery_worker)
