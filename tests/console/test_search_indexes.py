@@ -125,7 +125,10 @@ def test_an_action_on_a_search_by_index_changes_each_job_once(client: Client) ->
             status="failed", finished_at=jobs[0].finished_at, gate=None
         )
         answer = {"action": "retry_selected", "_selected_action": "all", "select_across": "1"}
-        assert "Retry 3 jobs?" in client.post(f"{LIST}?q=a=7&status=failed{task}", answer).text or not task
+        question = client.post(f"{LIST}?q=a=7&status=failed{task}", answer).text
+        assert "Retry 3 jobs?" in question or not task, (
+            "without the filter by task, only a part of the list is searched"
+        )
     assert skipqueue("retry", "--failed", "--arg", "a=7", "--yes").err.startswith("3 jobs retried")
     assert Job.objects.queued().filter(task=ADD).count() == 3
 
@@ -135,6 +138,7 @@ def test_an_argument_without_an_index_is_searched_among_the_newest_jobs(client: 
     make_job(task=ADD, args=[7])
     make_newer_jobs()
     assert NOTE not in page_text(client, f"?q={search}")
+    # Only the search for "a" finds jobs: the letter is a part of the name of the task.
     assert listed(client, f"?q={search}") in ([], listed(client, "?q=a"))
 
 

@@ -236,6 +236,7 @@ def _task() -> None:
     """A task that is registered, but not run."""
 
 
+# With the larger number, the ids of the jobs have 13 digits.
 @pytest.mark.parametrize("jobs_before", [pytest.param(0, marks=another_look), 10**12])
 def test_a_laptop_shows_twelve_jobs_and_breaks_no_word(
     boss: User, open_admin: Callable[..., Page], registry: Registry, jobs_before: int

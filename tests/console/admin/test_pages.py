@@ -23,9 +23,9 @@ AXE = (files("axe_playwright_python") / "axe.min.js").read_text()
 FIND_VIOLATIONS = """async () => {
     const ours = {exclude: [["#header"], ["#nav-sidebar"], ["#toggle-nav-sidebar"], [".breadcrumbs"]]};
     const found = await axe.run(ours, {resultTypes: ["violations"], preload: false});
-    const serious = found.violations.filter(each => ["serious", "critical"].includes(each.impact));
+    const serious = found.violations.filter(violation => ["serious", "critical"].includes(violation.impact));
     const text = node => `${node.html.slice(0, 200)} ${node.any.concat(node.all).map(check => check.message)}`;
-    return serious.flatMap(each => each.nodes.map(node => `${each.id}: ${text(node)}`));
+    return serious.flatMap(violation => violation.nodes.map(node => `${violation.id}: ${text(node)}`));
 }"""
 
 IS_TOO_WIDE = "document.documentElement.scrollWidth > innerWidth"
@@ -101,14 +101,14 @@ def test_every_page_keeps_the_content_security_policy_and_fits_its_window(
 
 FIND_BROKEN_TEXTS = """
 () => [...document.querySelectorAll("#content .skipqueue-name, #content th, #content code, .skipqueue-nav a")]
-    .filter(each => each.checkVisibility())
-    .filter(each => {
+    .filter(element => element.checkVisibility())
+    .filter(element => {
         const text = document.createRange();
-        text.selectNodeContents(each);
+        text.selectNodeContents(element);
         const lines = new Set([...text.getClientRects()].map(rect => Math.round(rect.bottom / 8)));
-        return lines.size > 2 * each.textContent.trim().split(/[\\s.]+/).length;
+        return lines.size > 2 * element.textContent.trim().split(/[\\s.]+/).length;
     })
-    .map(each => each.textContent.trim())
+    .map(element => element.textContent.trim())
 """
 """JavaScript that returns the texts that are broken into many more lines than they have words."""
 

@@ -102,7 +102,7 @@ def test_the_archive(take: Callable[..., None], settings: Any) -> None:
 def test_queues(take: Callable[..., None]) -> None:
     scene.make_jobs(scene.make_workers())
     Queue.pause("payments", for_=timedelta(minutes=45), by="ann", reason="psp.example.com cannot be reached")
-    make_job(queue_name="payments", run_after=scene.at(700))
+    make_job(queue_name="payments", run_after=scene.seconds_ago(700))
     take("queues", "queue/", height=560)
 
 
@@ -130,8 +130,8 @@ def test_a_batch(take: Callable[..., None]) -> None:
 
 def test_the_doctor(take: Callable[..., None]) -> None:
     *_, dead = scene.make_workers()
-    make_job("running", task="payments.jobs.send_receipt", locked_by=dead.pk, locked_at=scene.at(710))
-    make_job("completed", finished_at=scene.at(86_400 + 9_000))
+    make_job("running", task="payments.jobs.send_receipt", locked_by=dead.pk, locked_at=scene.seconds_ago(710))
+    make_job("completed", finished_at=scene.seconds_ago(86_400 + 9_000))
     take("doctor", "job/doctor/", height=760)
 
 
@@ -172,7 +172,9 @@ class TestTheDashboard:
         scene.make_schedules()
         scene.make_batches()
         for number in range(36):
-            make_job(task="payments.jobs.send_receipt", queue_name="emails", run_after=scene.at(1_100 - 20 * number))
+            make_job(
+                task="payments.jobs.send_receipt", queue_name="emails", run_after=scene.seconds_ago(1_100 - 20 * number)
+            )
 
     def test_on_a_laptop(self, take: Callable[..., None]) -> None:
         def wait(page: Page) -> None:

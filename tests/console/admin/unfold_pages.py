@@ -25,16 +25,16 @@ from .test_browser import CONTRASTS
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-NEEDED_BY_UNFOLD = (
+POLICY_FOR_UNFOLD = (
     "default-src 'self'; script-src 'self' 'unsafe-inline' 'unsafe-eval'; style-src 'self' 'unsafe-inline'"
 )
 ARCHIVE = "/admin/django_skipqueue/archivedjob/"
-BULK = {"action": "retry_selected", "query": "", "site": "admin", "user_id": 0, "user": "x", "number": 3}
+BULK_ARGUMENTS = {"action": "retry_selected", "query": "", "site": "admin", "user_id": 0, "user": "x", "number": 3}
 
 
 @pytest.fixture(autouse=True)
 def _policy_of_unfold(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(browser, "POLICY", NEEDED_BY_UNFOLD)
+    monkeypatch.setattr(browser, "SECURITY_POLICY", POLICY_FOR_UNFOLD)
 
 
 def make_archived_job() -> int:
@@ -58,7 +58,7 @@ def test_every_page_has_readable_badges_with_unfold(
     workers = scene.make_workers()
     scene.make_jobs(workers)
     failed_job, running_job = scene.make_failed_job(workers[0]), scene.make_running_job(workers[0])
-    bulk_job = make_job("running", task=BULK_TASK, kwargs=BULK, locked_by=workers[0].pk)
+    bulk_job = make_job("running", task=BULK_TASK, kwargs=BULK_ARGUMENTS, locked_by=workers[0].pk)
     archived_id = make_archived_job()
     page = open_admin(User.objects.create_superuser("boss"), viewport=DESKTOP, color_scheme=colours)
     site_address = page.url.removesuffix("/admin/")

@@ -21,15 +21,17 @@ def make_batch(name: str, job_count: int = 2) -> Batch:
 def test_the_command_lists_the_newest_batches() -> None:
     make_batch("done")
     run_jobs()
-    make_batch("runs", 3)
-    failed = make_batch("broken")
-    JobBatch.objects.filter(pk=failed.id).update(finished_at=failed.row.created_at, completed=1, failed=1, discarded=0)
+    make_batch("runs", job_count=3)
+    failed_batch = make_batch("broken")
+    JobBatch.objects.filter(pk=failed_batch.id).update(
+        finished_at=failed_batch.row.created_at, completed=1, failed=1, discarded=0
+    )
     result = skipqueue("batches")
     assert result.code == 0
-    rows = [line.split() for line in result.out.splitlines()[1:]]
-    assert [row[1] for row in rows] == ["broken", "runs", "done"]
-    assert "0/3" in rows[1]
-    assert "2/2" in rows[2]
+    table_rows = [line.split() for line in result.out.splitlines()[1:]]
+    assert [table_row[1] for table_row in table_rows] == ["broken", "runs", "done"]
+    assert "0/3" in table_rows[1]
+    assert "2/2" in table_rows[2]
     assert [batch["name"] for batch in skipqueue("batches", "--state", "failures", "--json").objects] == ["broken"]
     assert len(skipqueue("batches", "--limit", "1", "--json").objects) == 1
 

@@ -83,8 +83,8 @@ def test_a_dry_run_of_index_changes_no_index(settings: Any) -> None:
 def interrupt_index_build(connect: Any) -> Iterator[Callable[[], None]]:
     """Start a build of the index `BY_A` that waits for an open transaction. Returns a function that interrupts it."""
     job = make_job(task=ADD, args=[1])
-    writing_session, builder = connect(autocommit=False), connect()
-    writing_session.execute("UPDATE skipqueue_job SET priority = 1 WHERE id = %s", [job.pk])
+    session_with_open_transaction, builder = connect(autocommit=False), connect()
+    session_with_open_transaction.execute("UPDATE skipqueue_job SET priority = 1 WHERE id = %s", [job.pk])
     with ThreadPoolExecutor() as pool:
         building = pool.submit(builder.execute, f"CREATE INDEX CONCURRENTLY {BY_A.name} ON skipqueue_job (task)")
         wait_until(lambda: [index for index in existing(DEFAULT) if index.is_being_built], "the build has begun")
@@ -94,7 +94,7 @@ def interrupt_index_build(connect: Any) -> Iterator[Callable[[], None]]:
             assert isinstance(building.exception(), psycopg.errors.QueryCanceled)
 
         yield interrupt
-        writing_session.rollback()
+        session_with_open_transaction.rollback()
 
 
 def test_an_index_of_an_interrupted_build_is_dropped_and_built_again(
@@ -115,12 +115,12 @@ def test_an_index_that_another_session_builds_is_not_changed(interrupt_index_bui
 
 def test_a_build_waits_no_longer_than_the_lock_timeout(connect: Any) -> None:
     job = make_job()
-    writing_session = connect(autocommit=False)
-    writing_session.execute("UPDATE skipqueue_job SET priority = 1 WHERE id = %s", [job.pk])
+    session_with_open_transaction = connect(autocommit=False)
+    session_with_open_transaction.execute("UPDATE skipqueue_job SET priority = 1 WHERE id = %s", [job.pk])
     result = skipqueue("index", "--lock-timeout", "0.2s")
     assert result.code == Exit.ERROR
     assert "Run the command again to continue." in result.err
-    writing_session.rollback()
+    session_with_open_transaction.rollback()
     assert not valid_indexes()
     assert f"{BY_A.name}: left by an interrupted build, dropped" in skipqueue("index").out
     assert valid_indexes() == {BY_A.name, BY_VALUE.name}

@@ -50,7 +50,7 @@ def test_reindex_shrinks_an_index_that_is_mostly_empty(connect: Any) -> None:
     (line,) = result.out.splitlines()
     # The sizes are the last word before "→", and the last word of the line, each with its unit.
     size_before, size_after = (float(part.split("\xa0")[0].split()[-1]) for part in line.split("→"))
-    assert size_after == 8.0
+    assert size_after == 8.0, "an empty index has one page of 8 kB"
     assert size_before > 50
 
 
@@ -82,13 +82,13 @@ def test_reindex_first_drops_left_over_indexes(connect: Any) -> None:
 
 def test_an_interrupted_reindex_can_be_run_again(manage: Callable[..., Any], connect: Any) -> None:
     job = make_job()
-    writing_session = connect(autocommit=False)
-    writing_session.execute("UPDATE skipqueue_job SET priority = 1 WHERE id = %s", [job.pk])
+    session_with_open_transaction = connect(autocommit=False)
+    session_with_open_transaction.execute("UPDATE skipqueue_job SET priority = 1 WHERE id = %s", [job.pk])
     process = manage("skipqueue", "reindex", "--index", CLAIM_INDEX)
     wait_until(left_over_indexes, "the rebuild waits for the other transaction")
     process.send(signal.SIGINT)
     assert process.wait() != 0
-    writing_session.rollback()
+    session_with_open_transaction.rollback()
     assert left_over_indexes()
     assert skipqueue("reindex", "--index", CLAIM_INDEX).code == 0
     assert left_over_indexes() == set()
@@ -96,12 +96,12 @@ def test_an_interrupted_reindex_can_be_run_again(manage: Callable[..., Any], con
 
 def test_reindex_waits_no_longer_than_the_lock_timeout(connect: Any) -> None:
     job = make_job()
-    writing_session = connect(autocommit=False)
-    writing_session.execute("UPDATE skipqueue_job SET priority = 1 WHERE id = %s", [job.pk])
+    session_with_open_transaction = connect(autocommit=False)
+    session_with_open_transaction.execute("UPDATE skipqueue_job SET priority = 1 WHERE id = %s", [job.pk])
     result = skipqueue("reindex", "--index", CLAIM_INDEX, "--lock-timeout", "0.2s")
     assert result.code == Exit.ERROR
     assert "for a lock or an old transaction" in result.err
-    writing_session.rollback()
+    session_with_open_transaction.rollback()
     assert skipqueue("reindex", "--index", CLAIM_INDEX).code == 0
 
 

@@ -30,7 +30,7 @@ LOCK_BY: dict[str, Callable[[Any, list[int]], object]] = {
 
 
 def _lock_in_savepoint(session: Any, ids: list[int], next_statement: str) -> None:
-    session.execute("SELECT pg_current_xact_id()")
+    session.execute("SELECT pg_current_xact_id()")  # the savepoint then has a transaction id of its own
     session.execute("SAVEPOINT held")
     session.execute(LOCK.format("FOR UPDATE"), [ids])
     session.execute(next_statement)

@@ -12,12 +12,12 @@ FRAMEWORK = "django.tasks" if django.VERSION >= (6, 0) else "django_tasks"
 
 collect_ignore_glob = [] if find_spec(FRAMEWORK) else ["test_*.py"]
 
-OURS = "django_skipqueue.backend.SkipQueueBackend"
+OUR_BACKEND = "django_skipqueue.backend.SkipQueueBackend"
 
 TASKS: dict[str, Any] = {
-    "default": {"BACKEND": OURS, "QUEUES": []},
+    "default": {"BACKEND": OUR_BACKEND, "QUEUES": []},
     "mail": {
-        "BACKEND": OURS,
+        "BACKEND": OUR_BACKEND,
         "QUEUES": ["mail"],
         "OPTIONS": {
             "max_attempts": 3,
@@ -25,7 +25,7 @@ TASKS: dict[str, Any] = {
             "timeout": 45.0,
         },
     },
-    "other": {"BACKEND": OURS, "QUEUES": [], "OPTIONS": {"database": "other"}},
+    "other": {"BACKEND": OUR_BACKEND, "QUEUES": [], "OPTIONS": {"database": "other"}},
     "elsewhere": {"BACKEND": f"{FRAMEWORK}.backends.dummy.DummyBackend", "QUEUES": []},
 }
 

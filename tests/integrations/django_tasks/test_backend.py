@@ -33,7 +33,7 @@ from ...app import jobs
 from ...app.rows import FINISHED, STATUSES, are_in_order, make_job
 from ...harness.table import Row
 from .app import tasks
-from .conftest import FRAMEWORK, OURS, TASKS
+from .conftest import FRAMEWORK, OUR_BACKEND, TASKS
 from .running import WORKER, claim, execute, run_next
 
 store = Store("default")
@@ -131,7 +131,7 @@ class TestEnqueue:
 
     def test_a_task_is_validated_again_when_it_is_enqueued(self) -> None:
         task_of_missing_queue = tasks.add.using(queue_name="gone")
-        strict_settings = override_settings(TASKS={"default": {"BACKEND": OURS}})
+        strict_settings = override_settings(TASKS={"default": {"BACKEND": OUR_BACKEND}})
         with strict_settings, pytest.raises(InvalidTask, match="Queue 'gone' is not valid"):
             task_of_missing_queue.enqueue(1)
         assert not Job.objects.exists()
@@ -289,7 +289,7 @@ class TestResult:
 
     def test_a_result_whose_queue_the_settings_no_longer_allow_can_still_be_read(self) -> None:
         result = tasks.add.using(queue_name="gone").enqueue(1)
-        with override_settings(TASKS={"default": {"BACKEND": OURS, "QUEUES": ["default"]}}):
+        with override_settings(TASKS={"default": {"BACKEND": OUR_BACKEND, "QUEUES": ["default"]}}):
             assert task_backends["default"].get_result(result.id).task.queue_name == "gone"
 
     def test_a_result_that_is_read_equals_the_enqueued_result(self) -> None:

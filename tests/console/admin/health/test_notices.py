@@ -177,13 +177,13 @@ def test_a_worker_is_late_after_two_missed_heartbeats_and_stale_after_a_minute(a
 def test_a_worker_that_is_late_or_dead_is_named_until_its_jobs_are_recovered(operator: Client) -> None:
     make_worker(name="web-1/1")
     make_worker(name="web-2/1", heartbeat=timedelta(seconds=-40))
-    dead = make_worker(name="web-3/1", heartbeat=LONG_AGO)
-    held = make_job("running", locked_by=dead.id)
-    assert f'href="{WORKERS}{quote(dead.id)}/change/"' in notice_box(operator)
-    late, died = listed_problems(operator)
-    assert late == "The worker web-2/1 is late with its heartbeat."
-    assert died.startswith("1 worker has been dead since ")
-    held.delete()
+    dead_worker = make_worker(name="web-3/1", heartbeat=LONG_AGO)
+    held_job = make_job("running", locked_by=dead_worker.id)
+    assert f'href="{WORKERS}{quote(dead_worker.id)}/change/"' in notice_box(operator)
+    late_problem, dead_problem = listed_problems(operator)
+    assert late_problem == "The worker web-2/1 is late with its heartbeat."
+    assert dead_problem.startswith("1 worker has been dead since ")
+    held_job.delete()
     notices_cache.clear()
     assert len(listed_problems(operator)) == 1
 

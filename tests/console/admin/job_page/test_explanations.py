@@ -17,7 +17,7 @@ from django_skipqueue.console.queues_and_workers import Workforce
 from django_skipqueue.models import Job, Queue, RateBucket
 
 from ....app.rows import make_job, make_worker
-from ..scene import at
+from ..scene import seconds_ago
 from .test_attempts import make_failure, make_operation
 
 pytestmark = pytest.mark.django_db
@@ -54,8 +54,8 @@ class TestQueued:
         first = make_job(priority=5)
         make_job(queue_name="mail", priority=9)
         make_job("completed", priority=9)
-        job = make_job(run_after=at(5))
-        make_job(run_after=at(1))
+        job = make_job(run_after=seconds_ago(5))
+        make_job(run_after=seconds_ago(1))
         assert why_job_waits(first).startswith("It is the next job in the queue “default”")
         assert why_job_waits(job) == "1 job in the queue “default” comes before it."
         for _ in range(3):
@@ -105,7 +105,7 @@ class TestScheduled:
         assert why_job_waits(job).startswith("Postponed by ann: due in 1 h, at ")
 
     def test_a_scheduled_job_that_is_overdue(self) -> None:
-        job = make_job("scheduled", run_after=at(43))
+        job = make_job("scheduled", run_after=seconds_ago(43))
         assert re.fullmatch(r"It was due [45]\d s ago, but no worker is alive\.", why_job_waits(job))
         make_worker()
         assert why_job_waits(job).startswith("It is due now")
@@ -113,7 +113,7 @@ class TestScheduled:
 
 class TestRunning:
     def test_a_running_job_whose_worker_is_late_with_its_heartbeat(self) -> None:
-        live, late = make_worker(), make_worker(name="web-1/1", heartbeat=at(44))
+        live, late = make_worker(), make_worker(name="web-1/1", heartbeat=seconds_ago(44))
         assert (
             why_job_waits(make_job("running", locked_by=live.pk))
             == why_job_waits(make_job("running", locked_by="by hand"))
@@ -144,7 +144,7 @@ class TestNotRetried:
 
     def why_not_retried(self, status: str = "failed", task: str = "mail", **fields: Any) -> str:
         """Return the sentence that explains why a job was not retried after the first of five attempts."""
-        failure = make_failure(1, seconds_ago=0, worker="w") | fields.pop("entry", {})
+        failure = make_failure(1, seconds_ago=0, worker="w") | fields.pop("failure", {})
         columns: dict[str, Any] = {
             "attempts": 1,
             "max_attempts": 5,
@@ -164,14 +164,14 @@ class TestNotRetried:
 
     def test_no_retry_for_an_exception_that_is_not_in_retry_on(self) -> None:
         assert (
-            self.why_not_retried(entry={"exception": "shop.Blocked"})
+            self.why_not_retried(failure={"exception": "shop.Blocked"})
             == "Not retried: Blocked is not in the task's retry_on."
         )
 
     def test_no_retry_of_a_job_that_its_task_discarded(self) -> None:
         entry = {"exception": "django_skipqueue.Discard"}
-        assert self.why_not_retried("discarded", entry=entry) == "Not retried: the task itself discarded its job."
-        text = self.why_not_retried("discarded", task="sort", entry={"exception": "shop.Blocked"})
+        assert self.why_not_retried("discarded", failure=entry) == "Not retried: the task itself discarded its job."
+        text = self.why_not_retried("discarded", task="sort", failure={"exception": "shop.Blocked"})
         assert text == "Not retried: Blocked is in the task's discard_on."
 
     @pytest.mark.parametrize(
@@ -185,14 +185,14 @@ class TestNotRetried:
         ],
     )
     def test_no_reason_is_given_if_none_is_known(self, entry: dict[str, Any]) -> None:
-        assert self.why_not_retried(entry=entry) == ""
+        assert self.why_not_retried(failure=entry) == ""
 
     def test_there_is_no_reason_for_a_job_of_an_unknown_task(self) -> None:
         assert self.why_not_retried(task="elsewhere") == self.why_not_retried("discarded", task="elsewhere") == ""
 
     def test_there_is_no_reason_for_a_job_that_an_operator_ended(self) -> None:
         assert self.why_not_retried("discarded", operations=[make_operation("discard", seconds_ago=-1)]) == ""
-        assert self.why_not_retried("completed", errors=[], started_at=at(1)) == ""
+        assert self.why_not_retried("completed", errors=[], started_at=seconds_ago(1)) == ""
 
 
 class TestBlocked:

@@ -126,9 +126,9 @@ def plan_of_first_page(indexed: Indexed) -> str:
 
 
 @pytest.mark.usefixtures("_many_jobs")
-@pytest.mark.parametrize("size", [20_000])
-def test_no_page_reads_the_whole_table(operator: Client, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(window, "WINDOW_SIZE", size)
+@pytest.mark.parametrize("window_size", [20_000])
+def test_no_page_reads_the_whole_table(operator: Client, window_size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(window, "WINDOW_SIZE", window_size)
     for address in list_queries():
         with CaptureQueriesContext(connection) as queries:
             assert operator.get(LIST + address).status_code == 200

@@ -65,12 +65,15 @@ def test_the_page_of_a_task_reads_no_job(operator: Client) -> None:
     assert [statement for statement in statements if re.match(r'[^(]* FROM "?skipqueue_job\b', statement)] == []
 
 
-@pytest.mark.parametrize(("permission", "get", "post"), [("view_worker", 403, 405), ("view_job", 200, 405)])
+@pytest.mark.parametrize(
+    ("permission", "get_status", "post_status"), [("view_worker", 403, 405), ("view_job", 200, 405)]
+)
 def test_users_who_may_not_view_jobs_may_not_see_the_page_of_a_task(
-    log_in: Callable[..., Client], permission: str, get: int, post: int
+    log_in: Callable[..., Client], permission: str, get_status: int, post_status: int
 ) -> None:
     client = log_in(permission)
-    assert (client.get(task_page(TASK)).status_code, client.post(task_page(TASK)).status_code) == (get, post)
+    assert client.get(task_page(TASK)).status_code == get_status
+    assert client.post(task_page(TASK)).status_code == post_status
 
 
 class TestLinks:

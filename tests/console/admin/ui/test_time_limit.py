@@ -32,7 +32,7 @@ from ..pages import JOBS, QUESTIONS, made_addresses  # noqa: F401 (a fixture)
 pytestmark = pytest.mark.django_db(transaction=True)
 
 TABLES = ", ".join(model._meta.db_table for model in apps.get_app_config("django_skipqueue").get_models())
-WITHOUT_LIMIT = 60.0
+SERVER_TIMEOUT = 60.0
 """Seconds after which the server itself ends a statement that has no limit."""
 
 PAGES_WITHOUT_LOCKED_TABLES = {"index", "app", "doctor", "metrics", "pause", "add schedule"}
@@ -52,7 +52,7 @@ def lock(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], Session]]:
         (scrape, "PART_SECONDS"),
     ):  # fmt: skip
         monkeypatch.setattr(module, name, 0.2)
-    execute(f"SET statement_timeout = '{WITHOUT_LIMIT}s'")
+    execute(f"SET statement_timeout = '{SERVER_TIMEOUT}s'")
     session = Session()
     session.begin()
 
@@ -70,7 +70,7 @@ def call_within_limit(request_page: Callable[[], Any]) -> Any:
     """Call `request_page`, and check that no statement without a time limit has waited for the lock."""
     started_at = time.monotonic()
     response = request_page()
-    assert time.monotonic() - started_at < WITHOUT_LIMIT
+    assert time.monotonic() - started_at < SERVER_TIMEOUT
     return response
 
 

@@ -503,10 +503,10 @@ def test_the_broker_restarts(start_relay: StartProcess, empty_vhost_url: str, ra
         wait_until(lambda: is_with_the_carrier(confirmed, unconfirmed))
         with closing(FakeCeleryWorker(empty_vhost_url)) as celery_worker:
             refs = set()
-            for number in range(3):
+            for result in range(3):
                 message = celery_worker.get()
                 refs.add(lease_ref_of(message))
-                celery_worker.finish(message, number)
+                celery_worker.finish(message, result)
             wait_for_statuses(completed=2)
             # Only the unconfirmed job was published twice, the second time under a new lease.
             assert refs == {(confirmed.pk, 1), (unconfirmed.pk, 1), (unconfirmed.pk, 3)}

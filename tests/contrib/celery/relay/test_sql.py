@@ -126,18 +126,18 @@ def make_jobs_of_others() -> list[Job]:
 
 @pytest.mark.parametrize("outcome", [COMPLETED, RETRY, SNOOZE])
 def test_an_outcome_from_a_broker_settles_only_jobs_that_the_carrier_holds(outcome: Outcome) -> None:
-    carriers_jobs, others = make_jobs_of_carrier(), make_jobs_of_others()
-    before = [state(job) for job in others]
-    settlements = [Settlement(*lease_of(job), outcome) for job in (*carriers_jobs, *others)]
+    carriers_jobs, jobs_of_others = make_jobs_of_carrier(), make_jobs_of_others()
+    before = [state(job) for job in jobs_of_others]
+    settlements = [Settlement(*lease_of(job), outcome) for job in (*carriers_jobs, *jobs_of_others)]
     assert carried_store.settle(settlements) == {job.pk for job in carriers_jobs}
-    assert [state(job) for job in others] == before
+    assert [state(job) for job in jobs_of_others] == before
 
 
 def test_a_returned_job_is_released_only_if_the_carrier_holds_it() -> None:
-    carriers_jobs, others = make_jobs_of_carrier(), make_jobs_of_others()
-    before = [state(job) for job in others]
-    assert carried_store.release(map(lease_of, [*carriers_jobs, *others])) == {job.pk for job in carriers_jobs}
-    assert [state(job) for job in others] == before
+    carriers_jobs, jobs_of_others = make_jobs_of_carrier(), make_jobs_of_others()
+    before = [state(job) for job in jobs_of_others]
+    assert carried_store.release(map(lease_of, [*carriers_jobs, *jobs_of_others])) == {job.pk for job in carriers_jobs}
+    assert [state(job) for job in jobs_of_others] == before
 
 
 def test_a_returned_job_is_recovered_only_if_it_has_begun() -> None:
@@ -153,30 +153,29 @@ def leases_of(*jobs: Job) -> list[LeaseRef]:
 
 
 def test_a_returned_job_is_recovered_only_if_the_carrier_holds_it() -> None:
-    carriers_jobs, others = make_jobs_of_carrier(), make_jobs_of_others()
-    note_begun(leases_of(*carriers_jobs, *others))
-    Job.objects.filter(pk__in=[job.pk for job in others]).update(started_at=Now())
-    before = [state(job) for job in others]
-    recovered = recover_returned(carried_store, leases_of(*carriers_jobs, *others))
+    carriers_jobs, jobs_of_others = make_jobs_of_carrier(), make_jobs_of_others()
+    note_begun(leases_of(*carriers_jobs, *jobs_of_others))
+    Job.objects.filter(pk__in=[job.pk for job in jobs_of_others]).update(started_at=Now())
+    before = [state(job) for job in jobs_of_others]
+    recovered = recover_returned(carried_store, leases_of(*carriers_jobs, *jobs_of_others))
     assert {job.id for job in recovered} == {job.pk for job in carriers_jobs}
-    assert [state(job) for job in others] == before
+    assert [state(job) for job in jobs_of_others] == before
 
 
 def test_a_note_from_a_broker_changes_only_jobs_of_the_carrier() -> None:
-    carriers_jobs, others = make_jobs_of_carrier(), make_jobs_of_others()
+    carriers_jobs, jobs_of_others = make_jobs_of_carrier(), make_jobs_of_others()
     noted = [
-        Noted(*lease_of(job), 0.0, '{"progress": {"lease": 1, "value": 0.5}}') for job in (*carriers_jobs, *others)
+        Noted(*lease_of(job), 0.0, '{"progress": {"lease": 1, "value": 0.5}}')
+        for job in (*carriers_jobs, *jobs_of_others)
     ]
     assert carried_store.note_attempts(noted) == {job.pk for job in carriers_jobs}
 
 
 def test_errors_from_a_broker_are_appended_to_the_carriers_cancelled_jobs() -> None:
-    carriers_jobs, others = (
-        [make_job("discarded", lease=2, locked_by=holder) for holder in holders]
-        for holders in ([CELERY], ["w:0123456789ab", ""])
-    )
-    cancelled = [Settlement(job.pk, 1, RETRY) for job in (*carriers_jobs, *others)]
-    assert carried_store.append_cancelled_errors(cancelled) == {job.pk for job in carriers_jobs}
+    carriers_job = make_job("discarded", lease=2, locked_by=CELERY)
+    jobs_of_others = [make_job("discarded", lease=2, locked_by=holder) for holder in ("w:0123456789ab", "")]
+    cancelled = [Settlement(job.pk, 1, RETRY) for job in (carriers_job, *jobs_of_others)]
+    assert carried_store.append_cancelled_errors(cancelled) == {carriers_job.pk}
 
 
 def test_heartbeats_add_up_refused_jobs_and_keep_the_time_of_the_last_contact() -> None:
@@ -186,13 +185,13 @@ def test_heartbeats_add_up_refused_jobs_and_keep_the_time_of_the_last_contact() 
     WorkerOfCelery.objects.update(reached_at=F("reached_at") - timedelta(hours=1))
     before = WorkerOfCelery.objects.get()
     send_heartbeat(refused=4)
-    row = WorkerOfCelery.objects.get()
-    assert (row.refused, row.reached_at) == (7, before.reached_at)
+    row_of_carrier = WorkerOfCelery.objects.get()
+    assert (row_of_carrier.refused, row_of_carrier.reached_at) == (7, before.reached_at)
     send_heartbeat(is_reached=True)
-    row = WorkerOfCelery.objects.get()
-    assert row.reached_at is not None
+    row_of_carrier = WorkerOfCelery.objects.get()
+    assert row_of_carrier.reached_at is not None
     assert before.reached_at is not None
-    assert (row.refused, row.reached_at > before.reached_at) == (7, True)
+    assert (row_of_carrier.refused, row_of_carrier.reached_at > before.reached_at) == (7, True)
 
 
 def test_a_relays_heartbeat_keeps_its_row_and_drops_the_rows_of_deleted_relays() -> None:

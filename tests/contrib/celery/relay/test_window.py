@@ -97,7 +97,7 @@ def test_the_size_of_unconfirmed_jobs_is_bounded() -> None:
         batch = large[4 * number : 4 * number + 4]
         relay_window.claimed(batch)
         relay_window.jobs.published(batch)
-        assert room_of(relay_window) == 12 - 4 * number
+        assert room_of(relay_window) == 12 - 4 * number  # in all, 16 of these jobs may be unconfirmed
     assert relay_window.jobs.unconfirmed_size == window.MOST_UNCONFIRMED_SIZE
     relay_window.jobs.take(Taken(confirmed=[(0, 1), (1, 1)], refused=[(2, 1)]), no_attempt)
     assert room_of(relay_window) == 3
