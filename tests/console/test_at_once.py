@@ -60,8 +60,9 @@ def test_the_threads_close_their_connections() -> None:
         return backend_pid(store), threading.current_thread().name
 
     results = read_at_once(BOTH, read, **LONG_TIMEOUTS)
-    pids, names = zip(*(result for result in results.values() if result), strict=True)
-    assert names == ("read default", "read other")
+    pids = [result[0] for result in results.values() if result]
+    names = [result[1] for result in results.values() if result]
+    assert names == ["read default", "read other"]
     wait_until(lambda: not count_sessions(pids), "the sessions of the threads are gone")
 
 

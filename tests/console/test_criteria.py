@@ -14,6 +14,7 @@ from django_skipqueue.console.search import Criteria
 
 from ..app.rows import make_job, plan_of
 
+# Inserts one job for each second up to now, in five statuses. The parameter is the number of jobs.
 INSERT_JOBS = """
 INSERT INTO skipqueue_job
     (queue_name, task, args, kwargs, status, priority, attempts, run_after, enqueued_at, locked_at, finished_at)

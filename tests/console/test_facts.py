@@ -58,8 +58,8 @@ def test_a_fact_may_have_another_name_in_json_or_be_left_out() -> None:
     [([None, None], False), ([None, 0], True), ([Count(0)], False), ([Count(0, is_lower_bound=True)], True)],
 )
 def test_an_optional_column_is_shown_only_with_a_value(values: list[Any], is_shown: bool) -> None:
-    shown = columns([fact(is_optional=True)], [Subject(value) for value in values], {})
-    assert bool(shown) is is_shown
+    shown_columns = columns([fact(is_optional=True)], [Subject(value) for value in values], {})
+    assert bool(shown_columns) is is_shown
 
 
 def test_a_renderer_replaces_the_text_of_a_column_or_hides_the_column() -> None:

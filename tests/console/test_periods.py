@@ -78,9 +78,9 @@ def test_an_insert_that_has_waited_for_a_lock_is_not_missed() -> None:
     """`enqueued_at` is the time when the INSERT began to wait, so jobs that were enqueued later may have lower ids."""
     earlier_job, start_of_insert = make_job(enqueued_at=timedelta(minutes=-10)), timedelta(minutes=-5, seconds=-50)
     jobs = [make_job(enqueued_at=time) for time in (timedelta(minutes=-5), start_of_insert, timedelta(minutes=-4))]
-    found = Job.objects.filter(Period(timedelta(minutes=6), timedelta(minutes=5, seconds=30)).has_ids)
-    assert jobs[1] in found
-    assert earlier_job not in found
+    jobs_in_period = Job.objects.filter(Period(timedelta(minutes=6), timedelta(minutes=5, seconds=30)).has_ids)
+    assert jobs[1] in jobs_in_period
+    assert earlier_job not in jobs_in_period
 
 
 def test_without_jobs_a_period_has_no_ids() -> None:

@@ -179,10 +179,10 @@ def test_a_search_by_index_reads_no_other_index_and_not_the_whole_table() -> Non
             with CaptureQueriesContext(connection) as queries:
                 assert len(index.find(DEFAULT, "777", limit=100)) == 1
             cursor.execute(f"EXPLAIN (ANALYZE, FORMAT JSON) {queries.captured_queries[-1]['sql']}")
-            ((document,),) = cursor.fetchall()
-            plan_nodes = list(nodes(document[0]["Plan"]))
-            assert {node["Index Name"] for node in plan_nodes if "Index Name" in node} == {index.name}, document
-            assert not [node for node in plan_nodes if node["Node Type"] == "Seq Scan"], document
+            ((plan_json,),) = cursor.fetchall()
+            plan_nodes = list(nodes(plan_json[0]["Plan"]))
+            assert {node["Index Name"] for node in plan_nodes if "Index Name" in node} == {index.name}, plan_json
+            assert not [node for node in plan_nodes if node["Node Type"] == "Seq Scan"], plan_json
 
 
 def pay_by_card(amount: int, *rest: int, card: str = "", **more: Any) -> None:

@@ -169,7 +169,7 @@ def test_snooze_and_discard_are_not_recorded_as_errors_in_a_span(exported_spans:
     assert attributes(spans_by_task[jobs.snooze.name])["skipqueue.outcome"] == "scheduled"
     assert spans_by_task[jobs.discard.name].status.status_code is StatusCode.UNSET
     assert attributes(spans_by_task[jobs.discard.name])["skipqueue.outcome"] == "discarded"
-    assert spans_by_task[jobs.ask_for_retry.name].status.status_code is StatusCode.ERROR, "it has no attempt left"
+    assert spans_by_task[jobs.ask_for_retry.name].status.status_code is StatusCode.ERROR, "the job has no attempt left"
     assert spans_by_task["nowhere.task"].status.status_code is StatusCode.UNSET
 
 

@@ -84,7 +84,7 @@ def start() -> Iterator[Start]:
             ],
             **{"traces_sample_rate": 1.0, **options},
         )
-        if not tracing.tracers:  # the SDK calls it once in each process
+        if not tracing.tracers:  # the SDK calls `setup_once` once in each process
             SkipqueueIntegration.setup_once()
         return recorder
 

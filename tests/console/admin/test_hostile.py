@@ -46,7 +46,7 @@ def active_markup(client: Client, address: str) -> list[str]:
 HARMLESS_FIRST = {"harmless": "harmless", **TEXTS}
 
 
-@pytest.mark.slow  # it renders every page twice
+@pytest.mark.slow  # the test renders every page twice
 @pytest.mark.django_db
 def test_no_page_has_more_markup_than_with_harmless_rows(operator: Client, row: Row) -> None:
     expected_markup: list[list[str]] = []
@@ -92,7 +92,7 @@ def test_hostile_text_in_a_url_is_escaped(operator: Client, row: Row) -> None:
             assert response.status_code == 404 or Markup(response.text).elements == expected_for_job_page
 
 
-@pytest.mark.slow  # it renders many pages of megabytes
+@pytest.mark.slow  # the test renders many pages of megabytes
 @pytest.mark.django_db
 class TestMegabytes:
     @pytest.mark.parametrize("unit", ["x", "\N{RIGHT-TO-LEFT OVERRIDE}<b>&"])
@@ -136,7 +136,7 @@ class TestMegabytes:
         assert operator.get(page("change", job.pk)).status_code == 200
 
 
-@pytest.mark.slow  # it opens every page in a browser
+@pytest.mark.slow  # the test opens every page in a browser
 @pytest.mark.browser
 @pytest.mark.django_db(transaction=True)
 def test_a_real_browser_shows_hostile_texts_and_runs_no_script(

@@ -88,7 +88,7 @@ narrow_first = pytest.mark.parametrize(
 )
 
 
-@pytest.mark.slow  # it opens every page in a browser
+@pytest.mark.slow  # the test opens every page in a browser
 @narrow_first
 def test_every_page_keeps_the_content_security_policy_and_fits_its_window(
     addresses: Mapping[str, str], open_admin: Callable[..., Page], complaints: Complaints, look: dict[str, Any]
@@ -122,7 +122,7 @@ FIND_TALL_ROWS = """
 TABLET_WIDTHS = (768, 820, 900, 1_000, 1_100)
 
 
-@pytest.mark.slow  # it opens every page in a browser
+@pytest.mark.slow  # the test opens every page in a browser
 @pytest.mark.parametrize(
     "widths", [TABLET_WIDTHS[1:2], pytest.param(TABLET_WIDTHS[:1] + TABLET_WIDTHS[2:], marks=another_look)], ids=str
 )

@@ -45,7 +45,7 @@ PEOPLE: dict[str, list[str]] = {
     "scheduler": ["view_schedule", "run_schedule"],
     "planner": ["view_schedule", "add_schedule", "change_schedule", "delete_schedule"],
     "pauser": ["view_queue", "change_queue"],
-    "changer": ["change_job", "change_worker"],  # Django lets users who may change a model view it as well
+    "changer": ["change_job", "change_worker"],  # Django lets users who may change a model also view the model
     "blind": [
         "retry_job",
         "discard_job",
@@ -368,7 +368,7 @@ PAGES_OF_A_JOB = [
 ]  # fmt: skip
 
 
-@pytest.mark.slow  # it tries each action and each page with each invalid id
+@pytest.mark.slow  # the test tries each action and each page with each invalid id
 class TestForeignIds:
     @pytest.mark.parametrize("action", ACTIONS)
     def test_an_action_on_an_invalid_id_changes_nothing(self, rows: Rows, row: Row, action: str) -> None:

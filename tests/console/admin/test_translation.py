@@ -132,7 +132,7 @@ def test_every_page_can_be_translated(boss: Client, registry: Registry) -> None:
         assert untranslated(boss.get(address, follow=True).text) == set(), address
 
 
-@pytest.mark.slow  # it asks every question, and reads every answer
+@pytest.mark.slow  # the test asks every question, and reads every answer
 @pytest.mark.usefixtures("_brackets")
 def test_every_question_and_every_message_can_be_translated(boss: Client, registry: Registry) -> None:
     jobs = make_rows()

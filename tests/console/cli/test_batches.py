@@ -44,9 +44,9 @@ def test_the_command_shows_a_batch_with_its_callbacks() -> None:
     assert result.code == 0
     assert f"{job.pk}" in result.out
     assert "not called" in result.out
-    [found] = skipqueue("batches", str(batch.id), "--json").objects
-    assert (found["done"], found["total"], found["counts"]) == (2, 2, {"completed": 2})
-    assert found["callbacks"][0] == {
+    [shown_batch] = skipqueue("batches", str(batch.id), "--json").objects
+    assert (shown_batch["done"], shown_batch["total"], shown_batch["counts"]) == (2, 2, {"completed": 2})
+    assert shown_batch["callbacks"][0] == {
         "name": "on_success", "task": jobs.echo.name, "job_id": job.pk, "state": "completed",
     }  # fmt: skip
 

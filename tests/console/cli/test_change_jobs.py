@@ -54,8 +54,8 @@ def status_that_allows(verb: Verb) -> str:
 
 
 def status_of(job: Job) -> str:
-    found = Job.objects.filter(pk=job.pk).values_list("status", flat=True).first()
-    return str(found or "deleted")
+    status = Job.objects.filter(pk=job.pk).values_list("status", flat=True).first()
+    return str(status or "deleted")
 
 
 @every_verb

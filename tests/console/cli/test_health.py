@@ -73,7 +73,7 @@ verdict.Verdict.now = lambda *_, **__: time.sleep(600)
 
 
 @pytest.mark.parametrize(("age", "code"), [(0, 0), (90, 3)])
-def test_a_server_that_falls_silent_after_the_heartbeat_was_read_does_not_change_the_exit_code(
+def test_the_exit_code_depends_only_on_the_heartbeat_if_the_server_falls_silent(
     manage: Callable[..., Any], age: int, code: int
 ) -> None:
     make_worker(name="pod-7/1", hostname="elsewhere", heartbeat=timedelta(seconds=-age))

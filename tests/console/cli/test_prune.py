@@ -33,8 +33,8 @@ def test_prune_exits_with_0_if_no_job_is_old_enough() -> None:
 def test_prune_prints_the_numbers_of_deleted_jobs_as_json() -> None:
     for status in ("completed", "failed", "failed"):
         make_job(status, finished_at=OLDER_THAN_RETENTION)
-    found = json.loads(skipqueue("prune", "--json").out)
-    assert found == {"jobs": 3, "archived": False, "statuses": {"completed": 1, "failed": 2}}
+    report = json.loads(skipqueue("prune", "--json").out)
+    assert report == {"jobs": 3, "archived": False, "statuses": {"completed": 1, "failed": 2}}
 
 
 def test_prune_takes_the_database() -> None:

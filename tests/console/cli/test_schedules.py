@@ -40,9 +40,9 @@ def test_the_subcommand_lists_the_schedules() -> None:
 
 def test_schedules_print_json() -> None:
     make_schedule("often", due=-60, interval=timedelta(minutes=5))
-    [found] = skipqueue("schedules", "--json").objects
-    assert (found["name"], found["state"], found["interval"]) == ("often", "active", 300.0)
-    assert len(found["next_runs"]) == 5
+    [shown_schedule] = skipqueue("schedules", "--json").objects
+    assert (shown_schedule["name"], shown_schedule["state"], shown_schedule["interval"]) == ("often", "active", 300.0)
+    assert len(shown_schedule["next_runs"]) == 5
 
 
 def test_the_subcommand_exits_with_3_if_there_is_no_schedule() -> None:
@@ -91,8 +91,8 @@ def test_the_subcommand_shows_a_schedule_with_its_last_jobs() -> None:
     assert value_by_label["error"] == "ValueError: no"
     assert re.search(rf"^last jobs +job {runs[1]} failed, enqueued .* ValueError: no$", result.out, re.MULTILINE)
     assert re.search(rf"^ +job {runs[0]} failed", result.out, re.MULTILINE)
-    (found,) = skipqueue("schedules", "often", "--json").objects
-    assert [run["id"] for run in found["runs"]] == runs[::-1]
+    (shown_schedule,) = skipqueue("schedules", "often", "--json").objects
+    assert [run["id"] for run in shown_schedule["runs"]] == runs[::-1]
     assert skipqueue("schedules", "oftn").err == "No schedule is called 'oftn'. Did you mean 'often'?\n"
     result = skipqueue("schedules", "start", "often")
     assert (result.code, result.err) == (Exit.USAGE, "'start' is no verb for schedules: pause, resume, run.\n")

@@ -48,9 +48,9 @@ def test_the_verdict_says_how_long_a_problem_has_lasted() -> None:
 def test_the_verdict_is_printed_as_json_in_english(settings: Any, tmp_path: Any) -> None:
     use_translations(settings, tmp_path, {"No worker is alive, and jobs wait": "Neniu laboristo"})
     make_job()
-    (found,) = skipqueue("verdict", "--json").objects
-    (problem,) = found["problems"]
-    assert found["is_well"] is False
+    (verdict,) = skipqueue("verdict", "--json").objects
+    (problem,) = verdict["problems"]
+    assert verdict["is_well"] is False
     assert (problem["code"], problem["severity"]) == ("no-worker", "critical")
     assert problem["title"] == "No worker is alive, and jobs wait"
 
@@ -65,8 +65,8 @@ def test_the_status_begins_with_the_verdict() -> None:
     assert skipqueue("status").out.startswith(
         "CRITICAL: No worker is alive, and jobs wait.\n    Start a worker.\n    python "
     )
-    (found,) = skipqueue("status", "--json").objects
-    assert found["verdict"]["problems"][0]["code"] == "no-worker"
+    (status,) = skipqueue("status", "--json").objects
+    assert status["verdict"]["problems"][0]["code"] == "no-worker"
     make_worker()
     assert skipqueue("status").out.startswith("All is well.\n")
 

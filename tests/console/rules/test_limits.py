@@ -74,7 +74,7 @@ def test_a_running_job_that_hangs_and_holds_a_permit_is_found(
     fields: dict[str, Any] = {"task": "shop.pay", "locked_by": worker.id}
     hanging_job = make_keyed("limit:t", "running", locked_at=timedelta(minutes=-3), **fields)
     make_keyed("limit:t", run_after=timedelta(minutes=-2))
-    assert findings_of("held-permit") == [], "nobody knows how long its task usually runs"
+    assert findings_of("held-permit") == [], "nobody knows how long the task of the job usually runs"
     for usual_seconds, finding_count in ((60.0, 0), (2.0, 1)):
         monkeypatch.setattr(limits, "usual_runs", lambda store, tasks, usual=usual_seconds: dict.fromkeys(tasks, usual))
         assert len(findings_of("held-permit")) == finding_count

@@ -98,7 +98,8 @@ def schema() -> Iterator[str]:
 
 def test_statements_that_name_a_table_of_the_queue_count_as_its_own(schema: str) -> None:
     statement = tables.STATEMENT_TIMES.format(schema=schema)
-    assert STORE.rows(statement, {}) == [(2.0, 8.0, False)]
+    seconds_of_queue, seconds_of_database, is_hidden = 2.0, 8.0, False
+    assert STORE.rows(statement, {}) == [(seconds_of_queue, seconds_of_database, is_hidden)]
     execute(f"INSERT INTO {schema}.pg_stat_statements SELECT dbid, '<insufficient privilege>', 1 FROM {schema}."
             "pg_stat_statements WHERE dbid > 1 LIMIT 1")  # fmt: skip
     [(*_, is_hidden)] = STORE.rows(statement, {})

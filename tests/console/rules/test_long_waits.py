@@ -36,7 +36,7 @@ def test_a_long_wait_for_slots_names_the_task_that_takes_most_of_them(findings_o
     worker = make_worker(concurrency=2)
     for task in ("shop.jobs.push", "shop.jobs.push", "shop.jobs.send"):
         make_job("running", task=task, locked_by=worker.id)
-    first = make_job(queue_name="mail", run_after=LONG_AGO, priority=-5)
+    oldest_job = make_job(queue_name="mail", run_after=LONG_AGO, priority=-5)
     make_job(queue_name="mail")
     write_heartbeats()
     (finding,) = findings_of("long-wait")
@@ -46,9 +46,9 @@ def test_a_long_wait_for_slots_names_the_task_that_takes_most_of_them(findings_o
         r": the 2 slots are taken, for the longest time by shop\.jobs\.push: its 2 running jobs have run for up to ",
         finding.title,
     )
-    assert finding.found == f"The oldest job is {first.pk}. It has been due for 6 min. Slots of the workers: 2."
+    assert finding.found == f"The oldest job is {oldest_job.pk}. It has been due for 6 min. Slots of the workers: 2."
     assert finding.command == "python manage.py runworker --queues mail"
-    assert (finding.subject, finding.since) == ("mail", first.run_after)
+    assert (finding.subject, finding.since) == ("mail", oldest_job.run_after)
     assert finding.link is not None
     assert finding.link.query == {"status": "queued", "queue": "mail"}
 

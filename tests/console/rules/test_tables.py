@@ -90,7 +90,7 @@ def test_a_table_with_many_dead_rows_is_found_until_it_is_vacuumed(
         (1_000_000, 250_000, 3_600.0, 1),
     ],
 )
-def test_whether_dead_rows_are_found_depends_on_number_share_and_age_of_the_last_vacuum(
+def test_dead_rows_are_found_if_they_are_many_and_the_last_vacuum_is_long_ago(
     live: int, dead: int, vacuum_age: float | None, expected: int
 ) -> None:
     assert len(list(tables.dead_rows(StoreOfRows(("t", live, dead, vacuum_age, 1.0))))) == expected

@@ -135,7 +135,7 @@ def test_the_metrics_of_a_relay_have_its_window_in_place_of_slots(manage: StartP
     port = free_port()
     manage("runrelay", "--health-port", str(port), skipqueue=ONE_CARRIER)
     wait_until(lambda: has(port, "/readyz", 200), "ready")
-    wait_until(lambda: metrics(port).get("jobs_carried{1}") == 3, "it has counted")
+    wait_until(lambda: metrics(port).get("jobs_carried{1}") == 3, "the relay has counted the jobs")
     values = metrics(port)
     assert (values["up{1}"], values["window_room{1}"]) == (1, 0), "the broker cannot be reached"
     assert not values.keys() & {"slots{1}", "slots_free{1}", "jobs_running{1}"}
@@ -284,7 +284,7 @@ def test_the_topology_is_shown_as_definitions_that_rabbitmq_imports(settings: An
     }
     assert readable == {"pdf", "slow", *own_queues}
     call_command("runrelay", "--show-topology", "--database", "default,other")
-    assert json.loads(capsys.readouterr().out) == definitions, "the row stays as it is"
+    assert json.loads(capsys.readouterr().out) == definitions, "the names of the queues do not change"
 
 
 @uses_database

@@ -91,7 +91,8 @@ def test_without_a_carrier_no_job_is_read() -> None:
     make_job("running")
     with CaptureQueriesContext(connection) as queries:
         assert carriers_now(STORE) == []
-    ((plan,),) = STORE.rows("EXPLAIN (ANALYZE, FORMAT JSON) " + queries[0]["sql"].replace("%", "%%"))
+    statement = queries[0]["sql"].replace("%", "%%")
+    ((plan,),) = STORE.rows(f"EXPLAIN (ANALYZE, FORMAT JSON) {statement}")
     scans = [node for node in plan_nodes(plan[0]["Plan"]) if node.get("Relation Name") == "skipqueue_job"]
     assert scans
     assert all(node["Actual Loops"] == 0 for node in scans)

@@ -82,7 +82,7 @@ def test_a_job_that_is_not_of_a_django_task_sends_no_signal_of_django(received: 
     assert received == []
 
 
-def test_task_started_is_sent_before_the_task_runs_and_task_finished_after_the_outcome_is_written(
+def test_task_started_comes_before_the_task_and_task_finished_after_the_outcome(
     received: ReceivedSignals,
 ) -> None:
     tasks.add.enqueue(1)
@@ -127,7 +127,8 @@ def test_task_finished_is_sent_for_a_discarded_job(received: ReceivedSignals) ->
     tasks.fail.enqueue()
     attempt = execute(claim())
     finish(attempt._replace(outcome=Outcome("discarded", last_error="x", error=attempt.outcome.error)))
-    assert received[-1][1].status == "FAILED"
+    _, finished = received[-1]
+    assert finished.status == "FAILED"
 
 
 def test_task_finished_is_not_sent_for_a_lost_lease(received: ReceivedSignals) -> None:

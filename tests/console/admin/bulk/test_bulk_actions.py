@@ -212,7 +212,7 @@ class TestHandingOver:
 
     def test_run_again_copies_each_matching_job_once_and_does_not_copy_the_copies(self, operator: Client) -> None:
         make_worker()
-        jobs = [make_job("completed", kwargs={"n": n}) for n in range(5)]
+        jobs = [make_job("completed", kwargs={"n": number}) for number in range(5)]
         post_action_on_all_jobs(
             operator, f"{LIST}?status=completed", action="run_again_selected", reason="lost on the way"
         )

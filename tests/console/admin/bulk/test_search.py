@@ -213,9 +213,9 @@ def test_stop_ends_a_search_and_keeps_the_jobs_that_it_has_found(
     monkeypatch.setattr(BulkProgress, "save", cancel_once_found)
     run_search()
     assert state(search_job)["status"] == "discarded"
-    found = listed(operator, f"?found={search_job.pk}")
-    assert 0 < len(found) < 4
-    assert set(found) < {matching_job.pk for matching_job in unsearched_jobs}
+    found_ids = listed(operator, f"?found={search_job.pk}")
+    assert 0 < len(found_ids) < 4
+    assert set(found_ids) < {matching_job.pk for matching_job in unsearched_jobs}
     text = text_in_one_line(operator.get(page("progress", search_job.pk)))
     assert "Show these jobs" in text
     assert "of about" in text

@@ -37,8 +37,8 @@ def test_the_cards_count_jobs_and_workers() -> None:
     make_job("failed", finished_at=timedelta(hours=-2))
     make_job("failed", finished_at=timedelta(hours=-30))
     make_worker(name="a")
-    found = {str(card.label): (card.value, card.detail, card.level) for card, _ in get_dashboard().cards}
-    assert found == {
+    texts_by_label = {str(card.label): (card.value, card.detail, card.level) for card, _ in get_dashboard().cards}
+    assert texts_by_label == {
         "queued": ("2", "in 2 queues", ""),
         "oldest waiting": ("3 min", "in mail", "warning"),
         "running": ("1", "the longest for 12 min", ""),
@@ -53,8 +53,8 @@ def test_the_cards_count_jobs_and_workers() -> None:
 def test_the_cards_of_serious_problems_have_the_level_alarm() -> None:
     make_job(run_after=timedelta(minutes=-20))
     make_job("failed")
-    found = {str(card.label): card.level for card, _ in get_dashboard().cards}
-    assert {label for label, level in found.items() if level == "alarm"} == {
+    level_by_label = {str(card.label): card.level for card, _ in get_dashboard().cards}
+    assert {label for label, level in level_by_label.items() if level == "alarm"} == {
         "oldest waiting", "failed in 24 h", "workers alive",
     }  # fmt: skip
 
@@ -97,9 +97,9 @@ def test_the_five_longest_running_jobs_are_listed() -> None:
         hours: make_job("running", locked_at=timedelta(hours=-hours), locked_by="web/1:0123456789ab", queue_name="mail")
         for hours in (1, 8, 3, 4, 5, 6, 7)
     }
-    found = section_content("longest_jobs")
-    assert [found_job["id"] for found_job in found] == [job_by_hours[hours].pk for hours in (8, 7, 6, 5, 4)]
-    assert (found[0]["ran"], found[0]["worker_id"]) == ("8 h", "web/1:0123456789ab")
+    listed_jobs = section_content("longest_jobs")
+    assert [listed_job["id"] for listed_job in listed_jobs] == [job_by_hours[hours].pk for hours in (8, 7, 6, 5, 4)]
+    assert (listed_jobs[0]["ran"], listed_jobs[0]["worker_id"]) == ("8 h", "web/1:0123456789ab")
     assert section_content("longest_jobs", queue="other") == []
 
 
@@ -162,5 +162,6 @@ def test_the_dashboard_lists_running_batches_and_batches_with_failures() -> None
         JobBatch.objects.create(name=f"failed {number}", finished_at=Now(), completed=0, failed=1, discarded=0)
     JobBatch.objects.create(name="good", finished_at=Now(), completed=1, failed=0, discarded=0)
     cells = [str(row[0][1]) for row in section_content("batches")["rows"]]
-    names = [f"runs {number}" for number in (6, 5, 4, 3, 2)] + [f"failed {number}" for number in (6, 5, 4, 3, 2)]
+    newest = (6, 5, 4, 3, 2)
+    names = [f"runs {number}" for number in newest] + [f"failed {number}" for number in newest]
     assert [name for name, cell in zip(names, cells, strict=True) if f">{name}</a>" not in cell] == []

@@ -177,7 +177,7 @@ class TestNotRetried:
     @pytest.mark.parametrize(
         "entry",
         [
-            {"exception": "builtins.OSError"},  # it is in `retry_on`, so the code has changed since
+            {"exception": "builtins.OSError"},  # OSError is in `retry_on`, so the code has changed since
             {"exception": "django_skipqueue.exceptions.WorkerDied"},
             {"exception": "django_skipqueue.exceptions.UnstorableResult"},
             {"exception": "django_skipqueue.exceptions.UnknownTask"},

@@ -81,8 +81,8 @@ class TestTheForm:
     ) -> None:
         for status in STATUSES:
             job = make_charge_job(status)
-            shown = page("edit", job.pk) in operator.get(page("change", job.pk)).text
-            assert shown == (status in ("completed", "failed", "discarded"))
+            has_button = page("edit", job.pk) in operator.get(page("change", job.pk)).text
+            assert has_button == (status in ("completed", "failed", "discarded"))
 
     def test_the_form_needs_the_permission_to_add_jobs(self, log_in: Callable[..., Client]) -> None:
         job = make_charge_job()
@@ -188,8 +188,8 @@ class TestSecrets:
 
     def test_no_secret_is_in_the_message_about_a_held_unique_key(self, operator: Client) -> None:
         job = make_charge_job(task="shop.signed", args=[], kwargs={"card": {"token": "s3cret-1"}}, unique_key=None)
-        held = {"unique_key": "key of s3cret-1", "kwargs": {"card": {"token": "s3cret-1"}}}
-        make_charge_job("queued", task="shop.signed", args=[], **held)
+        columns_of_holder = {"unique_key": "key of s3cret-1", "kwargs": {"card": {"token": "s3cret-1"}}}
+        make_charge_job("queued", task="shop.signed", args=[], **columns_of_holder)
         text = submit_edit(operator, job, '{"token": "••••••"}', "").text
         assert "holds the unique key “key of ••••••”" in text
         assert "s3cret-1" not in text

@@ -21,6 +21,7 @@ from ....app.rows import STATUSES, make_job, plan_of
 from ..conftest import LIST
 
 ROWS = 100_000
+# Inserts one job for each second up to now, in all statuses. Both parameters are the number of jobs.
 INSERT_JOBS = """
 INSERT INTO skipqueue_job
     (queue_name, task, args, kwargs, status, priority, run_after, enqueued_at, locked_at, finished_at)

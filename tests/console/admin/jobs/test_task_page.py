@@ -30,8 +30,8 @@ def test_the_page_of_a_task_lists_its_options(operator: Client, registry: Regist
     settings.SKIPQUEUE = {"MAX_ATTEMPTS": 4}
 
     job(name=TASK, queue_name="mail", timeout=30, retry_on=(OSError, ValueError), redact=["iban"], atomic=True)(send)
-    shown = dict(operator.get(task_page(TASK)).context["page"].options)
-    assert shown == {
+    options = dict(operator.get(task_page(TASK)).context["page"].options)
+    assert options == {
         "queue_name": "mail",
         "priority": "0",
         "max_attempts": "4",

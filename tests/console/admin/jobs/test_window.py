@@ -63,10 +63,10 @@ class TestWindow:
     def test_a_window_is_searched_once(self, operator: Client, address: str, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(window, "WINDOW_SIZE", 1_000)
         jobs = [make_job(task="a") for _ in range(120)]
-        for page, newest in ((1, 119), (2, 69), (3, 19)):
+        for page_number, newest in ((1, 119), (2, 69), (3, 19)):
             with CaptureQueriesContext(connection) as queries:
-                found = listed(operator, f"{address}&p={page}")
-            assert found == [job.pk for job in reversed(jobs)][119 - newest : 169 - newest]  # a page has 50 jobs
+                ids_on_page = listed(operator, f"{address}&p={page_number}")
+            assert ids_on_page == [job.pk for job in reversed(jobs)][119 - newest : 169 - newest]  # a page has 50 jobs
             searches = [query["sql"] for query in queries if "LIMIT 10001" in query["sql"]]
             assert len([sql for sql in searches if " = 'a'" in sql or "LIKE" in sql]) == 1
 
@@ -81,8 +81,8 @@ class TestWindow:
 
     def test_a_link_searches_the_next_window(self, operator: Client) -> None:
         jobs = [make_job(task=f"a{number}") for number in range(5)]
-        for look, found in ((1, []), (2, []), (3, [jobs[0].pk]), (4, []), (99, [])):
-            assert listed(operator, f"?q=a0&look={look}") == found
+        for window_number, expected_ids in ((1, []), (2, []), (3, [jobs[0].pk]), (4, []), (99, [])):
+            assert listed(operator, f"?q=a0&look={window_number}") == expected_ids
         assert "No match among jobs 3 to 4" in " ".join(operator.get(f"{LIST}?q=a0&look=2").text.split())
         assert '<a href="?look=2&amp;q=a0">further down</a>' in operator.get(f"{LIST}?q=a0").text
         assert '<a href="?q=a0&amp;status=failed">failed</a>' in operator.get(f"{LIST}?q=a0").text
@@ -207,12 +207,12 @@ class TestAPeriod:
         assert operator.get(LIST, {"before": typed, "first": typed}).status_code == 200
 
     def test_a_period_can_be_combined_with_a_cause(self, operator: Client) -> None:
-        old, new = (make_failing(UNAVAILABLE, finished_at=timedelta(hours=-hours)) for hours in (5, 1))
+        old_job, new_job = (make_failing(UNAVAILABLE, finished_at=timedelta(hours=-hours)) for hours in (5, 1))
         cause = {"task": UNAVAILABLE.task, "cause": cause_text(UNAVAILABLE), "status": "failed"}
         before = f"{localtime() - timedelta(hours=3):%Y-%m-%dT%H:%M}"
-        found = operator.get(LIST, cause | {"before": before}).context["cl"].result_list
-        assert [job.pk for job in found] == [old.pk]
-        assert new.pk in listed(operator, "?" + urlencode(cause))
+        listed_jobs = operator.get(LIST, cause | {"before": before}).context["cl"].result_list
+        assert [job.pk for job in listed_jobs] == [old_job.pk]
+        assert new_job.pk in listed(operator, "?" + urlencode(cause))
 
 
 def tab_count(operator: Client, address: str, state: str) -> str:

@@ -188,7 +188,7 @@ def test_outcomes_wait_while_the_broker_is_down(
     """The broker is killed while tasks run. Their outcomes arrive once the broker runs again."""
     process = start(*pool)
     relay.publish(*[make_claimed_job(number, "jobs.record_and_hold", f"begun {number}") for number in (1, 2)])
-    wait_until(lambda: Ledger.objects.count() == 2, "both run")
+    wait_until(lambda: Ledger.objects.count() == 2, "both jobs run")
     rabbitmq.kill()
     relay.carrier.close()
     Ledger.objects.create(entry="go")
@@ -243,7 +243,7 @@ def test_a_celery_worker_that_is_stopped_acknowledges_the_jobs_that_have_ended(
     relay.publish(make_claimed_job(1, "jobs.add", 1))
     relay.outcomes(1)
     relay.publish(make_claimed_job(2, "jobs.add", 1), make_claimed_job(3, "jobs.add", 1))
-    wait_until(lambda: process.log.count("succeeded in") == 3, "they have run")
+    wait_until(lambda: process.log.count("succeeded in") == 3, "the jobs have run")
     stop_cleanly(process)
     assert set(relay.outcomes(2)) == {2, 3}
     with closing(FakeCeleryWorker(broker_url)) as consumer:

@@ -111,7 +111,7 @@ def test_a_broken_connection_is_opened_again_without_a_log_line(
 def test_an_outcome_that_the_broker_does_not_confirm_is_sent_again(
     sender: OutcomeSender, broker_url: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The sender sends the outcome again, and the relay drops the second one."""
+    """The sender sends the outcome again, and the relay drops the second outcome."""
     relay = RelayDouble(broker_url)
     with monkeypatch.context() as patched:
         patched.setattr("django_skipqueue.contrib.celery.rabbitmq.LONGEST_CONFIRM_SECONDS", -1.0)

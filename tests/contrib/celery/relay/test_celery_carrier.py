@@ -25,7 +25,7 @@ from django_skipqueue.values.records import Attempt, ClaimedJob, LeaseRef
 from scripts.embedded_rabbitmq import RabbitMQ
 
 from ....app.waiting import DEADLINE, wait_until
-from .consumer import FakeCeleryWorker
+from .consumer import FakeCeleryWorker, read_job
 from .test_wire import JOB
 
 
@@ -124,7 +124,7 @@ def test_a_job_larger_than_a_frame_and_a_socket_buffer_is_carried(
     carrier, large = make_connected_carrier(), make_job(1, args=json.dumps(["x" * 9_000_000]))
     carrier.publish([large, make_job(2)])
     assert take_until(carrier, lambda taken: len(taken.confirmed) == 2).confirmed == first_leases(1, 2)
-    assert wire.job_from_wire(json.loads(celery_worker.get().body)[0][0])[0] == large
+    assert read_job(celery_worker.get()) == large
     celery_worker.send(make_outcome(large))
     [returned_outcome] = take_until(carrier, lambda taken: taken.outcomes).outcomes
     assert returned_outcome.attempt.job == wire.without_large_arguments(large)

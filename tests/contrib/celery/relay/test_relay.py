@@ -394,7 +394,7 @@ def test_a_job_that_no_worker_has_begun_is_released_however_many_workers_die(
     assert "carried jobs not begun worker=r carrier=celery count=1" in caplog.text
 
 
-def test_the_attempt_of_a_job_that_has_begun_counts_even_if_another_relay_takes_the_job_back(
+def test_a_begun_attempt_counts_even_if_another_relay_takes_the_job_back(
     carrier: FakeCarrier, start_relay: StartRelay
 ) -> None:
     """The job's row says that the job has begun, so no relay needs to remember it."""
