@@ -31,7 +31,7 @@ CHROMIUM_FLAGS = [
 SECURITY_POLICY = "default-src 'self'"
 PAGE_TIMEOUT = 20_000
 """A test waits this many milliseconds until a page has the expected state."""
-another_look = pytest.mark.skipif(
+skip_by_default = pytest.mark.skipif(
     os.environ.get("SKIPQUEUE_ALL_WIDTHS") != "1", reason="SKIPQUEUE_ALL_WIDTHS=1 is not set"
 )
 """Marks a further run of a test in another width or colour scheme, which `make test` skips."""

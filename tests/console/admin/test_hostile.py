@@ -15,7 +15,7 @@ from ...app.rows import make_job
 from ...harness.table import Row
 from .browser import Complaints
 from .conftest import LIST, page
-from .hostile import LONG, TEXTS, addresses, make_hostile_jobs
+from .hostile import LENGTH_OF_LONG_TEXT, TEXTS, addresses, make_hostile_jobs
 
 ROOT = "/admin/django_skipqueue/"
 ADDRESSES = ("href", "src", "action", "formaction")
@@ -97,7 +97,7 @@ def test_hostile_text_in_a_url_is_escaped(operator: Client, row: Row) -> None:
 class TestMegabytes:
     @pytest.mark.parametrize("unit", ["x", "\N{RIGHT-TO-LEFT OVERRIDE}<b>&"])
     def test_long_texts_make_no_page_large_or_slow(self, operator: Client, unit: str) -> None:
-        text = (unit * LONG)[:LONG]
+        text = (unit * LENGTH_OF_LONG_TEXT)[:LENGTH_OF_LONG_TEXT]
         jobs = make_hostile_jobs(text, "failed", "completed", within_an_index=False)
         for _ in range(20):
             make_job("completed", task=text[:300], last_error=text)
@@ -109,7 +109,7 @@ class TestMegabytes:
             assert time.perf_counter() - started_at < 10, address
 
     def test_a_text_that_is_cut_has_a_mark(self, operator: Client) -> None:
-        job = make_hostile_jobs("x" * LONG, "failed", within_an_index=False)["failed"]
+        job = make_hostile_jobs("x" * LENGTH_OF_LONG_TEXT, "failed", within_an_index=False)["failed"]
         text = operator.get(page("change", job.pk)).text
         assert text.count("characters left out") >= 5  # arguments, metadata, message, traceback, error
         assert text.count("x…") >= 3  # task, worker, key

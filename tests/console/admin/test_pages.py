@@ -12,7 +12,7 @@ from django_skipqueue.console.admin.ui import time_limit
 from django_skipqueue.queue.store import Store
 
 from ...app.sessions import Session
-from .browser import Complaints, another_look
+from .browser import Complaints, skip_by_default
 from .pages import JOBS, QUESTIONS, made_addresses  # noqa: F401 (a fixture)
 from .pictures import DESKTOP, PHONE
 
@@ -73,7 +73,7 @@ def axe_findings(page: Page) -> list[str]:
 
 @pytest.mark.slow  # axe examines every page
 @pytest.mark.parametrize(
-    "look", [LIGHT, pytest.param(DARK, marks=another_look), pytest.param(NARROW, marks=another_look)], ids=str
+    "look", [LIGHT, pytest.param(DARK, marks=skip_by_default), pytest.param(NARROW, marks=skip_by_default)], ids=str
 )
 def test_axe_finds_nothing_serious(
     addresses: Mapping[str, str], open_admin: Callable[..., Page], look: dict[str, Any]
@@ -84,7 +84,7 @@ def test_axe_finds_nothing_serious(
 
 
 narrow_first = pytest.mark.parametrize(
-    "look", [NARROW, pytest.param(LIGHT, marks=another_look), pytest.param(DARK, marks=another_look)], ids=str
+    "look", [NARROW, pytest.param(LIGHT, marks=skip_by_default), pytest.param(DARK, marks=skip_by_default)], ids=str
 )
 
 
@@ -124,7 +124,7 @@ TABLET_WIDTHS = (768, 820, 900, 1_000, 1_100)
 
 @pytest.mark.slow  # the test opens every page in a browser
 @pytest.mark.parametrize(
-    "widths", [TABLET_WIDTHS[1:2], pytest.param(TABLET_WIDTHS[:1] + TABLET_WIDTHS[2:], marks=another_look)], ids=str
+    "widths", [TABLET_WIDTHS[1:2], pytest.param(TABLET_WIDTHS[:1] + TABLET_WIDTHS[2:], marks=skip_by_default)], ids=str
 )
 def test_on_a_tablet_no_page_scrolls_sideways_or_breaks_a_name(
     addresses: Mapping[str, str], open_admin: Callable[..., Page], widths: tuple[int, ...]

@@ -23,12 +23,12 @@ from ...app.rows import make_job, make_worker
 from ...harness.partitions import drop_partitions
 from ...harness.parts import modules_of_parts
 from . import scene
-from .browser import another_look
+from .browser import skip_by_default
 from .pictures import DESKTOP, PHONE
 
 pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
 if "SKIPQUEUE_PICTURES" not in os.environ:
-    pytestmark.append(another_look)
+    pytestmark.append(skip_by_default)
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from django_skipqueue.supervisor.services import Pruner
 from ...app.rows import make_job
 from ...harness.partitions import drop_partitions
 from . import browser, scene
-from .browser import Complaints, another_look
+from .browser import Complaints, skip_by_default
 from .conftest import LIST, QUEUES, WORKERS
 from .conftest import page as address_of
 from .pictures import DESKTOP
@@ -51,7 +51,7 @@ def _no_partitions_left() -> Iterator[None]:
     drop_partitions()
 
 
-@pytest.mark.parametrize("colours", ["light", pytest.param("dark", marks=another_look)])
+@pytest.mark.parametrize("colours", ["light", pytest.param("dark", marks=skip_by_default)])
 def test_every_page_has_readable_badges_with_unfold(
     open_admin: Callable[..., Page], picture: Callable[[Page, str], None], complaints: Complaints, colours: Any
 ) -> None:
@@ -102,7 +102,7 @@ def test_an_action_of_the_list_works_with_unfold(open_admin: Callable[..., Page]
 
 
 @pytest.mark.django_db(transaction=True, databases=["default", "other"])
-@pytest.mark.parametrize("colours", ["light", pytest.param("dark", marks=another_look)])
+@pytest.mark.parametrize("colours", ["light", pytest.param("dark", marks=skip_by_default)])
 def test_the_database_menu_works_with_unfold(
     open_admin: Callable[..., Page],
     picture: Callable[[Page, str], None],

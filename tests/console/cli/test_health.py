@@ -72,7 +72,7 @@ verdict.Verdict.now = lambda *_, **__: time.sleep(600)
 """
 
 
-@pytest.mark.parametrize(("age", "code"), [(0, 0), (90, 3)])
+@pytest.mark.parametrize(("age", "code"), [(0, 0), (90, Exit.NEGATIVE)])
 def test_the_exit_code_depends_only_on_the_heartbeat_if_the_server_falls_silent(
     manage: Callable[..., Any], age: int, code: int
 ) -> None:

@@ -20,7 +20,7 @@ from .running import skipqueue
 pytestmark = pytest.mark.django_db(transaction=True)
 
 ADD, ECHO = "tests.app.jobs.add", "tests.app.jobs.echo"
-BY_A, BY_VALUE = SearchIndex(ADD, "a", 0), SearchIndex(ECHO, "value", 0)
+INDEX_ON_A, INDEX_ON_VALUE = SearchIndex(ADD, "a", 0), SearchIndex(ECHO, "value", 0)
 
 
 @pytest.fixture(autouse=True)
@@ -44,12 +44,12 @@ def test_the_command_builds_missing_indexes() -> None:
     result = skipqueue("index")
     assert (result.code, result.err) == (0, "")
     first, second = result.out.splitlines()
-    assert first.startswith(f"{BY_A.name}: {ADD} (a), built in ")
-    assert second.startswith(f"{BY_VALUE.name}: {ECHO} (value), built in ")
-    assert valid_indexes() == {BY_A.name, BY_VALUE.name}
+    assert first.startswith(f"{INDEX_ON_A.name}: {ADD} (a), built in ")
+    assert second.startswith(f"{INDEX_ON_VALUE.name}: {ECHO} (value), built in ")
+    assert valid_indexes() == {INDEX_ON_A.name, INDEX_ON_VALUE.name}
     assert skipqueue("index").out.splitlines() == [
-        f"{BY_A.name}: {ADD} (a), exists",
-        f"{BY_VALUE.name}: {ECHO} (value), exists",
+        f"{INDEX_ON_A.name}: {ADD} (a), exists",
+        f"{INDEX_ON_VALUE.name}: {ECHO} (value), exists",
     ]
 
 
@@ -59,10 +59,10 @@ def test_the_command_drops_only_indexes_that_the_setting_no_longer_names(setting
         cursor.execute("SELECT count(*) FROM pg_indexes WHERE tablename = 'skipqueue_job'")
         ((indexes_before,),) = cursor.fetchall()
         settings.SKIPQUEUE = {**settings.SKIPQUEUE, "SEARCHABLE": {ADD: ["a"]}}
-        assert f"{BY_VALUE.name}: not listed in SEARCHABLE, dropped" in skipqueue("index").out.splitlines()
+        assert f"{INDEX_ON_VALUE.name}: not listed in SEARCHABLE, dropped" in skipqueue("index").out.splitlines()
         cursor.execute("SELECT count(*) FROM pg_indexes WHERE tablename = 'skipqueue_job'")
         assert cursor.fetchall() == [(indexes_before - 1,)]
-    assert valid_indexes() == {BY_A.name}
+    assert valid_indexes() == {INDEX_ON_A.name}
     del settings.SKIPQUEUE["SEARCHABLE"]
     settings.SKIPQUEUE = {**settings.SKIPQUEUE}
     skipqueue("index")
@@ -74,19 +74,19 @@ def test_a_dry_run_of_index_changes_no_index(settings: Any) -> None:
     settings.SKIPQUEUE = {**settings.SKIPQUEUE, "SEARCHABLE": {ADD: ["b"]}}
     result = skipqueue("index", "--dry-run")
     assert result.code == 0
-    assert f"{BY_A.name}: not listed in SEARCHABLE, would be dropped" in result.out
+    assert f"{INDEX_ON_A.name}: not listed in SEARCHABLE, would be dropped" in result.out
     assert f"{SearchIndex(ADD, 'b', 1).name}: {ADD} (b), would be built" in result.out
-    assert valid_indexes() == {BY_A.name, BY_VALUE.name}
+    assert valid_indexes() == {INDEX_ON_A.name, INDEX_ON_VALUE.name}
 
 
 @pytest.fixture
 def interrupt_index_build(connect: Any) -> Iterator[Callable[[], None]]:
-    """Start a build of the index `BY_A` that waits for an open transaction. Returns a function that interrupts it."""
+    """Start a build of `INDEX_ON_A` that waits for an open transaction. Returns a function that interrupts it."""
     job = make_job(task=ADD, args=[1])
     session_with_open_transaction, builder = connect(autocommit=False), connect()
     session_with_open_transaction.execute("UPDATE skipqueue_job SET priority = 1 WHERE id = %s", [job.pk])
     with ThreadPoolExecutor() as pool:
-        building = pool.submit(builder.execute, f"CREATE INDEX CONCURRENTLY {BY_A.name} ON skipqueue_job (task)")
+        building = pool.submit(builder.execute, f"CREATE INDEX CONCURRENTLY {INDEX_ON_A.name} ON skipqueue_job (task)")
         wait_until(lambda: [index for index in existing(DEFAULT) if index.is_being_built], "the build has begun")
 
         def interrupt() -> None:
@@ -101,15 +101,15 @@ def test_an_index_of_an_interrupted_build_is_dropped_and_built_again(
     interrupt_index_build: Callable[[], None], connect: Any
 ) -> None:
     interrupt_index_build()
-    assert existing(DEFAULT) == [ExistingIndex("public", BY_A.name, is_valid=False, is_being_built=False)]
+    assert existing(DEFAULT) == [ExistingIndex("public", INDEX_ON_A.name, is_valid=False, is_being_built=False)]
     result = skipqueue("index", "--dry-run")
-    assert f"{BY_A.name}: left by an interrupted build, would be dropped" in result.out
-    assert f"{BY_A.name}: {ADD} (a), would be built" in result.out
+    assert f"{INDEX_ON_A.name}: left by an interrupted build, would be dropped" in result.out
+    assert f"{INDEX_ON_A.name}: {ADD} (a), would be built" in result.out
 
 
 def test_an_index_that_another_session_builds_is_not_changed(interrupt_index_build: Callable[[], None]) -> None:
     result = skipqueue("index", "--dry-run")
-    assert f"{BY_A.name}: another session is building it now" in result.out
+    assert f"{INDEX_ON_A.name}: another session is building it now" in result.out
     assert f"{ADD} (a)" not in result.out
 
 
@@ -122,8 +122,8 @@ def test_a_build_waits_no_longer_than_the_lock_timeout(connect: Any) -> None:
     assert "Run the command again to continue." in result.err
     session_with_open_transaction.rollback()
     assert not valid_indexes()
-    assert f"{BY_A.name}: left by an interrupted build, dropped" in skipqueue("index").out
-    assert valid_indexes() == {BY_A.name, BY_VALUE.name}
+    assert f"{INDEX_ON_A.name}: left by an interrupted build, dropped" in skipqueue("index").out
+    assert valid_indexes() == {INDEX_ON_A.name, INDEX_ON_VALUE.name}
 
 
 @pytest.mark.parametrize(
@@ -165,7 +165,7 @@ def test_an_argument_of_any_length_and_type_can_be_indexed() -> None:
     odd_arguments: tuple[Any, ...] = ([], {"a": 1}, "x", 5)
     for odd_argument in odd_arguments:
         make_job(task=ECHO, args=odd_argument, kwargs=odd_argument)
-    assert BY_VALUE.find(DEFAULT, json.dumps(long_value), limit=2) == [job.pk]
+    assert INDEX_ON_VALUE.find(DEFAULT, json.dumps(long_value), limit=2) == [job.pk]
     create_plain_index = "CREATE INDEX skipqueue_search_plain ON skipqueue_job ((kwargs ->> 'value'))"
     with connection.cursor() as cursor, pytest.raises(OperationalError, match="index row"):
         cursor.execute(create_plain_index)

@@ -91,6 +91,7 @@ def test_a_short_lock_and_a_lock_by_a_worker_are_no_findings(
 
 def test_a_prepared_transaction_that_locks_jobs_is_found_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
     def rows(statement: str, values: Any = None) -> list[tuple[Any, ...]]:
+        # As the columns of LOCKED_JOBS: no session holds the lock, and the prepared transaction is called "x'y".
         locked_job = (7, "t", "mail", False, None, "", "", now() - timedelta(minutes=5), "", "x'y", now())
         return [locked_job] if statement == locks.LOCKED_JOBS else []
 

@@ -75,25 +75,26 @@ def test_every_kind_of_task_has_the_same_outcome_in_celery_as_in_a_worker(
         make_claimed_job(13, "jobs.return_unstorable", "nan"),
     )
     attempts = relay.outcomes(13)
-    outcomes = {job_id: attempt.outcome for job_id, attempt in attempts.items()}
-    assert outcomes[1] == outcomes[2] == Outcome("completed", result="5")
-    assert (outcomes[3].status, outcomes[3].delay) == ("scheduled", 0)
-    assert outcomes[3].error is not None
-    assert "raise ValueError(message)" in outcomes[3].error["traceback"]
-    assert (outcomes[4].status, outcomes[4].delay, outcomes[4].refund) == ("scheduled", 5, 0)
-    assert (outcomes[5].status, outcomes[5].delay, outcomes[5].refund) == ("scheduled", 60, 1)
-    assert outcomes[6].status == "discarded"
-    for job_id in (7, 8):
-        assert outcomes[job_id].last_error == "JobTimeout: timed out after 0.2 s"
-    assert outcomes[9].is_unknown
-    assert '"celery@' in str(outcomes[10].result)
-    assert '"value": 0.5' in str(outcomes[11].notes)
-    assert "a line" in str(outcomes[11].notes)
-    assert outcomes[12].error is not None
-    assert "hush-hush" not in str(outcomes[12].error)
-    assert "UnstorableResult" in str(outcomes[13].last_error)
+    outcomes = {attempt.job.task.removeprefix("tests.app."): attempt.outcome for attempt in attempts.values()}
+    assert outcomes["jobs.add"] == outcomes["jobs.aadd"] == Outcome("completed", result="5")
+    assert (outcomes["jobs.fail"].status, outcomes["jobs.fail"].delay) == ("scheduled", 0)
+    assert outcomes["jobs.fail"].error is not None
+    assert "raise ValueError(message)" in outcomes["jobs.fail"].error["traceback"]
+    retry, snooze = outcomes["jobs.ask_for_retry"], outcomes["jobs.snooze"]
+    assert (retry.status, retry.delay, retry.refund) == ("scheduled", 5, 0)
+    assert (snooze.status, snooze.delay, snooze.refund) == ("scheduled", 60, 1)
+    assert outcomes["jobs.discard"].status == "discarded"
+    for task in ("jobs.slow", "jobs.aslow"):
+        assert outcomes[task].last_error == "JobTimeout: timed out after 0.2 s"
+    assert outcomes["nowhere.task"].is_unknown
+    assert '"celery@' in str(outcomes["extra.jobs.who"].result)
+    assert '"value": 0.5' in str(outcomes["extra.jobs.note"].notes)
+    assert "a line" in str(outcomes["extra.jobs.note"].notes)
+    assert outcomes["extra.jobs.leak"].error is not None
+    assert "hush-hush" not in str(outcomes["extra.jobs.leak"].error)
+    assert "UnstorableResult" in str(outcomes["jobs.return_unstorable"].last_error)
     assert all(attempt.worker.startswith("celery@") and not attempt.is_written for attempt in attempts.values())
-    assert attempts[7].duration_ms >= 200
+    assert attempts[7].duration_ms >= 200, "the job ran until its timeout of 0.2 s"
     stop_cleanly(process)
 
 
