@@ -12,6 +12,7 @@ from django.test.utils import CaptureQueriesContext
 from django_skipqueue import job as task_of
 from django_skipqueue.console import counts, search
 from django_skipqueue.console.cli.indexes import DROP_INDEX, change_index
+from django_skipqueue.console.cli.subcommand import Exit
 from django_skipqueue.console.search_indexes import SearchIndex, existing, problems, wanted
 from django_skipqueue.models import Job
 
@@ -90,7 +91,7 @@ def test_a_search_for_one_indexed_task_covers_all_its_jobs(client: Client) -> No
     result = skipqueue("list", "--task", ADD, "--arg", "a=7", "--json")
     assert [found_job["id"] for found_job in result.objects] == [old_job.pk]
     assert "Not searched" not in result.err
-    assert skipqueue("list", "--task", ADD, "--arg", "a=8").code == 3
+    assert skipqueue("list", "--task", ADD, "--arg", "a=8").code == Exit.NEGATIVE
 
 
 def test_other_words_and_filters_narrow_a_search_by_index(client: Client) -> None:

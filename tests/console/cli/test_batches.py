@@ -3,6 +3,7 @@
 import pytest
 
 from django_skipqueue import Batch
+from django_skipqueue.console.cli.subcommand import Exit
 from django_skipqueue.models import Job, JobBatch
 from django_skipqueue.testing import run_jobs
 
@@ -52,8 +53,8 @@ def test_the_command_shows_a_batch_with_its_callbacks() -> None:
 
 
 def test_the_exit_code_says_whether_there_are_batches() -> None:
-    assert (skipqueue("batches").code, skipqueue("batches", "5").code) == (3, 1)
+    assert (skipqueue("batches").code, skipqueue("batches", "5").code) == (Exit.NEGATIVE, Exit.ERROR)
     assert "There is no batch 5." in skipqueue("batches", "5").err
-    assert skipqueue("batches", str(10**30)).code == 1
-    assert skipqueue("batches", "--limit", "0").code == 2
+    assert skipqueue("batches", str(10**30)).code == Exit.ERROR
+    assert skipqueue("batches", "--limit", "0").code == Exit.USAGE
     assert "There is no such batch." in skipqueue("batches", "--state", "running").err

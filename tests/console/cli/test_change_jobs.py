@@ -353,7 +353,7 @@ def test_ctrl_c_ends_a_verb_after_a_batch_and_prints_how_many_jobs_were_changed(
     process = manage("skipqueue", "retry", "--failed", "--all", "--yes", terminal=True)
     process.wait_for("000 of 30,000 jobs retried …")
     process.send(signal.SIGINT)
-    assert process.wait() == 130
+    assert process.wait() == Exit.INTERRUPTED
     process.wait_for("Interrupted. Run the command again to continue.")
     retried = Job.objects.queued().count()
     assert 0 < retried < 30_000

@@ -74,5 +74,5 @@ def test_a_wrong_argument_is_reported_in_one_sentence_and_enqueues_nothing(argum
 @pytest.mark.parametrize("text", ["{payment_id: 1}", "[" * 100_000, "1", '"x"'])
 def test_arguments_that_are_no_json_object_or_list_are_a_usage_error(manage: Callable[..., Any], text: str) -> None:
     process = manage("skipqueue", "defer", "tests.app.jobs.noop", text)
-    assert process.wait() == 2
+    assert process.wait() == Exit.USAGE
     assert """An example: '{"payment_id": 1}'""" in process.log

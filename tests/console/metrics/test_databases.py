@@ -71,9 +71,9 @@ def test_each_metric_has_one_block_for_all_databases() -> None:
     assert sorted(served) == sorted(metric.name for metric in scrape.metrics())
 
 
-@pytest.mark.parametrize("given", [{}, {"DATABASES": ("default",)}])
-def test_with_one_database_the_series_have_no_label_database(settings: Any, given: Any) -> None:
-    settings.SKIPQUEUE = given
+@pytest.mark.parametrize("setting", [{}, {"DATABASES": ("default",)}])
+def test_with_one_database_the_series_have_no_label_database(settings: Any, setting: Any) -> None:
+    settings.SKIPQUEUE = setting
     make_job(queue_name="mail")
     text = exposition(scrape_all())
     assert 'skipqueue_queued_jobs{queue="mail"} 1\n' in text

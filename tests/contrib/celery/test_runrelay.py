@@ -11,6 +11,7 @@ import pytest
 from django.core.management import CommandError, call_command
 from django.test import override_settings
 
+from django_skipqueue.console.cli.subcommand import Exit
 from django_skipqueue.contrib.celery.carrier import carrier_id, home_of
 from django_skipqueue.contrib.celery.management.commands import runrelay as command
 from django_skipqueue.contrib.celery.relay import RelayOptions
@@ -215,9 +216,9 @@ def test_reclaim_refuses_an_unknown_carrier() -> None:
 def test_reclaim_asks_before_it_changes_anything(manage: StartProcess) -> None:
     make_carried_jobs(2)
     process_without_terminal = manage("runrelay", "--reclaim", "celery", skipqueue=ONE_CARRIER)
-    assert process_without_terminal.wait() == 2
+    assert process_without_terminal.wait() == Exit.USAGE
     assert "Cannot ask whether to release 2 jobs of the carrier celery" in process_without_terminal.log
-    for answer, code in (("n", 3), ("y", 0)):
+    for answer, code in (("n", Exit.NEGATIVE), ("y", Exit.DONE)):
         assert Job.objects.running().count() == 2
         process = manage("runrelay", "--reclaim", "celery", skipqueue=ONE_CARRIER, terminal=True)
         process.wait_for("Release 2 jobs of the carrier celery? Jobs that it has not lost will run twice. [y/N]")
