@@ -79,9 +79,9 @@ def test_a_running_job(take: Callable[..., None]) -> None:
 
 
 def test_workers(take: Callable[..., None]) -> None:
-    busy, other, *_ = scene.make_workers()
-    scene.make_jammed(busy)
-    scene.make_running_job(other)
+    jammed_worker, working_worker, *_ = scene.make_workers()
+    scene.make_jammed(jammed_worker)
+    scene.make_running_job(working_worker)
     take("workers", "worker/", height=560)
 
 
@@ -129,8 +129,8 @@ def test_a_batch(take: Callable[..., None]) -> None:
 
 
 def test_the_doctor(take: Callable[..., None]) -> None:
-    *_, dead = scene.make_workers()
-    make_job("running", task="payments.jobs.send_receipt", locked_by=dead.pk, locked_at=scene.seconds_ago(710))
+    *_, dead_worker = scene.make_workers()
+    make_job("running", task="payments.jobs.send_receipt", locked_by=dead_worker.pk, locked_at=scene.seconds_ago(710))
     make_job("completed", finished_at=scene.seconds_ago(86_400 + 9_000))
     take("doctor", "job/doctor/", height=760)
 

@@ -134,12 +134,12 @@ def test_a_job_whose_row_somebody_has_locked_holds_no_slot(
     workers: list[Worker], findings_of: FindingsOf, connect: Any
 ) -> None:
     """The job may have ended, and its worker may only wait until it can write the outcome."""
-    first, *_ = make_long_jobs(workers[2], 2)
+    id_of_locked_job, _ = make_long_jobs(workers[2], 2)
     make_job(queue_name="mail", run_after=timedelta(hours=-11))
     assert len(findings_of(CODE)) == 1
     locking_session = connect()
     locking_session.execute("BEGIN")
-    locking_session.execute("SELECT FROM skipqueue_job WHERE id = %s FOR UPDATE", [first])
+    locking_session.execute("SELECT FROM skipqueue_job WHERE id = %s FOR UPDATE", [id_of_locked_job])
     assert findings_of(CODE) == []
     locking_session.execute("ROLLBACK")
     assert len(findings_of(CODE)) == 1

@@ -63,7 +63,8 @@ def test_a_model_instance_is_fetched_for_the_task_and_for_the_reader_of_its_resu
     return_value = run_and_return(result)
     reference = {"model": "auth.user", "pk": user.pk, "database": "default"}
     assert received == [([reference], user, Size.SMALL)]
-    assert (received[0][1].username, type(return_value), return_value.username) == ("lovelace", User, "lovelace")
+    [(_, received_user, _)] = received
+    assert (received_user.username, type(return_value), return_value.username) == ("lovelace", User, "lovelace")
     User.objects.all().delete()
     with pytest.raises(RowMissing):
         _ = result.return_value

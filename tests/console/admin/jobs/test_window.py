@@ -56,8 +56,9 @@ class TestWindow:
         assert "the first 2 jobs" not in operator.get(LIST + address).text
 
     def test_a_search_finds_the_job_with_an_id(self, operator: Client) -> None:
-        job, *_ = [make_job() for _ in range(5)]
-        assert listed(operator, f"?q={job.pk}") == listed(operator, f"?q=%23{job.pk}") == [job.pk]
+        oldest_job, *_ = [make_job() for _ in range(5)]  # not in the first window
+        job_id = oldest_job.pk
+        assert listed(operator, f"?q={job_id}") == listed(operator, f"?q=%23{job_id}") == [job_id]
 
     @pytest.mark.parametrize("address", ["?task=a", "?q=a"])
     def test_a_window_is_searched_once(self, operator: Client, address: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -90,8 +91,8 @@ class TestWindow:
 
     @pytest.mark.parametrize("look", ["0", "-1", "x", "²", "9" * 4_400])
     def test_an_invalid_window_in_the_address_searches_the_first_window(self, operator: Client, look: str) -> None:
-        job, *_ = [make_job(task="a") for _ in range(3)][-1:]
-        assert job.pk in listed(operator, f"?q=a&look={look}")
+        newest_job = [make_job(task="a") for _ in range(3)][-1]
+        assert newest_job.pk in listed(operator, f"?q=a&look={look}")
 
 
 class TestTheEndOfTheSearch:

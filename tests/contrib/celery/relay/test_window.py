@@ -125,7 +125,7 @@ class SlowStore:
 
     def rows(self, *_: object) -> list[tuple[int, int, int]]:
         time.sleep(0.05)
-        return [(100, 0, 1)]
+        return [(100, 0, 1)]  # jobs at the carrier, jobs at its relays, relays
 
 
 @pytest.mark.parametrize("size", [100, 1_000])
