@@ -193,7 +193,7 @@ def pay_by_card(amount: int, *rest: int, card: str = "", **more: Any) -> None:
 def test_masked_arguments_have_no_index(settings: Any, registry: Any) -> None:
     task_of(name="shop.pay", redact=["card"])(pay_by_card)
     settings.SKIPQUEUE = {**settings.SKIPQUEUE, "SEARCHABLE": {"shop.pay": ["amount", "card", "password", "other"]}}
-    assert wanted() == [SearchIndex("shop.pay", "amount", 0), SearchIndex("shop.pay", "other", None)]
+    assert wanted() == [SearchIndex("shop.pay", "amount", 0), SearchIndex("shop.pay", "other", place=None)]
     first, second = problems()
     assert first.endswith("the values of 'card' are masked, and masked values cannot be searched.")
     assert "'password' are masked" in second

@@ -397,7 +397,10 @@ class TestSeveralDatabases:
         metadata = {
             SCHEDULE_METADATA_KEY: {"name": "nightly", "cron": "0 3 * * *", "planned_at": "2026-03-01T03:00:00Z"}
         }
-        job = ClaimedJob(7, 1, jobs.noop.name, "default", "[]", "{}", 1, 1, 0, 0.0, 0.0, json.dumps(metadata))
+        job = ClaimedJob(
+            id=7, lease=1, task=jobs.noop.name, queue_name="default", args="[]", kwargs="{}",
+            attempt=1, max_attempts=1, priority=0, run_after=0.0, locked_at=0.0, metadata=json.dumps(metadata),
+        )  # fmt: skip
         check_in_ids = set()
         for alias in ("default", "other"):
             with log_context.about(alias):

@@ -150,7 +150,7 @@ def test_index_is_refused_within_a_transaction() -> None:
 
 
 def test_the_names_of_a_task_and_its_argument_are_quoted_in_sql(settings: Any, connect: Any) -> None:
-    index = SearchIndex("it's 100 % {odd}", "a", None)
+    index = SearchIndex("it's 100 % {odd}", "a", place=None)
     index.create(DEFAULT)
     job = make_job(task=index.task, kwargs={"a": "x'y"})
     assert index.find(DEFAULT, '"x\'y"', limit=2) == [job.pk]

@@ -135,7 +135,7 @@ def test_the_name_of_an_index_is_quoted_in_sql(connect: Any) -> None:
     )
     [index] = [existing for existing in indexes(DEFAULT) if existing.name == name]
     change_index(DEFAULT, REINDEX, schema=index.schema, name=index.name)
-    assert TableIndex("public", name, index.size, False) in indexes(DEFAULT)
+    assert TableIndex("public", name, index.size, is_left_over=False) in indexes(DEFAULT)
     change_index(DEFAULT, DROP_INDEX, schema=index.schema, name=index.name)
     assert name not in {existing.name for existing in indexes(DEFAULT)}
     assert not Job.objects.exists()

@@ -28,7 +28,10 @@ def sender(broker_url: str) -> Iterator[OutcomeSender]:
 
 def send_all(sender: OutcomeSender, count: int) -> list[threading.Thread]:
     """Send each outcome in a thread of its own, as Celery's pool of threads does."""
-    attempts = [Attempt(make_claimed_job(number, "jobs.noop"), COMPLETED, 0.0, 1.0, "w") for number in range(count)]
+    attempts = [
+        Attempt(make_claimed_job(number, "jobs.noop"), COMPLETED, started=0.0, ended=1.0, worker="w")
+        for number in range(count)
+    ]
     threads = [threading.Thread(target=sender.send, args=[attempt, "default"], daemon=True) for attempt in attempts]
     for thread in threads:
         thread.start()
@@ -46,7 +49,14 @@ def send_long_outcomes(sender: OutcomeSender, url: str, **fields: Any) -> tuple[
     relay = RelayDouble(url)
     long_outcome = Outcome("completed", result=f'"{LONG}"', notes=f'{{"log": "{LONG}"}}')
     attempts = [
-        Attempt(make_claimed_job(number, "jobs.echo", **fields), outcome, 0.0, 1.0, "w", is_written)
+        Attempt(
+            make_claimed_job(number, "jobs.echo", **fields),
+            outcome,
+            started=0.0,
+            ended=1.0,
+            worker="w",
+            is_written=is_written,
+        )
         for number, outcome, is_written in ((1, long_outcome, False), (2, COMPLETED, False), (3, long_outcome, True))
     ]
     threads = [threading.Thread(target=sender.send, args=[attempt, "default"], daemon=True) for attempt in attempts]

@@ -44,7 +44,10 @@ class FakeCeleryWorker:
     def finish(self, message: Any, result: int, *, acknowledge: bool = True) -> None:
         """Send the outcome of a job that has returned this number."""
         job, home = _job_and_home(message)
-        self.send(Attempt(job, Outcome("completed", result=str(result)), 10.0, 10.25, "celery@here"), home=home)
+        self.send(
+            Attempt(job, Outcome("completed", result=str(result)), started=10.0, ended=10.25, worker="celery@here"),
+            home=home,
+        )
         if acknowledge:
             self.channel.basic_ack(message.delivery_tag)
 

@@ -119,7 +119,7 @@ class FakeCarrier:
         with self.lock:
             for job in jobs or tuple(self.jobs.values()):
                 self.jobs.pop(job.ref, None)
-                attempt = Attempt(job, outcome, 0.0, 0.1, "celery@here", is_written)
+                attempt = Attempt(job, outcome, started=0.0, ended=0.1, worker="celery@here", is_written=is_written)
                 self._deliver(ReturnedOutcome(self._next_delivery_number(), attempt))
             self._wake_relay()
 

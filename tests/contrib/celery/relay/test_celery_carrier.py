@@ -39,7 +39,7 @@ def first_leases(*job_ids: int) -> list[LeaseRef]:
 
 
 def make_outcome(job: ClaimedJob, status: Any = "completed") -> Attempt:
-    return Attempt(job, Outcome(status, result='"done"'), 10.0, 10.25, "celery@here")
+    return Attempt(job, Outcome(status, result='"done"'), started=10.0, ended=10.25, worker="celery@here")
 
 
 MakeCarrier = Callable[..., CeleryCarrier]

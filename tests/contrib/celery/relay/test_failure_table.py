@@ -499,7 +499,7 @@ def test_the_broker_restarts(start_relay: StartProcess, empty_vhost_url: str, ra
         process.wait_for("carrier lost")
         rabbitmq.start()
         proxy.flow()
-        proxy.refuse(False)
+        proxy.refuse(refusing=False)
         wait_until(lambda: is_with_the_carrier(confirmed, unconfirmed))
         with closing(FakeCeleryWorker(empty_vhost_url)) as celery_worker:
             refs = set()
@@ -552,7 +552,7 @@ def test_the_connection_to_postgresql_is_lost(start_relay: StartProcess, celery_
             celery_worker.finish(celery_worker.get(), result)
         process.wait_for('database lost who="relay')
         assert is_with_the_carrier(*jobs), "PostgreSQL still shows the jobs with the carrier"
-        proxy.refuse(False)
+        proxy.refuse(refusing=False)
         wait_for_statuses(completed=2)
         assert [final_state(job) for job in jobs] == [
             FinalState("completed", result=result, attempts=1, lease=2) for result in range(2)

@@ -36,7 +36,7 @@ def carried_job() -> ClaimedJob:
 
 
 def make_outcome(job: ClaimedJob, outcome: Outcome = COMPLETED) -> Attempt:
-    return Attempt(job, outcome, 0.0, 0.1, "celery@here")
+    return Attempt(job, outcome, started=0.0, ended=0.1, worker="celery@here")
 
 
 ERROR = error_entry(ValueError("no"), attempt=1, worker="celery@here", duration_ms=1.0)

@@ -68,7 +68,9 @@ def test_a_forged_outcome_changes_no_job_of_others(
     for job in jobs:
         for lease in (job.lease, job.lease - 1):  # the current lease, and an older lease
             for outcome in FORGED_OUTCOMES:
-                attempt = Attempt(as_claimed_job(job, max(lease, 0)), outcome, 0.0, 0.1, "celery@here")
+                attempt = Attempt(
+                    as_claimed_job(job, max(lease, 0)), outcome, started=0.0, ended=0.1, worker="celery@here"
+                )
                 for is_written in (False, True):
                     part = wire.encode_outcome(attempt._replace(is_written=is_written), "default")
                     carrier.deliver(wire.join_outcomes([part]))

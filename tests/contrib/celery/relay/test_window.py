@@ -15,7 +15,7 @@ from django_skipqueue.values.records import Attempt, ClaimedJob
 from .test_wire import JOB
 
 
-def job_of_size(job_id: int, size: int) -> ClaimedJob:
+def job_of_size(job_id: int, *, size: int) -> ClaimedJob:
     return JOB._replace(id=job_id, lease=1, args="x" * (size - len(JOB.kwargs)))
 
 
@@ -67,7 +67,7 @@ def test_a_relay_claims_its_share_of_the_free_window(held: tuple[int, int], rela
 
 def test_a_relay_claims_at_most_its_share_until_the_next_count() -> None:
     relay_window = window_after_two_counts(100, held=(60, 0), relays=4)
-    jobs_of_relay = [job_of_size(number, 10) for number in range(10)]
+    jobs_of_relay = [job_of_size(number, size=10) for number in range(10)]
     assert room_of(relay_window, coming=4) == 6, "four jobs of its share of ten are on their way from the database"
     relay_window.jobs.published(jobs_of_relay)
     assert room_of(relay_window) == 0
@@ -78,7 +78,7 @@ def test_a_relay_claims_at_most_its_share_until_the_next_count() -> None:
     assert room_of(relay_window) == 2, "the carrier has refused two jobs"
     relay_window.jobs.handed_over([job.ref for job in jobs_of_relay[:8]], 8)
     assert room_of(relay_window) == 2
-    finished_attempts = [Attempt(job, COMPLETED, 0.0, 0.1, "w") for job in jobs_of_relay[:3]]
+    finished_attempts = [Attempt(job, COMPLETED, started=0.0, ended=0.1, worker="w") for job in jobs_of_relay[:3]]
     relay_window.jobs.take(Taken(outcomes=[ReturnedOutcome(1, attempt) for attempt in finished_attempts]), no_attempt)
     relay_window.jobs.settled(finished_attempts)
     assert room_of(relay_window) == 5
@@ -92,7 +92,7 @@ def test_the_size_of_unconfirmed_jobs_is_bounded() -> None:
     """A relay keeps the messages in memory until the carrier has confirmed them."""
     relay_window = window_after_two_counts()
     assert room_of(relay_window) == window.CARRIER_BATCH
-    large = [job_of_size(number, 1_000_000) for number in range(20)]
+    large = [job_of_size(number, size=1_000_000) for number in range(20)]
     for number in range(4):
         batch = large[4 * number : 4 * number + 4]
         relay_window.claimed(batch)
@@ -106,15 +106,15 @@ def test_the_size_of_unconfirmed_jobs_is_bounded() -> None:
     assert room_of(relay_window) == 4
     relay_window.jobs.connection_lost()
     assert relay_window.jobs.unconfirmed_size == 0
-    relay_window.claimed([job_of_size(1, 10), job_of_size(2, 10)])
+    relay_window.claimed([job_of_size(1, size=10), job_of_size(2, size=10)])
     assert room_of(relay_window) == window.CARRIER_BATCH
 
 
 def test_a_job_that_is_larger_than_the_bound_is_claimed_alone() -> None:
     relay_window = window_after_two_counts()
-    relay_window.claimed([job_of_size(1, 2 * window.MOST_UNCONFIRMED_SIZE)])
+    relay_window.claimed([job_of_size(1, size=2 * window.MOST_UNCONFIRMED_SIZE)])
     assert room_of(relay_window) == 1
-    relay_window.jobs.published([job_of_size(1, 2 * window.MOST_UNCONFIRMED_SIZE)])
+    relay_window.jobs.published([job_of_size(1, size=2 * window.MOST_UNCONFIRMED_SIZE)])
     assert room_of(relay_window) == 0
 
 

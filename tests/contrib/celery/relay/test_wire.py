@@ -94,7 +94,7 @@ def test_an_outcome_arrives_as_it_was_sent(attempt: Attempt, now: float) -> None
 def test_large_arguments_do_not_come_back_with_the_outcome() -> None:
     for size, comes_back in ((5_000, True), (5_001, False)):
         job = JOB._replace(args="x" * size, kwargs="y" * 5_000)
-        payload = wire.attempt_to_wire(Attempt(job, Outcome("completed"), 0.0, 1.0, "w"))
+        payload = wire.attempt_to_wire(Attempt(job, Outcome("completed"), started=0.0, ended=1.0, worker="w"))
         arrived = wire.attempt_from_wire(encoded_and_decoded(payload), now=2.0)
         assert arrived.job == (job if comes_back else job._replace(args=LEFT_OUT, kwargs=LEFT_OUT))
 
@@ -147,6 +147,7 @@ JOB = ClaimedJob(
     locked_at=0.0,
     metadata="{}",
 )
+COMPLETED_ATTEMPT = Attempt(JOB, Outcome("completed"), started=0.0, ended=1.0, worker="w")
 
 ODD_NUMBERS = (math.nan, math.inf, -math.inf, 10**400, -(10**400))
 
@@ -198,7 +199,7 @@ def test_a_payload_that_is_no_outcome_raises_unknown_format(subtests: pytest.Sub
     ]
     for field, value in cases:
         with subtests.test(field=field, value=value):
-            payload = wire.attempt_to_wire(Attempt(JOB, Outcome("completed"), 0.0, 1.0, "w"))
+            payload = wire.attempt_to_wire(COMPLETED_ATTEMPT)
             payload[field] = value
             with pytest.raises(wire.UnknownFormat):
                 wire.attempt_from_wire(payload, now=0.0)
@@ -237,8 +238,8 @@ def test_a_job_with_an_invalid_field_raises_unknown_format(subtests: pytest.Subt
     ]
     for field, value in cases:
         with subtests.test(field=field, value=value):
-            payload = encoded_and_decoded(wire.attempt_to_wire(Attempt(JOB, Outcome("completed"), 0.0, 1.0, "w")))
-            payload[2][field] = value
+            payload = encoded_and_decoded(wire.attempt_to_wire(COMPLETED_ATTEMPT))
+            payload[2][field] = value  # a field of the job
             with pytest.raises(wire.UnknownFormat):
                 wire.attempt_from_wire(payload, now=0.0)
             with pytest.raises(wire.UnknownFormat):
@@ -262,8 +263,8 @@ def test_an_outcome_with_an_invalid_field_raises_unknown_format(subtests: pytest
     ]
     for field, value in cases:
         with subtests.test(field=field, value=value):
-            payload = encoded_and_decoded(wire.attempt_to_wire(Attempt(JOB, Outcome("completed"), 0.0, 1.0, "w")))
-            payload[3][field] = value
+            payload = encoded_and_decoded(wire.attempt_to_wire(COMPLETED_ATTEMPT))
+            payload[3][field] = value  # a field of the outcome
             with pytest.raises(wire.UnknownFormat):
                 wire.attempt_from_wire(payload, now=0.0)
 
@@ -272,7 +273,7 @@ def test_an_impossible_duration_raises(subtests: pytest.Subtests) -> None:
     cases: list[float] = [*ODD_NUMBERS, 1e300, -1.0, True]
     for duration in cases:
         with subtests.test(duration=duration):
-            payload = wire.attempt_to_wire(Attempt(JOB, Outcome("completed"), 0.0, 1.0, "w"))
+            payload = wire.attempt_to_wire(COMPLETED_ATTEMPT)
             payload[5] = duration  # the sixth field of an outcome
             with pytest.raises(wire.UnknownFormat):
                 wire.attempt_from_wire(payload, now=0.0)
