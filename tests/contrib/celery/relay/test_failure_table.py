@@ -157,11 +157,16 @@ def relay_id() -> str:
     return str(WorkerOfCelery.objects.get(relay_of="celery", pk__in=Worker.objects.values("pk")).pk)
 
 
-def lease_ref_of(message: Any) -> tuple[int, int]:
-    """Return the id and the lease of the job in a message."""
+class JobAndLease(NamedTuple):
+    job_id: int
+    lease: int
+    """The number that grows whenever another process takes or gives back the job."""
+
+
+def job_and_lease_in(message: Any) -> JobAndLease:
     job = read_job(message)
     assert message.properties["correlation_id"] == wire.message_id(HOME, job.ref)
-    return job.ref
+    return JobAndLease(*job.ref)
 
 
 class FinalState(NamedTuple):
@@ -171,7 +176,6 @@ class FinalState(NamedTuple):
     result: Any
     attempts: int
     lease: int
-    """The number that each change of hands raises."""
 
 
 def final_state(job: Job) -> FinalState:
@@ -209,9 +213,9 @@ def test_a_relay_dies_after_the_claim_and_before_the_publish(
     kill(pid)
     message = celery_worker.get()
     # The lease has grown three times: with the first claim, the supervisor's release, and the next relay's claim.
-    assert lease_ref_of(message) == (job.pk, 3)
+    assert job_and_lease_in(message) == JobAndLease(job.pk, lease=3)
     wait_until(lambda: is_with_the_carrier(job))
-    celery_worker.finish(message, 1)
+    celery_worker.finish(message, result=1)
     wait_for_statuses(completed=1)
     assert final_state(job) == FinalState("completed", result=1, attempts=1, lease=4)
     assert (job.errors, job.deaths) == ([], None)
@@ -227,14 +231,16 @@ def test_a_relay_dies_after_the_publish_and_before_the_hand_over(
     process = start_relay(halt=step)
     pid = halting.pid_of_halted(halt_marker)
     first_message = celery_worker.get()
-    assert lease_ref_of(first_message) == (job.pk, 1)
+    assert job_and_lease_in(first_message) == JobAndLease(job.pk, lease=1)
     assert holder_by_job() == {job.pk: relay_id()}
     kill(pid)
     second_message = celery_worker.get()
-    assert lease_ref_of(second_message) == (job.pk, 3), "the broker has the first message too, so the job runs twice"
-    celery_worker.finish(first_message, 1)
+    assert job_and_lease_in(second_message) == JobAndLease(job.pk, lease=3), (
+        "the broker has the first message too, so the job runs twice"
+    )
+    celery_worker.finish(first_message, result=1)
     process.wait_for("lease lost")
-    celery_worker.finish(second_message, 2)
+    celery_worker.finish(second_message, result=2)
     wait_for_statuses(completed=1)
     assert final_state(job) == FinalState("completed", result=2, attempts=1, lease=4)
     assert (job.errors, job.deaths) == ([], None)
@@ -248,7 +254,7 @@ def test_a_relay_dies_after_the_hand_over(start_relay: StartProcess, celery_work
     message, pid = celery_worker.get(), pid_of_relay(process)
     kill(pid)
     wait_until(lambda: pid_of_relay(process) != pid, "another relay")
-    celery_worker.finish(message, 1)
+    celery_worker.finish(message, result=1)
     wait_for_statuses(completed=1)
     assert final_state(job) == FinalState("completed", result=1, attempts=1, lease=2)
     assert all_messages_are_acknowledged(process, celery_worker)
@@ -260,12 +266,12 @@ def test_a_relay_dies_after_the_settle_and_before_the_acknowledgement(
     job = defer_carried()
     process = start_relay(halt="settled")
     wait_until(lambda: is_with_the_carrier(job))
-    celery_worker.finish(celery_worker.get(), 1)
+    celery_worker.finish(celery_worker.get(), result=1)
     pid = halting.pid_of_halted(halt_marker)
     assert final_state(job) == FinalState("completed", result=1, attempts=1, lease=2)
     kill(pid)
     defer_carried()
-    celery_worker.finish(celery_worker.get(), 2)
+    celery_worker.finish(celery_worker.get(), result=2)
     wait_for_statuses(completed=2)  # so the first job's outcome, which comes again, was read before
     assert final_state(job) == FinalState("completed", result=1, attempts=1, lease=2)
     assert all_messages_are_acknowledged(process, celery_worker)
@@ -284,8 +290,8 @@ def test_the_machine_of_a_relay_dies(
     assert holder_by_job() == {job.pk: dead_relay_id}
     process = start_relay("--name", "other", "--worker-timeout", "8")
     message = celery_worker.get()
-    assert lease_ref_of(message) == (job.pk, 3)
-    celery_worker.finish(message, 1)
+    assert job_and_lease_in(message) == JobAndLease(job.pk, lease=3)
+    celery_worker.finish(message, result=1)
     wait_for_statuses(completed=1)
     assert final_state(job) == FinalState("completed", result=1, attempts=2, lease=4), "the first attempt is charged"
     [error] = job.errors
@@ -307,8 +313,8 @@ def test_all_relays_are_gone_for_a_day(start_relay: StartProcess, celery_worker:
     assert (celery_worker.count_messages(OUTCOME_QUEUE), celery_worker.count_messages("pdf")) == (3, 0)
     process = start_relay()
     message = celery_worker.get()
-    assert lease_ref_of(message)[0] == later_job.pk
-    celery_worker.finish(message, 3)
+    assert job_and_lease_in(message).job_id == later_job.pk
+    celery_worker.finish(message, result=3)
     wait_for_statuses(completed=4)
     assert [final_state(job) for job in (*jobs, later_job)] == [
         FinalState("completed", result=result, attempts=1, lease=2) for result in range(4)
@@ -323,14 +329,14 @@ def has_changed_hands(job: Job, lease: int) -> bool:
     return final_state(job).lease > lease
 
 
-def die_with_the_next_job(empty_vhost_url: str, *, begins: bool = True) -> tuple[int, int]:
+def die_with_the_next_job(empty_vhost_url: str, *, begins: bool = True) -> JobAndLease:
     """Let a process of Celery take the next job and die. `begins`: whether it begins the job before it dies."""
     with closing(FakeCeleryWorker(empty_vhost_url)) as dying:
         message = dying.get()
         # A process sends a note that a job begins only if the broker has delivered the message before.
         if begins and message.delivery_info["redelivered"]:
             dying.send_together([wire.encode_begun(read_job(message).ref, HOME)], home=HOME)
-        return lease_ref_of(message)
+        return job_and_lease_in(message)
 
 
 def test_a_process_of_celery_dies_in_the_task_three_times(
@@ -342,7 +348,7 @@ def test_a_process_of_celery_dies_in_the_task_three_times(
         Job.objects.filter(pk=job.pk).run_now()  # after its second failure, the job would wait for up to 30 s
         wait_until(lambda: is_with_the_carrier(job))
         for _ in range(topology.DELIVERY_LIMIT + 1):
-            assert die_with_the_next_job(empty_vhost_url) == (job.pk, lease)
+            assert die_with_the_next_job(empty_vhost_url) == JobAndLease(job.pk, lease=lease)
         wait_until(partial(has_changed_hands, job, lease), "the job comes back")
         assert (job.attempts >= attempt, len(job.errors)) == (True, attempt)
     assert final_state(job) == FinalState("failed", result=None, attempts=3, lease=6)
@@ -359,11 +365,12 @@ def test_workers_of_celery_die_before_they_begin_the_job(
     for lease in (1, 3, 5, 7):
         wait_until(lambda: is_with_the_carrier(job))
         for _ in range(topology.DELIVERY_LIMIT + 1):
-            assert die_with_the_next_job(empty_vhost_url, begins=False) == (job.pk, lease)
+            assert die_with_the_next_job(empty_vhost_url, begins=False) == JobAndLease(job.pk, lease=lease)
         wait_until(partial(has_changed_hands, job, lease), "the job comes back")
-    celery_worker.finish(celery_worker.get(), 1)
+    celery_worker.finish(celery_worker.get(), result=1)
     wait_for_statuses(completed=1)
-    assert (final_state(job)[:3], job.errors) == (("completed", 1, 1), [])
+    state = final_state(job)
+    assert (state.status, state.result, state.attempts, job.errors) == ("completed", 1, 1, [])
     process.wait_for("carried jobs not begun")
     assert all_messages_are_acknowledged(process, celery_worker)
 
@@ -390,11 +397,11 @@ def test_a_process_of_celery_dies_after_the_outcome_and_before_the_acknowledgeme
     process = start_relay()
     wait_until(lambda: is_with_the_carrier(job))
     with closing(FakeCeleryWorker(empty_vhost_url)) as dying:
-        dying.finish(dying.get(), 1, acknowledge=False)
+        dying.finish(dying.get(), result=1, acknowledge=False)
         wait_for_statuses(completed=1)
     redelivered = celery_worker.get()
-    assert lease_ref_of(redelivered) == (job.pk, 1)
-    celery_worker.finish(redelivered, 2)
+    assert job_and_lease_in(redelivered) == JobAndLease(job.pk, lease=1)
+    celery_worker.finish(redelivered, result=2)
     process.wait_for("outcome dropped")
     assert final_state(job) == FinalState("completed", result=1, attempts=1, lease=2)
     assert all_messages_are_acknowledged(process, celery_worker)
@@ -472,10 +479,11 @@ def test_no_worker_of_celery_runs_until_the_job_expires(
     process = start_relay(wait=1)
     wait_until(lambda: is_with_the_carrier(job))
     process.wait_for("reason=expired")
-    celery_worker.finish(message := celery_worker.get(), 1)
-    assert lease_ref_of(message)[1] >= 3
+    celery_worker.finish(message := celery_worker.get(), result=1)
+    assert job_and_lease_in(message).lease >= 3
     wait_for_statuses(completed=1)
-    assert (final_state(job)[:3], job.errors) == (("completed", 1, 1), [])
+    state = final_state(job)
+    assert (state.status, state.result, state.attempts, job.errors) == ("completed", 1, 1, [])
     assert all_messages_are_acknowledged(process, celery_worker)
 
 
@@ -502,14 +510,18 @@ def test_the_broker_restarts(start_relay: StartProcess, empty_vhost_url: str, ra
         proxy.refuse(refusing=False)
         wait_until(lambda: is_with_the_carrier(confirmed, unconfirmed))
         with closing(FakeCeleryWorker(empty_vhost_url)) as celery_worker:
-            refs = set()
+            messages = set()
             for result in range(3):
                 message = celery_worker.get()
-                refs.add(lease_ref_of(message))
+                messages.add(job_and_lease_in(message))
                 celery_worker.finish(message, result)
             wait_for_statuses(completed=2)
             # Only the unconfirmed job was published twice, the second time under a new lease.
-            assert refs == {(confirmed.pk, 1), (unconfirmed.pk, 1), (unconfirmed.pk, 3)}
+            assert messages == {
+                JobAndLease(confirmed.pk, lease=1),
+                JobAndLease(unconfirmed.pk, lease=1),
+                JobAndLease(unconfirmed.pk, lease=3),
+            }
             assert (final_state(confirmed).attempts, final_state(confirmed).lease) == (1, 2)
             assert (final_state(unconfirmed).attempts, final_state(unconfirmed).lease) == (1, 4)
             assert all_messages_are_acknowledged(process, celery_worker)
@@ -534,8 +546,8 @@ def test_the_broker_loses_its_disk(
         assert reclaiming.wait() == 0
         assert "1 job of celery released" in reclaiming.log
         message = celery_worker.get()
-        assert lease_ref_of(message) == (job.pk, 3)
-        celery_worker.finish(message, 1)
+        assert job_and_lease_in(message) == JobAndLease(job.pk, lease=3)
+        celery_worker.finish(message, result=1)
         wait_for_statuses(completed=1)
         assert final_state(job) == FinalState("completed", result=1, attempts=1, lease=4)
         assert all_messages_are_acknowledged(process, celery_worker)
@@ -571,7 +583,7 @@ def test_a_broker_accepts_smaller_messages_than_the_setting_says(
     assert f"accepts at most {small_message_limit:,}" in large.errors[0]["message"]
     wait_until(lambda: is_with_the_carrier(small))
     assert process.log.count("carrier lost") == 1
-    ids_of_sent_jobs = [lease_ref_of(message)[0] for message in messages_in_queue(celery_worker)]
+    ids_of_sent_jobs = [job_and_lease_in(message).job_id for message in messages_in_queue(celery_worker)]
     assert set(ids_of_sent_jobs) == {small.pk}, "the small job is there twice if the connection broke while it was sent"
 
 
@@ -593,18 +605,20 @@ def test_an_operator_cancels_and_retries_a_job_that_the_carrier_has(
     # Like the queue of a Celery worker with remote control.
     order_queue = celery_worker.channel.queue_declare("", exclusive=True).queue
     celery_worker.channel.queue_bind(order_queue, "celery.pidbox")
-    message_by_job = {lease_ref_of(message)[0]: message for message in (celery_worker.get(), celery_worker.get())}
+    message_by_job = {
+        job_and_lease_in(message).job_id: message for message in (celery_worker.get(), celery_worker.get())
+    }
     assert Store.default().cancel([waiting.pk, running.pk]).keys() == {waiting.pk, running.pk}
     assert final_state(running) == FinalState("discarded", result=None, attempts=1, lease=2)
     revoked_ids = [wire.message_id(HOME, (job.pk, 1)) for job in (waiting, running)]
     order = celery_worker.get(order_queue).body
     assert all(id in order for id in revoked_ids)
     assert Store.default().retry([running.pk]).keys() == {running.pk}
-    celery_worker.finish(message_by_job[running.pk], 1)
+    celery_worker.finish(message_by_job[running.pk], result=1)
     process.wait_for("lease lost")
     new_message = celery_worker.get()
-    assert lease_ref_of(new_message) == (running.pk, 4)
-    celery_worker.finish(new_message, 2)
+    assert job_and_lease_in(new_message) == JobAndLease(running.pk, lease=4)
+    celery_worker.finish(new_message, result=2)
     wait_for_statuses(completed=1, discarded=1)
     assert final_state(running) == FinalState("completed", result=2, attempts=1, lease=5)
     celery_worker.channel.basic_ack(message_by_job[waiting.pk].delivery_tag)  # Celery skips revoked jobs
