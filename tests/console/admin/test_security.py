@@ -174,7 +174,7 @@ EVIL_QUERY = (
 )
 
 
-WITHOUT_ID = {
+VIEWS_WITHOUT_ID = {
     "changelist", "add", "dashboard", "task", "failures", "cause", "acknowledge", "limits", "doctor", "metrics",
     "search",
 }  # fmt: skip
@@ -223,7 +223,7 @@ class Rows:
             return f"/admin/django_skipqueue/{model}/{pk}/"
         if model == "worker" and name in ("restart", "stop"):
             return reverse(f"admin:django_skipqueue_worker_{name}", query={"worker": pk})
-        args = [] if name in WITHOUT_ID else [pk]
+        args = [] if name in VIEWS_WITHOUT_ID else [pk]
         query = cause_query(BAD_VALUE) if name in ("cause", "acknowledge") else ""
         return f"{reverse(f'admin:django_skipqueue_{model}_{name}', args=args)}?{query}".removesuffix("?")
 

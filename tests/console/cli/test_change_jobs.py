@@ -27,7 +27,7 @@ from .running import skipqueue
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-OPTIONS = {
+REQUIRED_OPTIONS = {
     "postpone": ["--for", "2h"],
     "reschedule": ["--to", "2h"],
     "change-queue": ["--to", "mail"],
@@ -62,7 +62,7 @@ def status_of(job: Job) -> str:
 def test_a_verb_changes_one_job_without_a_question_and_records_user_and_reason(verb: Verb) -> None:
     job = make_job(status_that_allows(verb))
     reason = ["--reason", "fixed"] if verb.leaves_rows else []
-    result = skipqueue(verb.slug, f"#{job.pk}", *reason, *OPTIONS.get(verb.slug, []))
+    result = skipqueue(verb.slug, f"#{job.pk}", *reason, *REQUIRED_OPTIONS.get(verb.slug, []))
     changed = job if verb is not RUN_AGAIN else Job.objects.exclude(pk=job.pk).get()
     assert (result.code, result.err) == (0, f"1 job {verb.done}.\n")
     assert result.out == ("" if changed == job else f"{changed.pk}\n")
@@ -78,7 +78,9 @@ def test_a_verb_changes_one_job_without_a_question_and_records_user_and_reason(v
 def test_a_job_whose_status_does_not_allow_the_verb_is_skipped(verb: Verb) -> None:
     jobs_of_other_statuses = [make_job(status) for status in STATUSES if status not in verb.statuses]
     before = [state(job) for job in jobs_of_other_statuses]
-    result = skipqueue(verb.slug, *(job.pk for job in jobs_of_other_statuses), "--yes", *OPTIONS.get(verb.slug, []))
+    result = skipqueue(
+        verb.slug, *(job.pk for job in jobs_of_other_statuses), "--yes", *REQUIRED_OPTIONS.get(verb.slug, [])
+    )
     assert result.code == Exit.NEGATIVE
     assert result.err.startswith(f"0 jobs {verb.done}, {len(jobs_of_other_statuses)} skipped: ")
     assert [state(job) for job in jobs_of_other_statuses] == before
@@ -88,7 +90,7 @@ def test_a_job_whose_status_does_not_allow_the_verb_is_skipped(verb: Verb) -> No
 def test_an_id_that_no_job_has_is_named_and_nothing_is_changed(verb: Verb) -> None:
     job = make_job(status_that_allows(verb))
     before = state(job)
-    result = skipqueue(verb.slug, job.pk, 999_999_999, "--yes", *OPTIONS.get(verb.slug, []))
+    result = skipqueue(verb.slug, job.pk, 999_999_999, "--yes", *REQUIRED_OPTIONS.get(verb.slug, []))
     assert result.code == Exit.ERROR
     assert "There is no job 999999999." in result.err
     assert state(job) == before
@@ -96,7 +98,7 @@ def test_an_id_that_no_job_has_is_named_and_nothing_is_changed(verb: Verb) -> No
 
 @every_verb
 def test_a_verb_needs_either_ids_or_options_that_choose_jobs(verb: Verb) -> None:
-    options = OPTIONS.get(verb.slug, [])
+    options = REQUIRED_OPTIONS.get(verb.slug, [])
     assert skipqueue(verb.slug, "--all", "--yes", *options).code == Exit.USAGE
     assert skipqueue(verb.slug, "1", "--task", "x", *options).code == Exit.USAGE
 
@@ -105,7 +107,7 @@ def test_a_verb_needs_either_ids_or_options_that_choose_jobs(verb: Verb) -> None
 def test_a_dry_run_counts_and_writes_nothing(verb: Verb) -> None:
     job = make_job(status_that_allows(verb), task="a.b")
     before = state(job)
-    result = skipqueue(verb.slug, "--status", job.status, "--dry-run", "--json", *OPTIONS.get(verb.slug, []))
+    result = skipqueue(verb.slug, "--status", job.status, "--dry-run", "--json", *REQUIRED_OPTIONS.get(verb.slug, []))
     assert result.objects == [{"status": job.status, "task": "a.b", "jobs": 1, "would_change": True}]
     assert (result.code, result.err) == (0, f"1 job would be {verb.done}.\n")
     assert state(job) == before
@@ -122,7 +124,7 @@ def test_a_verb_prints_the_numbers_of_changed_and_skipped_jobs_as_json() -> None
 
 
 @pytest.mark.parametrize(
-    ("verb", "wrong"),
+    ("verb", "wrong_value"),
     [
         ("postpone", "-1h"),
         ("reschedule", "tomorrow"),
@@ -131,12 +133,13 @@ def test_a_verb_prints_the_numbers_of_changed_and_skipped_jobs_as_json() -> None
         ("change-priority", "high"),
     ],
 )
-def test_a_value_that_no_job_can_have_is_refused(verb: str, wrong: str) -> None:
+def test_a_value_that_no_job_can_have_is_refused(verb: str, wrong_value: str) -> None:
     job = make_job("queued")
     before = state(job)
-    result = skipqueue(verb, job.pk, f"{OPTIONS[verb][0]}={wrong}")
+    option, _ = REQUIRED_OPTIONS[verb]
+    result = skipqueue(verb, job.pk, f"{option}={wrong_value}")
     assert state(job) == before
-    assert result.err.startswith(f"Error: argument {OPTIONS[verb][0]}: ")
+    assert result.err.startswith(f"Error: argument {option}: ")
 
 
 def test_reschedule_takes_a_time_or_a_duration(settings: Any) -> None:
@@ -216,7 +219,7 @@ def test_without_the_option_status_each_verb_changes_jobs_of_its_usual_statuses(
         "retrying": make_job("scheduled", attempts=1)
     }
     before = {name: state(job) for name, job in jobs.items()}
-    skipqueue(verb, "--task", "a.b", "--yes", *OPTIONS.get(verb, []))
+    skipqueue(verb, "--task", "a.b", "--yes", *REQUIRED_OPTIONS.get(verb, []))
     changed = {name for name, job in jobs.items() if name != "retrying" and state(job) != before[name]}
     assert changed == statuses
 
