@@ -30,7 +30,7 @@ FROM
     ) AS chosen
 """
 
-ROWS = 20_000
+ROW_COUNT = 20_000
 
 STATES = [None, "completed", "queued", "failed", RETRYING, "running"]
 
@@ -39,7 +39,7 @@ STATES = [None, "completed", "queued", "failed", RETRYING, "running"]
 def many_jobs(transactional_db: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(search, "WINDOW_SIZE", 1_000)
     with connection.cursor() as cursor:
-        cursor.execute(INSERT_JOBS, [ROWS])
+        cursor.execute(INSERT_JOBS, [ROW_COUNT])
         cursor.execute("VACUUM ANALYZE skipqueue_job")
 
 
@@ -49,7 +49,7 @@ def test_every_window_is_found_by_the_keys_of_an_index() -> None:
         with CaptureQueriesContext(connection) as queries:
             criteria = Criteria(state=state)
             ids = [job.pk for window in criteria.windows() for job in criteria.within(window)]
-        assert len(ids) == len(set(ids)) == (ROWS if state is None else ROWS // 5), state
+        assert len(ids) == len(set(ids)) == (ROW_COUNT if state is None else ROW_COUNT // 5), state
         for query in queries.captured_queries[3:]:  # skip the first window's three queries: it has no lower bound
             plan = plan_of(query["sql"])
             assert "Seq Scan" not in plan, (state, plan)
@@ -59,7 +59,7 @@ def test_every_window_is_found_by_the_keys_of_an_index() -> None:
 @pytest.mark.usefixtures("many_jobs")
 @pytest.mark.parametrize("state", ["completed", "failed", "running"])
 def test_only_windows_within_the_period_are_read(state: str) -> None:
-    criteria = Criteria(state=state, period=Period(timedelta(seconds=ROWS / 4)), task="a.b")
+    criteria = Criteria(state=state, period=Period(timedelta(seconds=ROW_COUNT / 4)), task="a.b")
     windows = list(criteria.windows())
     assert len(windows) == 1
     assert 900 <= len(criteria.within(windows[0])) <= 1_000

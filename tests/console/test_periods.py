@@ -22,14 +22,14 @@ SELECT 7 * number, 'default', 'a.b', '[]', '{}', 'queued', timestamptz '2026-01-
 FROM generate_series(1, %s) AS number
 """
 
-ROWS = 5_000
+ROW_COUNT = 5_000
 
 
 @pytest.fixture
 def a_job_each_minute() -> None:
     """Make one job for each minute from the first of January on, with gaps between the ids."""
     with connection.cursor() as cursor:
-        cursor.execute(INSERT_JOBS, [ROWS])
+        cursor.execute(INSERT_JOBS, [ROW_COUNT])
 
 
 def at_minute(minute: float) -> datetime:
@@ -37,7 +37,9 @@ def at_minute(minute: float) -> datetime:
 
 
 @pytest.mark.usefixtures("a_job_each_minute")
-@pytest.mark.parametrize("minute", [-10, 0, 1, 2, 3, 1_234, 2_500.5, ROWS - 1, ROWS, ROWS + 1, ROWS + 100])
+@pytest.mark.parametrize(
+    "minute", [-10, 0, 1, 2, 3, 1_234, 2_500.5, ROW_COUNT - 1, ROW_COUNT, ROW_COUNT + 1, ROW_COUNT + 100]
+)
 def test_the_range_of_ids_contains_all_jobs_of_the_period_and_few_others(minute: float) -> None:
     for period in (
         Period(at_minute(minute)),

@@ -18,7 +18,7 @@ from .conftest import LIST, page
 from .hostile import LENGTH_OF_LONG_TEXT, TEXTS, addresses, make_hostile_jobs
 
 ROOT = "/admin/django_skipqueue/"
-ADDRESSES = ("href", "src", "action", "formaction")
+ATTRIBUTES_WITH_ADDRESSES = ("href", "src", "action", "formaction")
 
 
 class Markup(HTMLParser):
@@ -33,7 +33,9 @@ class Markup(HTMLParser):
         if tag in ("script", "style", "base", "img", "iframe", "object"):
             self.elements.append(f"{tag} {sorted(attrs, key=str)}")
         self.elements += [name for name, _ in attrs if name.startswith("on") or name == "style"]
-        self.elements += [f"{name}={value}" for name, value in attrs if name in ADDRESSES and "script:" in str(value)]
+        self.elements += [
+            f"{name}={value}" for name, value in attrs if name in ATTRIBUTES_WITH_ADDRESSES and "script:" in str(value)
+        ]
 
 
 def active_markup(client: Client, address: str) -> list[str]:

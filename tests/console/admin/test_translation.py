@@ -30,7 +30,7 @@ from .conftest import LIST, QUEUES, WORKERS, page
 
 pytestmark = pytest.mark.django_db
 
-READ_BY_PEOPLE = ("title", "aria-label", "placeholder", "alt", "data-live", "data-paused", "data-stopped", "data-done")
+READ_ATTRIBUTES = ("title", "aria-label", "placeholder", "alt", "data-live", "data-paused", "data-stopped", "data-done")
 NOT_TO_BE_TRANSLATED = {"UTC", "token", "Discarded", "Cancelled", "by"}
 """A time zone, the name of an argument, and the `last_error` that the queue writes into the row of a discarded job."""
 AGES = (timedelta(milliseconds=3), timedelta(seconds=4), timedelta(minutes=7), timedelta(hours=30), timedelta(days=3))
@@ -51,7 +51,7 @@ class Texts(HTMLParser):
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         if tag not in ("input", "link", "meta", "img", "br"):
             self._open_tags.append(tag)
-        self.found += [value for name, value in attrs if name in READ_BY_PEOPLE and value]
+        self.found += [value for name, value in attrs if name in READ_ATTRIBUTES and value]
         self.found += [value or "" for name, value in attrs if name == "value" and ("type", "submit") in attrs]
 
     def handle_endtag(self, tag: str) -> None:

@@ -14,7 +14,7 @@ from ...app import jobs
 from ...app.rows import make_job, make_worker
 from .conftest import STORE, FindingsOf
 
-CODE = "no-free-slot"
+NO_FREE_SLOT = "no-free-slot"
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def test_a_task_that_holds_every_slot_is_found_with_the_command_that_cancels_it(
     ids = make_long_jobs(workers[0], 2) + make_long_jobs(workers[1], 3)
     for queue_name in ("default", "reports", "mail"):
         make_job(queue_name=queue_name, run_after=timedelta(hours=-11))
-    (finding,) = findings_of(CODE)
+    (finding,) = findings_of(NO_FREE_SLOT)
     assert finding.title == (
         "shop.hang holds the slots of queue default, reports (4 in all), and jobs wait: its 5 running jobs have run "
         "for up to 12 h"
@@ -69,7 +69,7 @@ def test_the_finding_tells_a_task_that_hangs_from_a_slow_task(
     monkeypatch.setattr(jobs_and_workers, "usual_runs", lambda store, tasks: dict.fromkeys(tasks, usual_seconds))
     make_long_jobs(workers[2], 2)
     make_job(queue_name="mail", run_after=timedelta(hours=-11))
-    (finding,) = findings_of(CODE)
+    (finding,) = findings_of(NO_FREE_SLOT)
     assert finding.title.endswith(f"its 2 running jobs have run for up to 12 h, {expected_text}")
     assert finding.command.startswith(command)
 
@@ -80,7 +80,7 @@ def test_the_task_that_has_held_slots_for_longest_is_named(workers: list[Worker]
     make_long_jobs(workers[1], 1, task="shop.slow", locked_at=timedelta(minutes=-2))
     (id_of_hanging_job,) = make_long_jobs(workers[1], 1)
     make_job(run_after=timedelta(hours=-11))
-    (finding,) = findings_of(CODE)
+    (finding,) = findings_of(NO_FREE_SLOT)
     assert finding.title.startswith("shop.hang holds the slots of queue default (4 in all), ")
     assert finding.title.endswith("its running job has run for 12 h")
     assert finding.command == f"python manage.py skipqueue cancel {id_of_hanging_job}"
@@ -90,7 +90,7 @@ def test_long_jobs_beside_a_free_slot_are_no_finding(workers: list[Worker], find
     make_long_jobs(workers[0], 4)
     make_long_jobs(workers[1], 1)
     make_job(run_after=timedelta(hours=-11))
-    assert findings_of(CODE) == []
+    assert findings_of(NO_FREE_SLOT) == []
 
 
 def test_slots_of_threads_and_of_coroutines_are_counted_separately(
@@ -99,9 +99,9 @@ def test_slots_of_threads_and_of_coroutines_are_counted_separately(
     make_job(queue_name="mail", run_after=timedelta(hours=-11))
     make_long_jobs(workers[2], 1)
     make_long_jobs(workers[2], 1, task=jobs.anoop.name)
-    assert findings_of(CODE) == []
+    assert findings_of(NO_FREE_SLOT) == []
     make_long_jobs(workers[2], 1, task=jobs.anoop.name)
-    (finding,) = findings_of(CODE)
+    (finding,) = findings_of(NO_FREE_SLOT)
     assert finding.title.startswith(f"{jobs.anoop.name} holds the slots of queue mail (2 in all), and jobs wait: ")
 
 
@@ -111,23 +111,23 @@ def test_jobs_that_run_for_less_than_the_threshold_are_no_finding(
     make_long_jobs(workers[0], 2)
     make_long_jobs(workers[1], 2, locked_at=timedelta(seconds=-5))
     make_job(run_after=timedelta(hours=-11))
-    assert findings_of(CODE) == []
-    settings.SKIPQUEUE = {"RULES": {CODE: 4}}
-    assert len(findings_of(CODE)) == 1
+    assert findings_of(NO_FREE_SLOT) == []
+    settings.SKIPQUEUE = {"RULES": {NO_FREE_SLOT: 4}}
+    assert len(findings_of(NO_FREE_SLOT)) == 1
 
 
 def test_a_job_that_has_only_begun_to_wait_is_no_finding(workers: list[Worker], findings_of: FindingsOf) -> None:
     for worker in workers:
         make_long_jobs(worker, 2)
     make_job()
-    assert findings_of(CODE) == []
+    assert findings_of(NO_FREE_SLOT) == []
 
 
 def test_a_paused_queue_without_free_slots_is_no_finding(workers: list[Worker], findings_of: FindingsOf) -> None:
     make_long_jobs(workers[2], 2)
     make_job(queue_name="mail", run_after=timedelta(hours=-11))
     Queue.pause("mail")
-    assert findings_of(CODE) == []
+    assert findings_of(NO_FREE_SLOT) == []
 
 
 def test_a_job_whose_row_somebody_has_locked_holds_no_slot(
@@ -136,13 +136,13 @@ def test_a_job_whose_row_somebody_has_locked_holds_no_slot(
     """The job may have ended, and its worker may only wait until it can write the outcome."""
     id_of_locked_job, _ = make_long_jobs(workers[2], 2)
     make_job(queue_name="mail", run_after=timedelta(hours=-11))
-    assert len(findings_of(CODE)) == 1
+    assert len(findings_of(NO_FREE_SLOT)) == 1
     locking_session = connect()
     locking_session.execute("BEGIN")
     locking_session.execute("SELECT FROM skipqueue_job WHERE id = %s FOR UPDATE", [id_of_locked_job])
-    assert findings_of(CODE) == []
+    assert findings_of(NO_FREE_SLOT) == []
     locking_session.execute("ROLLBACK")
-    assert len(findings_of(CODE)) == 1
+    assert len(findings_of(NO_FREE_SLOT)) == 1
 
 
 def test_no_free_slot_takes_few_queries_for_many_workers_and_queues(transactional_db: None) -> None:

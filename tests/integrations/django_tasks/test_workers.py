@@ -115,7 +115,7 @@ def test_tasks_whose_worker_was_killed_are_retried_or_fail(start: Start) -> None
         assert "SIGKILL" in error.traceback
 
 
-LISTENERS = f"""
+SOURCE_OF_LISTENERS = f"""
     import os
 
     from {LOGGER}.signals import task_finished, task_started
@@ -142,7 +142,7 @@ def signal_lines(worker: ManagePy) -> list[str]:
 def test_a_worker_sends_the_signals_in_its_process(start: Start) -> None:
     tasks.add.enqueue(1)
     tasks.aadd.enqueue(2)
-    assert signal_lines(start("--drain", jobs=LISTENERS)) == [
+    assert signal_lines(start("--drain", jobs=SOURCE_OF_LISTENERS)) == [
         "FINISHED aadd SUCCESSFUL False",
         "FINISHED add SUCCESSFUL False",
         "STARTED aadd 1 False",
@@ -153,7 +153,10 @@ def test_a_worker_sends_the_signals_in_its_process(start: Start) -> None:
 def test_the_supervisor_sends_task_finished_for_the_job_of_a_killed_worker(start: Start) -> None:
     tasks.die.enqueue()
     Job.objects.update(max_attempts=1)
-    assert signal_lines(start("--drain", jobs=LISTENERS)) == ["FINISHED die FAILED False", "STARTED die 1 False"]
+    assert signal_lines(start("--drain", jobs=SOURCE_OF_LISTENERS)) == [
+        "FINISHED die FAILED False",
+        "STARTED die 1 False",
+    ]
 
 
 def test_a_worker_runs_a_task_of_another_backend_that_was_sent_to_this_one(start: Start) -> None:

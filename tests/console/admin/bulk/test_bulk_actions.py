@@ -39,7 +39,7 @@ from ..conftest import LIST, messages_of, page
 
 pytestmark = pytest.mark.django_db
 
-FAILED = f"{LIST}?status=failed"
+FAILED_JOBS = f"{LIST}?status=failed"
 
 NEW_YEAR = datetime(2100, 1, 1, 12, tzinfo=UTC)
 
@@ -52,7 +52,7 @@ def _two_jobs_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def post_action_on_all_jobs(
-    client: Client, address: str = FAILED, *, action: str = "retry_selected", **more: str
+    client: Client, address: str = FAILED_JOBS, *, action: str = "retry_selected", **more: str
 ) -> Any:
     data = {"action": action, "_selected_action": "all", "select_across": "1", "confirmed": "yes", **more}
     return client.post(address, data, follow=True)
@@ -97,9 +97,9 @@ class TestHandingOver:
         for _ in range(3):
             make_job("failed")
         question = {"action": "retry_selected", "_selected_action": "all", "select_across": "1"}
-        assert "There is no live worker to change so many jobs." in operator.post(FAILED, question).text
+        assert "There is no live worker to change so many jobs." in operator.post(FAILED_JOBS, question).text
         make_worker()
-        assert "There are so many jobs that a worker will change them." in operator.post(FAILED, question).text
+        assert "There are so many jobs that a worker will change them." in operator.post(FAILED_JOBS, question).text
 
     def test_the_question_about_a_partly_searched_list_counts_at_least_the_found_jobs(
         self, operator: Client, monkeypatch: pytest.MonkeyPatch
@@ -107,7 +107,7 @@ class TestHandingOver:
         monkeypatch.setattr(window, "WINDOW_SIZE", 2)
         for task in ("a", "b", "a", "a"):
             make_job("failed", task=task)
-        address = f"{FAILED}&task=a"
+        address = f"{FAILED_JOBS}&task=a"
         question = {"action": "delete_selected", "_selected_action": "all", "select_across": "1"}
         text = operator.post(address, question).text
         assert "Delete 2 jobs?" in text
@@ -126,11 +126,11 @@ class TestHandingOver:
         for _ in range(4):
             make_job("failed", task="a")
         question = {"action": "delete_selected", "_selected_action": "all", "select_across": "1"}
-        assert "Delete 2 jobs?" in operator.post(f"{FAILED}&task=a", question).text
+        assert "Delete 2 jobs?" in operator.post(f"{FAILED_JOBS}&task=a", question).text
         make_worker()
-        assert "Type 51,000 to delete these jobs." in operator.post(f"{FAILED}&task=a", question).text
+        assert "Type 51,000 to delete these jobs." in operator.post(f"{FAILED_JOBS}&task=a", question).text
         # PostgreSQL cannot estimate the matches of a text, so only the found jobs are counted.
-        assert "Type 2 to delete these jobs." in operator.post(f"{FAILED}&task=a&q=a", question).text
+        assert "Type 2 to delete these jobs." in operator.post(f"{FAILED_JOBS}&task=a&q=a", question).text
 
     def test_a_worker_changes_all_matches_of_a_partly_searched_list(
         self, operator: Client, monkeypatch: pytest.MonkeyPatch
@@ -138,7 +138,7 @@ class TestHandingOver:
         monkeypatch.setattr(window, "WINDOW_SIZE", 2)
         make_worker()
         jobs = [make_job("failed", task=task) for task in ("a", "b", "a", "a", "b", "a")]
-        post_action_on_all_jobs(operator, f"{FAILED}&look=2&task=a")
+        post_action_on_all_jobs(operator, f"{FAILED_JOBS}&look=2&task=a")
         bulk_job = get_bulk_job()
         assert (bulk_job.kwargs["query"], bulk_job.kwargs["number"]) == ("status=failed&task=a", 2)
         text = operator.get(page("progress", bulk_job.pk)).text
@@ -243,7 +243,7 @@ def run_only(job: Job) -> None:
 
 @pytest.mark.django_db(transaction=True)
 class TestRunning:
-    def begin(self, operator: Client, address: str = FAILED) -> Job:
+    def begin(self, operator: Client, address: str = FAILED_JOBS) -> Job:
         make_worker()
         post_action_on_all_jobs(operator, address)
         bulk_job = get_bulk_job()
@@ -279,7 +279,7 @@ class TestRunning:
         jobs = [make_job("failed", queue_name=f"q{number}") for number in range(11)]
         other_jobs = [make_job("failed", task="another") for _ in range(6)]
         jobs += [make_job("failed")]
-        bulk_job = self.begin(operator, f"{FAILED}&task=tests.app.jobs.noop")
+        bulk_job = self.begin(operator, f"{FAILED_JOBS}&task=tests.app.jobs.noop")
         ids_of_batches = fail_in_batch(crashing_batch, monkeypatch)
         run_jobs(queue_names=["only"])
         assert Job.objects.filter(operations__isnull=False).count() < len(jobs)
@@ -323,7 +323,7 @@ class TestRunning:
         Store.default().retry([job.pk for job in jobs], by="ann")
         for job in jobs:
             Job.objects.filter(pk=job.pk).update(status="failed", finished_at=Now())
-        bulk_job = self.begin(operator, f"{FAILED}&task=tests.app.jobs.noop")
+        bulk_job = self.begin(operator, f"{FAILED_JOBS}&task=tests.app.jobs.noop")
         run_jobs(queue_names=["only"])
         assert state(bulk_job)["result"] == {"changed": 5, "skipped": 0}
 
@@ -345,7 +345,7 @@ class TestRunning:
         monkeypatch.setattr(window, "WINDOW_SIZE", 2)
         for _ in range(8):
             make_job("failed")
-        bulk_job = self.begin(operator, f"{FAILED}&task=tests.app.jobs.noop")
+        bulk_job = self.begin(operator, f"{FAILED_JOBS}&task=tests.app.jobs.noop")
         batches: list[Any] = []
 
         def stop_in_third_batch(store: Store, ids: list[int], **notes: Any) -> Any:
@@ -605,7 +605,7 @@ class TestForWhomItActs:
         assert Job.objects.failed().count() == 3
 
 
-ADMIN = """
+SETTINGS_WITH_ADMIN = """
 INSTALLED_APPS += ["django.contrib.admin", "django.contrib.messages", "django.contrib.sessions"]
 """
 
@@ -618,9 +618,9 @@ def test_another_worker_continues_the_bulk_action_of_a_killed_worker(
     job_count = 12_000
     multiply(make_job("failed"), job_count - 1)
     make_worker(name="for the question")  # without a live worker, the web server would change the jobs itself
-    post_action_on_all_jobs(operator, FAILED, over="100000")
+    post_action_on_all_jobs(operator, FAILED_JOBS, over="100000")
     bulk_job = get_bulk_job()
-    runworker("--processes", "1", settings=ADMIN)
+    runworker("--processes", "1", settings=SETTINGS_WITH_ADMIN)
     wait_until(lambda: BulkProgress.of(get_bulk_job()))
     worker = next(worker for worker in workers(2) if worker.name != "for the question")
     os.kill(worker.pid, signal.SIGKILL)

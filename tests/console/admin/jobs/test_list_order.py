@@ -20,7 +20,7 @@ from django_skipqueue.values.records import Cause
 from ....app.rows import STATUSES, make_job, plan_of
 from ..conftest import LIST
 
-ROWS = 100_000
+ROW_COUNT = 100_000
 # Inserts one job for each second up to now, in all statuses. Both parameters are the number of jobs.
 INSERT_JOBS = """
 INSERT INTO skipqueue_job
@@ -68,7 +68,7 @@ INDEXES = {
 @pytest.fixture
 def _many_jobs(transactional_db: None) -> None:
     with connection.cursor() as cursor:
-        cursor.execute(INSERT_JOBS, [ROWS, ROWS])
+        cursor.execute(INSERT_JOBS, [ROW_COUNT, ROW_COUNT])
         cursor.execute("VACUUM ANALYZE skipqueue_job")
 
 

@@ -251,7 +251,7 @@ def test_a_celery_worker_that_is_stopped_acknowledges_the_jobs_that_have_ended(
         assert consumer.count_messages("pdf") == 0
 
 
-SHOWS_RESULTS = """
+SOURCE_OF_RECEIVER = """
 from celery import signals
 
 @signals.task_success.connect
@@ -264,7 +264,7 @@ def test_neither_logs_nor_signals_of_celery_contain_the_result(
     start: Start, relay: RelayDouble, broker_url: str, pool: tuple[str, ...]
 ) -> None:
     """Only the task and the relay see the result."""
-    process = start(*pool, more_jobs=SHOWS_RESULTS)
+    process = start(*pool, more_jobs=SOURCE_OF_RECEIVER)
     relay.publish(make_claimed_job(1, "jobs.echo", "hush-hush"))
     assert relay.outcomes(1)[1].outcome.result == '"hush-hush"'
     process.wait_for("signalled None")

@@ -15,7 +15,7 @@ from .celery_worker import RelayDouble, start_worker
 
 pytestmark = [pytest.mark.slow, pytest.mark.django_db(transaction=True)]
 
-APPROVE = """
+SOURCE_OF_APPROVE = """
 from tests.app.models import Ledger
 
 @job(takes_context=True, max_attempts=2)
@@ -35,7 +35,7 @@ def claim() -> ClaimedJob:
 def test_a_carried_job_does_not_repeat_a_finished_step_after_waiting_for_a_signal(
     manage: Callable[..., ManagePy], broker_url: str
 ) -> None:
-    start_worker(manage, broker_url, "--pool", "prefork", "-c", "1", more_jobs=APPROVE)
+    start_worker(manage, broker_url, "--pool", "prefork", "-c", "1", more_jobs=SOURCE_OF_APPROVE)
     job = Job.objects.enqueue("extra.jobs.approve", queue_name="carried")
     relay = RelayDouble(broker_url)
     with closing(relay.carrier):
