@@ -72,10 +72,7 @@ def test_the_scrape_counts_blocked_jobs_and_halted_sequences() -> None:
 
 def test_the_scrape_counts_keys_that_wait_for_their_rate() -> None:
     scraped = scraped_values()
-    assert (scraped[series_key("waiting_rate_keys")], scraped[series_key("rate_late_seconds")]) == (
-        0,
-        0,
-    )
+    assert (scraped[series_key("waiting_rate_keys")], scraped[series_key("rate_late_seconds")]) == (0, 0)
     make_rated("a", waiting=2)
     make_rated("b")
     RateBucket.objects.create(key="a", full_at=Now(), due_at=Now() - timedelta(seconds=30))
@@ -115,10 +112,7 @@ def test_the_scrape_has_the_last_and_next_runs_of_schedules() -> None:
 
 def test_the_scrape_counts_open_batches() -> None:
     scraped = scraped_values()
-    assert (scraped[series_key("open_batches")], scraped[series_key("oldest_open_batch_seconds")]) == (
-        0,
-        0,
-    )
+    assert (scraped[series_key("open_batches")], scraped[series_key("oldest_open_batch_seconds")]) == (0, 0)
     JobBatch.objects.create(created_at=Now() - timedelta(hours=2))
     JobBatch.objects.create(created_at=Now() - timedelta(hours=1))
     JobBatch.objects.create(created_at=Now() - timedelta(hours=9), finished_at=Now())

@@ -192,11 +192,7 @@ def make_a_day_old(**rows: Any) -> None:
 def all_messages_are_acknowledged(process: ManagePy, celery_worker: FakeCeleryWorker) -> bool:
     """Stop the relay and look for messages: the broker would deliver unacknowledged messages again."""
     stop_process(process)
-    return [celery_worker.count_messages(queue) for queue in ("pdf", OUTCOME_QUEUE, RETURN_QUEUE)] == [
-        0,
-        0,
-        0,
-    ]
+    return [celery_worker.count_messages(queue) for queue in ("pdf", OUTCOME_QUEUE, RETURN_QUEUE)] == [0, 0, 0]
 
 
 # The relay dies
