@@ -140,11 +140,8 @@ def test_a_job_of_a_schedule_sends_check_ins(start: Start) -> None:
     recorder = start(monitors=True)
     run_job_of_schedule("Daily.sum up", task=jobs.noop.name, cron="0 9 * * *", timezone="Europe/Berlin")
     first_check_in, last_check_in = recorder.check_ins
-    assert (first_check_in["monitor_slug"], first_check_in["status"], last_check_in["status"]) == (
-        "daily-sum-up",
-        "in_progress",
-        "ok",
-    )
+    assert first_check_in["monitor_slug"] == "daily-sum-up"
+    assert (first_check_in["status"], last_check_in["status"]) == ("in_progress", "ok")
     assert first_check_in["check_in_id"] == last_check_in["check_in_id"]
     schedule = {"type": "crontab", "value": "0 9 * * *"}
     assert last_check_in["monitor_config"] == {"schedule": schedule, "timezone": "Europe/Berlin"}
@@ -199,15 +196,10 @@ def test_an_attempt_is_a_transaction_that_continues_the_trace_of_the_request(sta
     assert publish_span["data"]["messaging.destination.name"] == "mail"
     assert publish_span["data"]["messaging.message.id"] == str(deferred.pk)
     trace_context = attempt_transaction["contexts"]["trace"]
-    assert (trace_context["op"], trace_context["status"], trace_context["origin"]) == (
-        "queue.process",
-        "ok",
-        "auto.queue.skipqueue",
-    )
-    assert (trace_context["trace_id"], trace_context["parent_span_id"]) == (
-        publish_span["trace_id"],
-        publish_span["span_id"],
-    )
+    assert (trace_context["op"], trace_context["origin"]) == ("queue.process", "auto.queue.skipqueue")
+    assert trace_context["status"] == "ok"
+    assert trace_context["trace_id"] == publish_span["trace_id"]
+    assert trace_context["parent_span_id"] == publish_span["span_id"]
     assert attempt_transaction["transaction_info"] == {"source": "task"}
     trace_data = trace_context["data"]
     assert (trace_data["messaging.message.id"], trace_data["messaging.destination.name"]) == (str(deferred.pk), "mail")

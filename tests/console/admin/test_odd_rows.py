@@ -34,13 +34,8 @@ LISTS_WITH_ODD_FIELDS = (
 )
 ODD_NUMBERS = ("'NaN'", "'infinity'", "'-infinity'", "-1")
 ODD_TIMES = (
-    "'infinity'",
-    "'-infinity'",
-    "'0044-03-15 BC'",
-    "'294276-01-01'",
-    "'9999-12-31 23:59:59+00'",
-    "'0001-01-01'",
-)
+    "'infinity'", "'-infinity'", "'0044-03-15 BC'", "'294276-01-01'", "'9999-12-31 23:59:59+00'", "'0001-01-01'",
+)  # fmt: skip
 
 ODD_JSON_VALUES: dict[str, tuple[str, ...]] = {
     "args": NOT_A_LIST,

@@ -54,11 +54,8 @@ def series_key(name: str, **labels: str) -> SeriesKey:
 
 def test_the_scrape_counts_blocked_jobs_and_halted_sequences() -> None:
     scraped = scraped_values()
-    assert [scraped[series_key(name)] for name in ("halted_sequences", "longest_halt_seconds", "waiting_keys")] == [
-        0,
-        0,
-        0,
-    ]
+    for name in ("halted_sequences", "longest_halt_seconds", "waiting_keys"):
+        assert scraped[series_key(name)] == 0, name
     make_limited("a", waiting=3, queue_name="mail")
     make_halted("b", minutes=10, queue_name="mail")
     make_halted("b", minutes=2)

@@ -85,12 +85,8 @@ def test_runrelay_takes_options_of_runworker_for_the_relays_of_each_database(set
     )
     assert (of_default.name, of_default.database) == ("r@default", "default")
     assert (of_other.name, of_other.database) == ("r@other", "other")
-    assert (of_default.processes, of_default.listen, of_default.poll_interval, of_default.worker_timeout) == (
-        3,
-        False,
-        7,
-        20,
-    )
+    assert (of_default.processes, of_default.listen) == (3, False)
+    assert (of_default.poll_interval, of_default.worker_timeout) == (7, 20)
 
 
 @uses_database
@@ -267,12 +263,8 @@ def test_the_topology_is_shown_as_definitions_that_rabbitmq_imports(settings: An
     homes = [home_of(alias, row.started_at) for alias, row in rows_of_carriers.items()]
     own_queues = {f"skipqueue.{kind}.{home}" for kind in ("outcomes", "back") for home in homes}
     assert {definition["name"] for definition in definitions["exchanges"]} == {"skipqueue.back", "skipqueue.foreign"}
-    assert {definition["name"] for definition in definitions["queues"]} == {
-        "skipqueue.foreign",
-        "pdf",
-        "slow",
-        *own_queues,
-    }
+    queue_names = {definition["name"] for definition in definitions["queues"]}
+    assert queue_names == {"skipqueue.foreign", "pdf", "slow", *own_queues}
     assert {definition["arguments"]["x-queue-type"] for definition in definitions["queues"]} == {"quorum"}
     assert {(definition["source"], definition["destination"]) for definition in definitions["bindings"]} == {
         ("skipqueue.foreign", "skipqueue.foreign"),
@@ -280,9 +272,7 @@ def test_the_topology_is_shown_as_definitions_that_rabbitmq_imports(settings: An
     }
     [permission] = definitions["permissions"]
     assert (permission["user"], permission["configure"], permission["vhost"]) == ("guest", "^$", "/")
-    readable = {
-        definition["name"] for definition in definitions["queues"] if re.search(permission["read"], definition["name"])
-    }
+    readable = {queue_name for queue_name in queue_names if re.search(permission["read"], queue_name)}
     assert readable == {"pdf", "slow", *own_queues}
     call_command("runrelay", "--show-topology", "--database", "default,other")
     assert json.loads(capsys.readouterr().out) == definitions, "the names of the queues do not change"

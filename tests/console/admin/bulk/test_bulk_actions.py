@@ -51,9 +51,7 @@ def _two_jobs_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(many_jobs, "BATCH_ROWS", 2)
 
 
-def post_action_on_all_jobs(
-    client: Client, address: str = FAILED_JOBS, *, action: str = "retry_selected", **more: str
-) -> Any:
+def act_on_all_jobs(client: Client, address: str = FAILED_JOBS, *, action: str = "retry_selected", **more: str) -> Any:
     data = {"action": action, "_selected_action": "all", "select_across": "1", "confirmed": "yes", **more}
     return client.post(address, data, follow=True)
 
@@ -71,7 +69,7 @@ class TestHandingOver:
         make_worker()
         jobs = [make_job("failed") for _ in range(5)]
         discarded_job = make_job("discarded")
-        response = post_action_on_all_jobs(operator, reason="the PSP is back")
+        response = act_on_all_jobs(operator, reason="the PSP is back")
         bulk_job = get_bulk_job()
         assert response.redirect_chain == [(page("progress", bulk_job.pk), 302)]
         assert "Retry 5 jobs" in response.text
@@ -138,7 +136,7 @@ class TestHandingOver:
         monkeypatch.setattr(window, "WINDOW_SIZE", 2)
         make_worker()
         jobs = [make_job("failed", task=task) for task in ("a", "b", "a", "a", "b", "a")]
-        post_action_on_all_jobs(operator, f"{FAILED_JOBS}&look=2&task=a")
+        act_on_all_jobs(operator, f"{FAILED_JOBS}&look=2&task=a")
         bulk_job = get_bulk_job()
         assert (bulk_job.kwargs["query"], bulk_job.kwargs["number"]) == ("status=failed&task=a", 2)
         text = operator.get(page("progress", bulk_job.pk)).text
@@ -160,7 +158,7 @@ class TestHandingOver:
         make_worker()
         for _ in range(5):
             make_job("failed")
-        post_action_on_all_jobs(operator)
+        act_on_all_jobs(operator)
         bulk_job = get_bulk_job()
         assert bulk_job.kwargs["number"] == 3
         assert "0 of at least 3 jobs" in operator.get(page("progress", bulk_job.pk)).text
@@ -170,13 +168,13 @@ class TestHandingOver:
     def test_without_a_live_worker_the_web_server_changes_the_jobs(self, operator: Client) -> None:
         for _ in range(3):
             make_job("failed")
-        assert messages_of(post_action_on_all_jobs(operator)) == ["3 jobs were put back into their queues."]
+        assert messages_of(act_on_all_jobs(operator)) == ["3 jobs were put back into their queues."]
         assert not Job.objects.filter(task=BULK_TASK).exists()
 
     def test_the_web_server_changes_few_jobs_itself(self, operator: Client) -> None:
         make_worker()
         make_job("failed")
-        assert messages_of(post_action_on_all_jobs(operator)) == ["1 job was put back into its queue."]
+        assert messages_of(act_on_all_jobs(operator)) == ["1 job was put back into its queue."]
 
     @pytest.mark.parametrize(
         ("queues", "expected"), [([], "default"), (["mail", "x"], "mail"), (["mail", "default"], "default")]
@@ -205,7 +203,7 @@ class TestHandingOver:
     ) -> None:
         make_worker()
         jobs = [make_job(status) for _ in range(3)]
-        post_action_on_all_jobs(operator, LIST, action=f"{action}_selected", **answers)
+        act_on_all_jobs(operator, LIST, action=f"{action}_selected", **answers)
         run_only(get_bulk_job())
         assert get_bulk_job().status == "completed"
         for job in jobs:
@@ -214,9 +212,7 @@ class TestHandingOver:
     def test_run_again_copies_each_matching_job_once_and_does_not_copy_the_copies(self, operator: Client) -> None:
         make_worker()
         jobs = [make_job("completed", kwargs={"n": number}) for number in range(5)]
-        post_action_on_all_jobs(
-            operator, f"{LIST}?status=completed", action="run_again_selected", reason="lost on the way"
-        )
+        act_on_all_jobs(operator, f"{LIST}?status=completed", action="run_again_selected", reason="lost on the way")
         run_only(get_bulk_job())
         assert get_bulk_job().result == {"changed": 5, "skipped": 0}
         copies = Job.objects.queued().order_by("pk")
@@ -227,9 +223,9 @@ class TestHandingOver:
         make_worker()
         for _ in range(3):
             make_job("completed")
-        post_action_on_all_jobs(operator, f"{LIST}?status=completed", action="delete_selected", number="3", typed="4")
+        act_on_all_jobs(operator, f"{LIST}?status=completed", action="delete_selected", number="3", typed="4")
         assert not Job.objects.filter(task=BULK_TASK).exists()
-        post_action_on_all_jobs(operator, f"{LIST}?status=completed", action="delete_selected", number="3", typed="3")
+        act_on_all_jobs(operator, f"{LIST}?status=completed", action="delete_selected", number="3", typed="3")
         run_jobs()
         assert get_bulk_job().result == {"changed": 3, "skipped": 0}
         assert Job.objects.count() == 1
@@ -245,7 +241,7 @@ def run_only(job: Job) -> None:
 class TestRunning:
     def begin(self, operator: Client, address: str = FAILED_JOBS) -> Job:
         make_worker()
-        post_action_on_all_jobs(operator, address)
+        act_on_all_jobs(operator, address)
         bulk_job = get_bulk_job()
         Job.objects.filter(pk=bulk_job.pk).update(queue_name="only")
         return bulk_job
@@ -308,7 +304,7 @@ class TestRunning:
         if status == "scheduled":
             Job.objects.filter(pk__in=[job.pk for job in jobs]).update(run_after=Now() + timedelta(minutes=5))
         Job.objects.filter(pk=jobs[5].pk).update(run_after=Now() + timedelta(minutes=5, seconds=1))
-        post_action_on_all_jobs(
+        act_on_all_jobs(
             operator, f"{LIST}?status={status}&task=tests.app.jobs.noop", action=f"{action}_selected", **answers
         )
         run_only(get_bulk_job())
@@ -335,7 +331,7 @@ class TestRunning:
         for _ in range(8):
             make_job(kwargs={"n": job_with_id.pk})
         make_worker()
-        post_action_on_all_jobs(operator, f"{LIST}?q={job_with_id.pk}", action="change_priority_selected", priority="7")
+        act_on_all_jobs(operator, f"{LIST}?q={job_with_id.pk}", action="change_priority_selected", priority="7")
         run_only(get_bulk_job())
         assert get_bulk_job().result == {"changed": 8, "skipped": 1}, "one job has this priority already"
 
@@ -465,7 +461,7 @@ class TestThePage:
         make_worker()
         for _ in range(3):
             make_job("failed")
-        post_action_on_all_jobs(operator)
+        act_on_all_jobs(operator)
         return get_bulk_job()
 
     def test_the_fragment_of_the_progress_page_has_no_html_around_it(self, operator: Client) -> None:
@@ -504,7 +500,7 @@ class TestThePage:
     def test_the_web_server_can_take_over_a_bulk_action_that_waits(self, operator: Client) -> None:
         bulk_job = self.make_bulk_job(operator)
         assert "Continue without a worker" in operator.get(page("progress", bulk_job.pk)).text
-        response = post_action_on_all_jobs(operator, by_hand=str(bulk_job.pk))
+        response = act_on_all_jobs(operator, by_hand=str(bulk_job.pk))
         assert messages_of(response) == ["3 jobs were put back into their queues."]
         assert state(bulk_job)["status"] == "discarded"
 
@@ -512,15 +508,13 @@ class TestThePage:
         bulk_job = self.make_bulk_job(operator)
         Job.objects.claim(queue_names=["default"], worker_id="w")
         assert "Continue without a worker" not in operator.get(page("progress", bulk_job.pk)).text
-        assert messages_of(post_action_on_all_jobs(operator, by_hand=str(bulk_job.pk))) == [
-            "A worker has already begun."
-        ]
+        assert messages_of(act_on_all_jobs(operator, by_hand=str(bulk_job.pk))) == ["A worker has already begun."]
         assert Job.objects.failed().count() == 3
 
     def test_taking_over_a_bulk_action_discards_no_other_job(self, operator: Client) -> None:
         self.make_bulk_job(operator)
         other_job = make_job("queued")
-        post_action_on_all_jobs(operator, by_hand=str(other_job.pk))
+        act_on_all_jobs(operator, by_hand=str(other_job.pk))
         assert state(other_job)["status"] == "queued"
 
 
@@ -533,7 +527,7 @@ class TestForWhomItActs:
         make_worker()
         for _ in range(3):
             make_job("failed")
-        post_action_on_all_jobs(operator, action="delete_selected", number="3", typed="3")
+        act_on_all_jobs(operator, action="delete_selected", number="3", typed="3")
         bulk_job = get_bulk_job()
         finished_at = None if status == "queued" else state(Job.objects.failed()[0])["finished_at"]
         Job.objects.filter(pk=bulk_job.pk).update(status=status, finished_at=finished_at, queue_name="only", **fields)
@@ -592,7 +586,7 @@ class TestForWhomItActs:
         for _ in range(3):
             make_job("completed")
         answers = {"action": "delete_selected", "number": "3", "typed": "3"}
-        post_action_on_all_jobs(operator, f"{LIST}?status=completed", by_hand=str(bulk_job.pk), **answers)
+        act_on_all_jobs(operator, f"{LIST}?status=completed", by_hand=str(bulk_job.pk), **answers)
         assert state(bulk_job)["status"] == "queued"
         assert Job.objects.completed().count() == 3
 
@@ -600,7 +594,7 @@ class TestForWhomItActs:
         self, operator: Client, log_in: Callable[..., Client]
     ) -> None:
         bulk_job = self.make_superusers_bulk_job(operator, "queued")
-        post_action_on_all_jobs(log_in("view_job", "retry_job"), by_hand=str(bulk_job.pk))
+        act_on_all_jobs(log_in("view_job", "retry_job"), by_hand=str(bulk_job.pk))
         assert state(bulk_job)["status"] == "queued"
         assert Job.objects.failed().count() == 3
 
@@ -618,7 +612,7 @@ def test_another_worker_continues_the_bulk_action_of_a_killed_worker(
     job_count = 12_000
     multiply(make_job("failed"), job_count - 1)
     make_worker(name="for the question")  # without a live worker, the web server would change the jobs itself
-    post_action_on_all_jobs(operator, FAILED_JOBS, over="100000")
+    act_on_all_jobs(operator, FAILED_JOBS, over="100000")
     bulk_job = get_bulk_job()
     runworker("--processes", "1", settings=SETTINGS_WITH_ADMIN)
     wait_until(lambda: BulkProgress.of(get_bulk_job()))
@@ -635,7 +629,7 @@ class TestForgeries:
     def test_an_enqueued_action_that_the_admin_has_not_signed_changes_nothing(self, operator: Client) -> None:
         jobs = [make_job("failed") for _ in range(3)]
         make_worker()
-        post_action_on_all_jobs(operator)
+        act_on_all_jobs(operator)
         genuine_kwargs = get_bulk_job().kwargs
         forged_kwargs = [
             genuine_kwargs | {"signature": ""},

@@ -134,19 +134,9 @@ def test_ids_of_foreign_messages_name_no_lease(subtests: pytest.Subtests) -> Non
 
 
 JOB = ClaimedJob(
-    id=1,
-    lease=2,
-    task="shop.send",
-    queue_name="default",
-    args="[]",
-    kwargs="{}",
-    attempt=1,
-    max_attempts=3,
-    priority=0,
-    run_after=0.0,
-    locked_at=0.0,
-    metadata="{}",
-)
+    id=1, lease=2, task="shop.send", queue_name="default", args="[]", kwargs="{}",
+    attempt=1, max_attempts=3, priority=0, run_after=0.0, locked_at=0.0, metadata="{}",
+)  # fmt: skip
 COMPLETED_ATTEMPT = Attempt(JOB, Outcome("completed"), started=0.0, ended=1.0, worker="w")
 
 ODD_NUMBERS = (math.nan, math.inf, -math.inf, 10**400, -(10**400))
