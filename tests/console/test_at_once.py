@@ -60,12 +60,13 @@ def test_the_threads_close_their_connections() -> None:
         return backend_pid(store), threading.current_thread().name
 
     results = read_at_once(BOTH, read, **LONG_TIMEOUTS)
-    pids, names = zip(*(result for result in results.values() if result), strict=True)
-    assert names == ("read default", "read other")
-    wait_until(lambda: not number_of_sessions(pids), "the sessions of the threads are gone")
+    pids = [result[0] for result in results.values() if result]
+    names = [result[1] for result in results.values() if result]
+    assert names == ["read default", "read other"]
+    wait_until(lambda: not count_sessions(pids), "the sessions of the threads are gone")
 
 
-def number_of_sessions(pids: Any) -> int:
+def count_sessions(pids: Any) -> int:
     with connection.cursor() as cursor:
         cursor.execute("SELECT count(*) FROM pg_stat_activity WHERE pid = ANY (%s)", [list(pids)])
         return int(cursor.fetchone()[0])
@@ -96,9 +97,9 @@ def test_a_database_whose_statements_fail_has_no_result() -> None:
 
 def test_a_server_that_never_answers_is_given_up_after_the_connect_timeout(proxy: Proxy) -> None:
     proxy.stall()
-    began = time.monotonic()
+    started_at = time.monotonic()
     results = read_at_once(BOTH, count_queued, connect_seconds=0.05, seconds=DEADLINE)
-    assert time.monotonic() - began < DEADLINE / 4
+    assert time.monotonic() - started_at < DEADLINE / 4
     assert results["other"] is None
     proxy.flow()
 
@@ -110,23 +111,23 @@ def test_a_server_that_stalls_within_a_statement_is_given_up_after_the_timeout(p
             proxy.stall()
         return count_queued(store)
 
-    began = time.monotonic()
+    started_at = time.monotonic()
     results = read_at_once(BOTH, read, connect_seconds=DEADLINE, seconds=3.0)
-    assert time.monotonic() - began < DEADLINE / 4
+    assert time.monotonic() - started_at < DEADLINE / 4
     assert results["other"] is None
     wait_until(lambda: not is_read("other"), "the thread has ended")
 
 
 def test_a_thread_that_connects_too_late_reads_nothing(proxy: Proxy) -> None:
-    read_by: list[str] = []
+    read_aliases: list[str] = []
     proxy.stall()
-    read_at_once(("other",), lambda store: read_by.append(store.alias), connect_seconds=0.05, seconds=DEADLINE)
+    read_at_once(("other",), lambda store: read_aliases.append(store.alias), connect_seconds=0.05, seconds=DEADLINE)
     proxy.flow()
     wait_until(lambda: not is_read("other"), "the thread has ended")
-    assert read_by == []
+    assert read_aliases == []
 
 
-def test_a_bug_is_raised_in_the_callers_thread() -> None:
+def test_an_unexpected_error_is_raised_in_the_callers_thread() -> None:
     def read(store: Store) -> int:
         raise ZeroDivisionError(store.alias)
 
@@ -142,6 +143,6 @@ def test_the_threads_have_the_language_of_the_caller() -> None:
 
 def test_the_callers_connections_stay_open() -> None:
     connections["default"].ensure_connection()
-    raw = connections["default"].connection
+    connection_before = connections["default"].connection
     read_at_once(BOTH, count_queued, **LONG_TIMEOUTS)
-    assert connections["default"].connection is raw
+    assert connections["default"].connection is connection_before

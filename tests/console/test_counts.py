@@ -34,6 +34,7 @@ def test_a_capped_count_says_that_there_are_more(found: int, text: str, in_words
 
 
 @pytest.mark.parametrize(
+    # The number of jobs counted, which stops at 10,001; an estimate by PostgreSQL; and the text.
     ("found", "about", "in_words"),
     [
         (10_001, 9_996_543, "about 10,000,000"),
@@ -46,7 +47,8 @@ def test_a_capped_count_says_that_there_are_more(found: int, text: str, in_words
 def test_a_count_above_the_cap_may_be_written_as_an_estimate(found: int, about: int, in_words: str) -> None:
     count = Count(found).or_about(about)
     assert count.in_words == in_words
-    assert count.shown == int(in_words.rpartition(" ")[2].replace(",", ""))
+    number_in_text = in_words.rpartition(" ")[2].replace(",", "")
+    assert count.shown == int(number_in_text)
 
 
 @pytest.mark.django_db

@@ -14,22 +14,23 @@ from django_skipqueue.console.search import Criteria
 
 from ..app.rows import make_job, plan_of
 
+# Inserts one job for each second up to now, in five statuses. The parameter is the number of jobs.
 INSERT_JOBS = """
 INSERT INTO skipqueue_job
     (queue_name, task, args, kwargs, status, priority, attempts, run_after, enqueued_at, locked_at, finished_at)
 SELECT
-    (ARRAY['default', 'mail', 'reports'])[1 + n %% 3], 'a.b', '[]', '{}', status, 0, 1, moment, moment,
+    (ARRAY['default', 'mail', 'reports'])[1 + number %% 3], 'a.b', '[]', '{}', status, 0, 1, moment, moment,
     CASE WHEN status = 'running' THEN moment END,
     CASE WHEN status IN ('completed', 'failed', 'discarded') THEN moment END
 FROM
-    generate_series(1, %s) AS n,
-    LATERAL (SELECT now() - n * interval '1 second' AS moment) AS clock,
+    generate_series(1, %s) AS number,
+    LATERAL (SELECT now() - number * interval '1 second' AS moment) AS time_of_job,
     LATERAL (
-        SELECT (ARRAY['completed', 'queued', 'failed', 'scheduled', 'running'])[1 + n %% 5] AS status
-    ) AS life
+        SELECT (ARRAY['completed', 'queued', 'failed', 'scheduled', 'running'])[1 + number %% 5] AS status
+    ) AS chosen
 """
 
-ROWS = 20_000
+ROW_COUNT = 20_000
 
 STATES = [None, "completed", "queued", "failed", RETRYING, "running"]
 
@@ -38,7 +39,7 @@ STATES = [None, "completed", "queued", "failed", RETRYING, "running"]
 def many_jobs(transactional_db: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(search, "WINDOW_SIZE", 1_000)
     with connection.cursor() as cursor:
-        cursor.execute(INSERT_JOBS, [ROWS])
+        cursor.execute(INSERT_JOBS, [ROW_COUNT])
         cursor.execute("VACUUM ANALYZE skipqueue_job")
 
 
@@ -48,7 +49,7 @@ def test_every_window_is_found_by_the_keys_of_an_index() -> None:
         with CaptureQueriesContext(connection) as queries:
             criteria = Criteria(state=state)
             ids = [job.pk for window in criteria.windows() for job in criteria.within(window)]
-        assert len(ids) == len(set(ids)) == (ROWS if state is None else ROWS // 5), state
+        assert len(ids) == len(set(ids)) == (ROW_COUNT if state is None else ROW_COUNT // 5), state
         for query in queries.captured_queries[3:]:  # skip the first window's three queries: it has no lower bound
             plan = plan_of(query["sql"])
             assert "Seq Scan" not in plan, (state, plan)
@@ -58,7 +59,7 @@ def test_every_window_is_found_by_the_keys_of_an_index() -> None:
 @pytest.mark.usefixtures("many_jobs")
 @pytest.mark.parametrize("state", ["completed", "failed", "running"])
 def test_only_windows_within_the_period_are_read(state: str) -> None:
-    criteria = Criteria(state=state, period=Period(timedelta(seconds=ROWS / 4)), task="a.b")
+    criteria = Criteria(state=state, period=Period(timedelta(seconds=ROW_COUNT / 4)), task="a.b")
     windows = list(criteria.windows())
     assert len(windows) == 1
     assert 900 <= len(criteria.within(windows[0])) <= 1_000
@@ -71,4 +72,5 @@ def test_jobs_with_equal_keys_are_in_one_window(monkeypatch: pytest.MonkeyPatch)
         for _ in range(5):
             make_job("failed", finished_at=moment)
     criteria = Criteria(state="failed")
-    assert [number for each in criteria.windows() if (number := len(criteria.within(each)))] == [5, 5]
+    jobs_in_windows = [len(criteria.within(window)) for window in criteria.windows()]
+    assert [count for count in jobs_in_windows if count] == [5, 5]

@@ -58,8 +58,8 @@ def test_a_fact_may_have_another_name_in_json_or_be_left_out() -> None:
     [([None, None], False), ([None, 0], True), ([Count(0)], False), ([Count(0, is_lower_bound=True)], True)],
 )
 def test_an_optional_column_is_shown_only_with_a_value(values: list[Any], is_shown: bool) -> None:
-    shown = columns([fact(is_optional=True)], [Subject(value) for value in values], {})
-    assert bool(shown) is is_shown
+    shown_columns = columns([fact(is_optional=True)], [Subject(value) for value in values], {})
+    assert bool(shown_columns) is is_shown
 
 
 def test_a_renderer_replaces_the_text_of_a_column_or_hides_the_column() -> None:
@@ -86,9 +86,9 @@ def test_the_values_of_several_subjects_are_joined_to_one_metric(
 
 
 def test_an_added_fact_of_a_queue_is_rendered_in_json_on_the_page_and_in_the_terminal() -> None:
-    late: Fact[QueueState] = Fact("late", "late", lambda _queue: 7, "jobs", "late_workers")
-    facts, queue = (*QUEUE, late), QueueState(QueueNow("mail"))
+    late_workers: Fact[QueueState] = Fact("late", "late", lambda _queue: 7, "jobs", "late_workers")
+    facts, queue = (*QUEUE, late_workers), QueueState(QueueNow("mail"))
     assert as_json(facts, queue)["late_workers"] == 7
     column = next(column for column in columns_of(facts, [queue], QUEUE_CELLS) if column.name == "late")
     assert column.cell(queue) == "7"
-    assert in_terminal(late, queue) == "7"
+    assert in_terminal(late_workers, queue) == "7"

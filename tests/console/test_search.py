@@ -23,10 +23,10 @@ def found_ids(text: str) -> set[int]:
 
 def test_a_number_is_an_id_or_a_value() -> None:
     job = make_job()
-    other = make_job(kwargs={"n": job.pk})
+    job_with_value = make_job(kwargs={"n": job.pk})
     assert found_ids(f"#{job.pk}") == {job.pk}
-    assert found_ids(str(job.pk)) == {job.pk, other.pk}
-    assert Search(f"#{other.pk}").names_an_id
+    assert found_ids(str(job.pk)) == {job.pk, job_with_value.pk}
+    assert Search(f"#{job_with_value.pk}").names_an_id
     assert not Search("receipt").names_an_id
 
 

@@ -12,6 +12,7 @@ from django.test.utils import CaptureQueriesContext
 from django_skipqueue import job as task_of
 from django_skipqueue.console import counts, search
 from django_skipqueue.console.cli.indexes import DROP_INDEX, change_index
+from django_skipqueue.console.cli.subcommand import Exit
 from django_skipqueue.console.search_indexes import SearchIndex, existing, problems, wanted
 from django_skipqueue.models import Job
 
@@ -45,9 +46,9 @@ def index_of_first_argument(transactional_db: None, settings: Any, monkeypatch: 
     connection.close()
 
 
-def make_newer_jobs(number: int = 5) -> None:
-    for n in range(number):
-        make_job("completed", task=ADD, args=[100 + n])
+def make_newer_jobs(count: int = 5) -> None:
+    for number in range(count):
+        make_job("completed", task=ADD, args=[100 + number])
 
 
 def page_text(client: Client, address: str) -> str:
@@ -55,7 +56,7 @@ def page_text(client: Client, address: str) -> str:
 
 
 def found_in_terminal(*options: str) -> list[int]:
-    return [each["id"] for each in skipqueue("list", *options, "--json").objects]
+    return [found_job["id"] for found_job in skipqueue("list", *options, "--json").objects]
 
 
 def test_an_index_finds_old_jobs_by_positional_and_keyword_arguments(client: Client) -> None:
@@ -88,9 +89,9 @@ def test_a_search_for_one_indexed_task_covers_all_its_jobs(client: Client) -> No
     assert "No match." in text
     assert NOTE in text
     result = skipqueue("list", "--task", ADD, "--arg", "a=7", "--json")
-    assert [each["id"] for each in result.objects] == [old_job.pk]
+    assert [found_job["id"] for found_job in result.objects] == [old_job.pk]
     assert "Not searched" not in result.err
-    assert skipqueue("list", "--task", ADD, "--arg", "a=8").code == 3
+    assert skipqueue("list", "--task", ADD, "--arg", "a=8").code == Exit.NEGATIVE
 
 
 def test_other_words_and_filters_narrow_a_search_by_index(client: Client) -> None:
@@ -112,8 +113,8 @@ def test_jobs_of_other_tasks_are_searched_page_by_page(client: Client) -> None:
     assert "Only the first 2 jobs were searched" in page_text(client, "?q=a=7")
     assert found_in_terminal("--arg", "a=7") == [old_job.pk, new_job.pk]
     assert sorted(found_in_terminal("--arg", "a=7", "--all")) == [old_job.pk, old_job_of_other_task.pk, new_job.pk]
-    everywhere = [pk for look in range(1, 5) for pk in listed(client, f"?q=a=7&look={look}")]
-    assert sorted(everywhere) == [old_job.pk, old_job_of_other_task.pk, new_job.pk]
+    ids_of_all_windows = [pk for look in range(1, 5) for pk in listed(client, f"?q=a=7&look={look}")]
+    assert sorted(ids_of_all_windows) == [old_job.pk, old_job_of_other_task.pk, new_job.pk]
 
 
 def test_an_action_on_a_search_by_index_changes_each_job_once(client: Client) -> None:
@@ -125,7 +126,10 @@ def test_an_action_on_a_search_by_index_changes_each_job_once(client: Client) ->
             status="failed", finished_at=jobs[0].finished_at, gate=None
         )
         answer = {"action": "retry_selected", "_selected_action": "all", "select_across": "1"}
-        assert "Retry 3 jobs?" in client.post(f"{LIST}?q=a=7&status=failed{task}", answer).text or not task
+        question = client.post(f"{LIST}?q=a=7&status=failed{task}", answer).text
+        assert "Retry 3 jobs?" in question or not task, (
+            "without the filter by task, only a part of the list is searched"
+        )
     assert skipqueue("retry", "--failed", "--arg", "a=7", "--yes").err.startswith("3 jobs retried")
     assert Job.objects.queued().filter(task=ADD).count() == 3
 
@@ -135,6 +139,7 @@ def test_an_argument_without_an_index_is_searched_among_the_newest_jobs(client: 
     make_job(task=ADD, args=[7])
     make_newer_jobs()
     assert NOTE not in page_text(client, f"?q={search}")
+    # Only the search for "a" finds jobs: the letter is a part of the name of the task.
     assert listed(client, f"?q={search}") in ([], listed(client, "?q=a"))
 
 
@@ -175,10 +180,10 @@ def test_a_search_by_index_reads_no_other_index_and_not_the_whole_table() -> Non
             with CaptureQueriesContext(connection) as queries:
                 assert len(index.find(DEFAULT, "777", limit=100)) == 1
             cursor.execute(f"EXPLAIN (ANALYZE, FORMAT JSON) {queries.captured_queries[-1]['sql']}")
-            ((document,),) = cursor.fetchall()
-            plan_nodes = list(nodes(document[0]["Plan"]))
-            assert {node["Index Name"] for node in plan_nodes if "Index Name" in node} == {index.name}, document
-            assert not [node for node in plan_nodes if node["Node Type"] == "Seq Scan"], document
+            ((plan_json,),) = cursor.fetchall()
+            plan_nodes = list(nodes(plan_json[0]["Plan"]))
+            assert {node["Index Name"] for node in plan_nodes if "Index Name" in node} == {index.name}, plan_json
+            assert not [node for node in plan_nodes if node["Node Type"] == "Seq Scan"], plan_json
 
 
 def pay_by_card(amount: int, *rest: int, card: str = "", **more: Any) -> None:
@@ -188,7 +193,7 @@ def pay_by_card(amount: int, *rest: int, card: str = "", **more: Any) -> None:
 def test_masked_arguments_have_no_index(settings: Any, registry: Any) -> None:
     task_of(name="shop.pay", redact=["card"])(pay_by_card)
     settings.SKIPQUEUE = {**settings.SKIPQUEUE, "SEARCHABLE": {"shop.pay": ["amount", "card", "password", "other"]}}
-    assert wanted() == [SearchIndex("shop.pay", "amount", 0), SearchIndex("shop.pay", "other", None)]
+    assert wanted() == [SearchIndex("shop.pay", "amount", 0), SearchIndex("shop.pay", "other", place=None)]
     first, second = problems()
     assert first.endswith("the values of 'card' are masked, and masked values cannot be searched.")
     assert "'password' are masked" in second

@@ -7,7 +7,7 @@ from django_skipqueue.console.counts import TimeBudget
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """Return a list whose only item is the time that the budget reads."""
+    """Replace the clock that the budget reads. Return a list whose only item is the time of the clock."""
     now = [100.0]
     monkeypatch.setattr("django_skipqueue.console.counts.time.monotonic", lambda: now[0])
     return now

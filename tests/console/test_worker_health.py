@@ -26,4 +26,4 @@ def test_a_carrier_counts_neither_as_a_live_nor_as_a_dead_worker() -> None:
     make_worker(is_external=True)
     make_worker(heartbeat=timedelta(days=-1), is_external=True)
     worker = make_worker()
-    assert [each.id for each in Workforce.now().workers] == [worker.pk]
+    assert [counted_worker.id for counted_worker in Workforce.now().workers] == [worker.pk]

@@ -30,8 +30,8 @@ from ..harness.processes import wait_for_statuses
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-class Exported:
-    """The spans that were exported."""
+class ExportedSpans:
+    """The SDK of OpenTelemetry with an exporter in memory. It returns the exported spans."""
 
     def __init__(self, sampler: Sampler = ALWAYS_ON) -> None:
         self._exporter = InMemorySpanExporter()
@@ -46,20 +46,20 @@ class Exported:
 @pytest.fixture(autouse=True)
 def own_tracers() -> Iterator[None]:
     """Remove all tracers for the test, and restore them afterwards."""
-    before, tracing.tracers[:] = list(tracing.tracers), []
+    earlier_tracers, tracing.tracers[:] = list(tracing.tracers), []
     yield
-    tracing.tracers[:] = before
+    tracing.tracers[:] = earlier_tracers
 
 
 @pytest.fixture
-def exported() -> Exported:
-    exported = Exported()
-    instrument(exported.provider)
-    return exported
+def exported_spans() -> ExportedSpans:
+    spans = ExportedSpans()
+    instrument(spans.provider)
+    return spans
 
 
 def registered_task(function: Callable[..., Any], **options: Any) -> Task[..., Any]:
-    """A task made of a function of a test."""
+    """Register a function that is defined in a test as a task, and return the task."""
     function.__qualname__ = function.__name__
     decorate: Any = job(**options)
     task: Task[..., Any] = decorate(function)
@@ -75,26 +75,28 @@ def is_child(span: ReadableSpan, parent: ReadableSpan) -> bool:
     return span.parent is not None and span.parent.span_id == parent.context.span_id
 
 
-def test_a_job_continues_the_trace_in_which_it_was_deferred(exported: Exported) -> None:
-    with exported.tracer.start_as_current_span("request"):
+def test_a_job_continues_the_trace_in_which_it_was_deferred(exported_spans: ExportedSpans) -> None:
+    with exported_spans.tracer.start_as_current_span("request"):
         deferred = jobs.add.using(queue_name="mail").defer(1)
     run_jobs()
-    (request_span,), (sending_span,), (processing_span,) = map(exported.spans, ("request", "send mail", "process mail"))
+    (request_span,), (sending_span,), (processing_span,) = map(
+        exported_spans.spans, ("request", "send mail", "process mail")
+    )
     assert (sending_span.kind, processing_span.kind) == (SpanKind.PRODUCER, SpanKind.CONSUMER)
     assert is_child(sending_span, request_span)
     assert is_child(processing_span, sending_span)
-    common = {
+    common_attributes = {
         "messaging.system": "skipqueue",
         "messaging.destination.name": "mail",
         "messaging.message.id": str(deferred.pk),
         "skipqueue.task": jobs.add.name,
     }
-    operation = {"messaging.operation.name": "send", "messaging.operation.type": "send"}
-    assert attributes(sending_span) == {**common, **operation}
-    operation = {"messaging.operation.name": "process", "messaging.operation.type": "process"}
+    operation_attributes = {"messaging.operation.name": "send", "messaging.operation.type": "send"}
+    assert attributes(sending_span) == {**common_attributes, **operation_attributes}
+    operation_attributes = {"messaging.operation.name": "process", "messaging.operation.type": "process"}
     assert attributes(processing_span) == {
-        **common,
-        **operation,
+        **common_attributes,
+        **operation_attributes,
         "skipqueue.attempt": 1,
         "skipqueue.outcome": "completed",
     }
@@ -103,35 +105,35 @@ def test_a_job_continues_the_trace_in_which_it_was_deferred(exported: Exported) 
     assert processing_span.instrumentation_scope.schema_url == "https://opentelemetry.io/schemas/1.44.0"
 
 
-def test_the_trace_context_is_stored_beside_the_callers_metadata(exported: Exported) -> None:
+def test_the_trace_context_is_stored_beside_the_callers_metadata(exported_spans: ExportedSpans) -> None:
     job = Job.objects.enqueue(jobs.noop.name, metadata={"tenant": 4})
-    (sending_span,) = exported.spans("send default")
+    (sending_span,) = exported_spans.spans("send default")
     assert sending_span.context is not None
     context = sending_span.context
     traceparent = f"00-{context.trace_id:032x}-{context.span_id:016x}-{context.trace_flags:02x}"
     assert Job.objects.get().metadata == {"tenant": 4, "opentelemetry": {"traceparent": traceparent}} == job.metadata
 
 
-def test_jobs_deferred_together_have_one_sending_span(exported: Exported) -> None:
+def test_jobs_deferred_together_have_one_sending_span(exported_spans: ExportedSpans) -> None:
     ids = jobs.add.defer_many([(number, 1) for number in range(3)])
     jobs.add.using(unique_key=str).defer_many([(1,), (2,)])
     assert jobs.add.defer_many([]) == []
     assert len(run_jobs()) == 5
-    first_sending_span, second_sending_span = exported.spans("send default")
+    first_sending_span, second_sending_span = exported_spans.spans("send default")
     assert attributes(first_sending_span)["messaging.batch.message_count"] == 3
     assert "messaging.message.id" not in attributes(first_sending_span)  # several jobs have no single id
     assert attributes(second_sending_span)["messaging.batch.message_count"] == 2
-    processing_spans = exported.spans("process default")
+    processing_spans = exported_spans.spans("process default")
     children = [span for span in processing_spans if is_child(span, first_sending_span)]
     assert {attributes(span)["messaging.message.id"] for span in children} == set(map(str, ids))
     assert len([span for span in processing_spans if is_child(span, second_sending_span)]) == 2
 
 
-def test_each_attempt_has_a_span_with_its_error(exported: Exported) -> None:
+def test_each_attempt_has_a_span_with_its_error(exported_spans: ExportedSpans) -> None:
     jobs.fail.defer("as asked")
     run_jobs()
-    (sending_span,) = exported.spans("send default")
-    spans = exported.spans("process default")
+    (sending_span,) = exported_spans.spans("send default")
+    spans = exported_spans.spans("process default")
     assert [attributes(span)["skipqueue.attempt"] for span in spans] == [1, 2, 3]
     assert [attributes(span)["skipqueue.outcome"] for span in spans] == ["queued", "queued", "failed"]
     for span in spans:
@@ -145,54 +147,54 @@ def test_each_attempt_has_a_span_with_its_error(exported: Exported) -> None:
         assert "Traceback" in str(details["exception.stacktrace"])
 
 
-def test_secret_arguments_are_masked_in_a_span(exported: Exported, registry: Registry) -> None:
-    def charge(token: str) -> None:
+def test_secret_arguments_are_masked_in_a_span(exported_spans: ExportedSpans, registry: Registry) -> None:
+    def charge_card(token: str) -> None:
         raise ValueError(f"no card {token}")
 
-    registered_task(charge, max_attempts=1).defer(token="4111-1111")
+    registered_task(charge_card, max_attempts=1).defer(token="4111-1111")
     run_jobs()
-    (span,) = exported.spans("process default")
+    (span,) = exported_spans.spans("process default")
     assert "4111-1111" not in span.to_json()
     assert "no card ••••••" in str(span.status.description)
 
 
-def test_snooze_and_discard_are_not_recorded_as_errors_in_a_span(exported: Exported) -> None:
+def test_snooze_and_discard_are_not_recorded_as_errors_in_a_span(exported_spans: ExportedSpans) -> None:
     jobs.snooze.defer()
     jobs.discard.defer()
     jobs.ask_for_retry.using(max_attempts=1).defer()
     Job.objects.enqueue("nowhere.task")
     run_jobs()
-    spans_by_task = {attributes(span)["skipqueue.task"]: span for span in exported.spans("process default")}
+    spans_by_task = {attributes(span)["skipqueue.task"]: span for span in exported_spans.spans("process default")}
     assert spans_by_task[jobs.snooze.name].status.status_code is StatusCode.UNSET
     assert attributes(spans_by_task[jobs.snooze.name])["skipqueue.outcome"] == "scheduled"
     assert spans_by_task[jobs.discard.name].status.status_code is StatusCode.UNSET
     assert attributes(spans_by_task[jobs.discard.name])["skipqueue.outcome"] == "discarded"
-    assert spans_by_task[jobs.ask_for_retry.name].status.status_code is StatusCode.ERROR, "it has no attempt left"
+    assert spans_by_task[jobs.ask_for_retry.name].status.status_code is StatusCode.ERROR, "the job has no attempt left"
     assert spans_by_task["nowhere.task"].status.status_code is StatusCode.UNSET
 
 
 def test_attempts_in_threads_and_coroutines_have_separate_spans(
-    exported: Exported, registry: Registry, worker_thread: Callable[..., Any]
+    exported_spans: ExportedSpans, registry: Registry, worker_thread: Callable[..., Any]
 ) -> None:
     """Spans that the project opens in a task are children of the attempt's span, also when attempts alternate."""
 
-    def inner(name: str) -> None:
-        with exported.tracer.start_as_current_span(name):
+    def open_span(name: str) -> None:
+        with exported_spans.tracer.start_as_current_span(name):
             pass
 
-    async def ainner(name: str) -> None:
-        with exported.tracer.start_as_current_span(name):
+    async def aopen_span(name: str) -> None:
+        with exported_spans.tracer.start_as_current_span(name):
             await asyncio.sleep(0.01)
 
-    registered_task(inner).defer_many([(f"def {number}",) for number in range(8)])
-    registered_task(ainner).defer_many([(f"async {number}",) for number in range(8)])
+    registered_task(open_span).defer_many([(f"def {number}",) for number in range(8)])
+    registered_task(aopen_span).defer_many([(f"async {number}",) for number in range(8)])
     worker_thread(concurrency=4)
     wait_for_statuses(completed=16)
-    spans_by_id = {span.context.span_id: span for span in exported.spans("process default") if span.context}
+    spans_by_id = {span.context.span_id: span for span in exported_spans.spans("process default") if span.context}
     parent_ids = set()
     for number in range(8):
         for kind in ("def", "async"):
-            (span,) = exported.spans(f"{kind} {number}")
+            (span,) = exported_spans.spans(f"{kind} {number}")
             assert span.parent is not None
             assert span.parent.span_id in spans_by_id
             parent_ids.add(span.parent.span_id)
@@ -200,20 +202,22 @@ def test_attempts_in_threads_and_coroutines_have_separate_spans(
     assert trace.get_current_span() is trace.INVALID_SPAN
 
 
-def test_a_task_that_defers_a_job_goes_on_with_the_trace(exported: Exported, registry: Registry) -> None:
-    def last() -> None: ...
+def test_a_job_that_a_task_defers_belongs_to_the_trace_of_the_task(
+    exported_spans: ExportedSpans, registry: Registry
+) -> None:
+    def do_nothing() -> None: ...
 
-    def first() -> None:
-        deferred.defer()
+    def defer_job() -> None:
+        last_task.defer()
 
-    deferred = registered_task(last)
-    registered_task(first).defer()
+    last_task = registered_task(do_nothing)
+    registered_task(defer_job).defer()
     run_jobs()
-    assert len({span.context.trace_id for span in exported.spans("process default") if span.context}) == 1
+    assert len({span.context.trace_id for span in exported_spans.spans("process default") if span.context}) == 1
 
 
 def test_a_failed_insert_marks_the_sending_span_as_an_error(
-    exported: Exported, monkeypatch: pytest.MonkeyPatch
+    exported_spans: ExportedSpans, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: Any) -> None:
         raise ConnectionError("gone")
@@ -221,22 +225,23 @@ def test_a_failed_insert_marks_the_sending_span_as_an_error(
     monkeypatch.setattr(Store, "rows", refuse)
     with pytest.raises(ConnectionError):
         jobs.noop.using(run_after=timedelta(hours=1)).defer()
-    (span,) = exported.spans("send default")
+    (span,) = exported_spans.spans("send default")
     assert attributes(span)["error.type"] == "builtins.ConnectionError"
     assert span.status.status_code is StatusCode.ERROR
 
 
-def test_a_defer_call_with_wrong_arguments_has_no_span(exported: Exported) -> None:
+def test_a_defer_call_with_wrong_arguments_has_no_span(exported_spans: ExportedSpans) -> None:
     with pytest.raises(InvalidArguments):
         jobs.noop.defer(object())  # type: ignore[call-arg]
-    assert exported.spans("send default") == []
+    assert exported_spans.spans("send default") == []
 
 
 def test_the_worker_samples_no_attempt_of_an_unsampled_trace() -> None:
     """The worker gets the decision of the request. Otherwise it would sample jobs of unsampled requests."""
-    sender, worker = Exported(ALWAYS_OFF), Exported(ParentBased(ALWAYS_ON))
+    sender, worker = ExportedSpans(ALWAYS_OFF), ExportedSpans(ParentBased(ALWAYS_ON))
     tracing.use(OpenTelemetryTracer(sender.provider))
     jobs.noop.defer()
+    # The header "traceparent" consists of a version, the trace's id, the span's id, and flags.
     _, _, _, flags = Job.objects.get().metadata["opentelemetry"]["traceparent"].split("-")
     assert not int(flags, 16) & trace.TraceFlags.SAMPLED
     tracing.use(OpenTelemetryTracer(worker.provider))
@@ -254,18 +259,18 @@ def test_without_a_tracer_provider_no_metadata_is_stored() -> None:
 
 
 @pytest.mark.parametrize("metadata", [{}, {"opentelemetry": "x"}, {"opentelemetry": {"traceparent": "no"}}])
-def test_a_job_without_a_usable_context_begins_a_trace(exported: Exported, metadata: dict[str, Any]) -> None:
+def test_a_job_without_a_usable_context_begins_a_trace(exported_spans: ExportedSpans, metadata: dict[str, Any]) -> None:
     Job.objects.enqueue(jobs.noop.name)
     Job.objects.update(metadata=metadata)
     run_jobs()
-    (span,) = exported.spans("process default")
+    (span,) = exported_spans.spans("process default")
     assert span.parent is None
 
 
 # Tracers in general
 
 
-class Broken:
+class BrokenTracer:
     """A tracer that raises wherever it is called."""
 
     def sending(self, batch: tracing.TracedInsert) -> tracing.AfterInsert | None:
@@ -288,21 +293,23 @@ class Broken:
 
 
 def test_jobs_are_deferred_and_run_even_if_a_tracer_raises(
-    exported: Exported, caplog: pytest.LogCaptureFixture
+    exported_spans: ExportedSpans, caplog: pytest.LogCaptureFixture
 ) -> None:
-    tracing.use(Broken())
+    tracing.use(BrokenTracer())
     for queue_name in ("broken", "default"):
         jobs.noop.using(queue_name=queue_name).defer()
     assert [finished_job.status for finished_job in run_jobs()] == ["completed", "completed"]
     for part in ("sending", "sent", "attempt", "ended"):
         assert f"A tracer raised: RuntimeError('{part}')" in caplog.messages
-    assert len(exported.spans("process default")) == 1, "the other tracer goes on"
+    assert len(exported_spans.spans("process default")) == 1, (
+        "the tracer of OpenTelemetry has made its span all the same"
+    )
 
 
 def test_the_interruption_of_an_attempt_passes_through_a_tracer() -> None:
     """Otherwise a task that defers a job when its time is over would go on."""
 
-    class Slow(Broken):
+    class Slow(BrokenTracer):
         def sending(self, batch: tracing.TracedInsert) -> tracing.AfterInsert | None:
             raise JobTimeout("timed out")
 
@@ -323,16 +330,18 @@ def test_without_the_library_the_error_names_the_extra() -> None:
     assert 'pip install "django-skipqueue[sentry]"' in process.stdout
 
 
-def test_instrumenting_twice_replaces_the_first_tracer(exported: Exported) -> None:
-    instrument(exported.provider)
+def test_instrumenting_twice_replaces_the_first_tracer(exported_spans: ExportedSpans) -> None:
+    instrument(exported_spans.provider)
     assert [type(tracer) for tracer in tracing.tracers] == [OpenTelemetryTracer]
 
 
 @pytest.mark.django_db(transaction=True, databases=["default", "other"])
-def test_with_several_databases_the_message_id_names_the_database_of_the_job(exported: Exported, settings: Any) -> None:
+def test_with_several_databases_the_message_id_names_the_database_of_the_job(
+    exported_spans: ExportedSpans, settings: Any
+) -> None:
     settings.SKIPQUEUE = {"DATABASES": ("default", "other")}
     deferred = jobs.noop.using(database="other").defer()
     run_jobs()
     for name in ("send default", "process default"):
-        [span] = exported.spans(name)
+        [span] = exported_spans.spans(name)
         assert attributes(span)["messaging.message.id"] == deferred.handle

@@ -67,8 +67,8 @@ Start = Callable[..., Recorder]
 
 @pytest.fixture
 def start() -> Iterator[Start]:
-    """Starts the SDK as a project does, with a transport that sends nothing."""
-    before, processors = list(tracing.tracers), list(sentry_sdk.scope.global_event_processors)
+    """Return a function that starts the SDK as a project does, with a transport that sends nothing."""
+    earlier_tracers, earlier_processors = list(tracing.tracers), list(sentry_sdk.scope.global_event_processors)
 
     def start(
         *, level: int = logging.ERROR, capture_retries: bool = False, monitors: bool = False, **options: Any
@@ -84,20 +84,20 @@ def start() -> Iterator[Start]:
             ],
             **{"traces_sample_rate": 1.0, **options},
         )
-        if not tracing.tracers:  # the SDK calls it once in each process
+        if not tracing.tracers:  # the SDK calls `setup_once` once in each process
             SkipqueueIntegration.setup_once()
         return recorder
 
     with sentry_sdk.isolation_scope(), sentry_sdk.new_scope():
         yield start
         sentry_sdk.get_global_scope().set_client(None)
-    tracing.tracers[:] = before
-    sentry_sdk.scope.global_event_processors[:] = processors
+    tracing.tracers[:] = earlier_tracers
+    sentry_sdk.scope.global_event_processors[:] = earlier_processors
     signals.worker_stopped.disconnect(dispatch_uid="django_skipqueue.integrations.sentry")
 
 
 def registered_task(function: Callable[..., Any], **options: Any) -> Task[..., Any]:
-    """A task made of a function of a test."""
+    """Register a function that is defined in a test as a task, and return the task."""
     function.__qualname__ = function.__name__
     decorate: Any = job(**options)
     task: Task[..., Any] = decorate(function)
@@ -109,16 +109,16 @@ def error_entries() -> list[dict[str, Any]]:
     return errors
 
 
-def test_only_the_last_failure_is_captured_and_its_id_is_kept(start: Start) -> None:
+def test_only_the_last_failure_is_captured_and_the_job_stores_the_id_of_its_event(start: Start) -> None:
     recorder = start()
     deferred = jobs.fail.using(queue_name="mail").defer("as asked")
     run_jobs()
     (error,) = recorder.errors
     assert error["tags"] == {"task": jobs.fail.name, "queue": "mail", "attempt": 3, "job_id": deferred.pk}
-    (value,) = error["exception"]["values"]
-    assert (value["type"], value["value"]) == ("ValueError", "as asked")
-    assert value["mechanism"] == {"type": "skipqueue", "handled": False}
-    assert value["stacktrace"]["frames"][-1]["function"] == "fail"
+    (exception,) = error["exception"]["values"]
+    assert (exception["type"], exception["value"]) == ("ValueError", "as asked")
+    assert exception["mechanism"] == {"type": "skipqueue", "handled": False}
+    assert exception["stacktrace"]["frames"][-1]["function"] == "fail"
     assert [entry.get("sentry_event_id") for entry in error_entries()] == [None, None, error["event_id"]]
 
 
@@ -139,11 +139,12 @@ def run_job_of_schedule(name: str, **schedule: Any) -> None:
 def test_a_job_of_a_schedule_sends_check_ins(start: Start) -> None:
     recorder = start(monitors=True)
     run_job_of_schedule("Daily.sum up", task=jobs.noop.name, cron="0 9 * * *", timezone="Europe/Berlin")
-    first, last = recorder.check_ins
-    assert (first["monitor_slug"], first["status"], last["status"]) == ("daily-sum-up", "in_progress", "ok")
-    assert first["check_in_id"] == last["check_in_id"]
+    first_check_in, last_check_in = recorder.check_ins
+    assert first_check_in["monitor_slug"] == "daily-sum-up"
+    assert (first_check_in["status"], last_check_in["status"]) == ("in_progress", "ok")
+    assert first_check_in["check_in_id"] == last_check_in["check_in_id"]
     schedule = {"type": "crontab", "value": "0 9 * * *"}
-    assert last["monitor_config"] == {"schedule": schedule, "timezone": "Europe/Berlin"}
+    assert last_check_in["monitor_config"] == {"schedule": schedule, "timezone": "Europe/Berlin"}
 
 
 def test_the_check_in_of_a_retried_job_is_in_progress_until_the_job_fails(start: Start) -> None:
@@ -189,19 +190,21 @@ def test_an_attempt_is_a_transaction_that_continues_the_trace_of_the_request(sta
     with sentry_sdk.start_transaction(name="request"):
         deferred = jobs.add.using(queue_name="mail").defer(1)
     run_jobs()
-    request, attempt = recorder.transaction("request"), recorder.transaction(jobs.add.name)
-    (published,) = request["spans"]
-    assert (published["op"], published["description"]) == ("queue.publish", jobs.add.name)
-    assert published["data"]["messaging.destination.name"] == "mail"
-    assert published["data"]["messaging.message.id"] == str(deferred.pk)
-    context = attempt["contexts"]["trace"]
-    assert (context["op"], context["status"], context["origin"]) == ("queue.process", "ok", "auto.queue.skipqueue")
-    assert (context["trace_id"], context["parent_span_id"]) == (published["trace_id"], published["span_id"])
-    assert attempt["transaction_info"] == {"source": "task"}
-    data = context["data"]
-    assert (data["messaging.message.id"], data["messaging.destination.name"]) == (str(deferred.pk), "mail")
-    assert data["messaging.message.retry.count"] == 0
-    assert data["messaging.message.receive.latency"] >= 0
+    request_transaction, attempt_transaction = recorder.transaction("request"), recorder.transaction(jobs.add.name)
+    (publish_span,) = request_transaction["spans"]
+    assert (publish_span["op"], publish_span["description"]) == ("queue.publish", jobs.add.name)
+    assert publish_span["data"]["messaging.destination.name"] == "mail"
+    assert publish_span["data"]["messaging.message.id"] == str(deferred.pk)
+    trace_context = attempt_transaction["contexts"]["trace"]
+    assert (trace_context["op"], trace_context["origin"]) == ("queue.process", "auto.queue.skipqueue")
+    assert trace_context["status"] == "ok"
+    assert trace_context["trace_id"] == publish_span["trace_id"]
+    assert trace_context["parent_span_id"] == publish_span["span_id"]
+    assert attempt_transaction["transaction_info"] == {"source": "task"}
+    trace_data = trace_context["data"]
+    assert (trace_data["messaging.message.id"], trace_data["messaging.destination.name"]) == (str(deferred.pk), "mail")
+    assert trace_data["messaging.message.retry.count"] == 0
+    assert trace_data["messaging.message.receive.latency"] >= 0
     assert Job.objects.get().metadata["sentry"].keys() == {"sentry-trace", "baggage"}
 
 
@@ -209,8 +212,8 @@ def test_jobs_deferred_together_have_one_span(start: Start) -> None:
     recorder = start()
     with sentry_sdk.start_transaction(name="request"):
         jobs.add.defer_many([(1,), (2,)])
-    (published,) = recorder.transaction("request")["spans"]
-    assert published["data"]["messaging.batch.message_count"] == 2
+    (publish_span,) = recorder.transaction("request")["spans"]
+    assert publish_span["data"]["messaging.batch.message_count"] == 2
 
 
 def test_without_traces_the_errors_of_a_job_still_belong_to_the_request(start: Start) -> None:
@@ -223,7 +226,7 @@ def test_without_traces_the_errors_of_a_job_still_belong_to_the_request(start: S
 
 
 def test_secret_arguments_are_masked_everywhere(start: Start, registry: Registry) -> None:
-    def charge(order: int, token: str, *, card: dict[str, str]) -> None:
+    def charge_card(order: int, token: str, *, card: dict[str, str]) -> None:
         copied = [f"card {token}"]
         try:
             raise KeyError(token)
@@ -232,17 +235,17 @@ def test_secret_arguments_are_masked_everywhere(start: Start, registry: Registry
             raise ValueError(f"no card {token} {card['number']} {copied}") from None
 
     recorder = start(capture_retries=True)
-    token, number = (
-        "-".join(["4111"] * 2),
-        "-".join(["5222"] * 2),
-    )  # not literals: an event contains the source lines of this file
-    deferred = registered_task(charge, max_attempts=1, redact=["card"]).defer(4, token, card={"number": number})
+    # Not literals, because an event contains the source lines of this file.
+    token, card_number = "-".join(["4111"] * 2), "-".join(["5222"] * 2)
+    deferred = registered_task(charge_card, max_attempts=1, redact=["card"]).defer(
+        4, token, card={"number": card_number}
+    )
     run_jobs()
     message, error = recorder.errors
     assert message["message"] == "trying 4"
     assert message["contexts"]["job"] == {
         "id": deferred.pk,
-        "task": "tests.integrations.test_sentry.charge",
+        "task": "tests.integrations.test_sentry.charge_card",
         "args": [4, "••••••"],
         "kwargs": {"card": "••••••"},
     }
@@ -252,7 +255,7 @@ def test_secret_arguments_are_masked_everywhere(start: Start, registry: Registry
     assert frame["vars"]["card"] == "••••••"
     for envelope_item in (*recorder.errors, *recorder.transactions):
         assert token not in str(envelope_item)
-        assert number not in str(envelope_item)
+        assert card_number not in str(envelope_item)
 
 
 def test_an_unknown_task_has_a_transaction_too(start: Start) -> None:
@@ -310,7 +313,7 @@ def test_without_the_integration_no_envelope_is_sent(start: Start) -> None:
     assert (recorder.envelopes, "sentry_event_id" in error_entries()[0]) == ([], False)
 
 
-CODE = """
+SOURCE_OF_JOBS = """
     import asyncio
     import sentry_sdk
     from django_skipqueue import job
@@ -325,13 +328,13 @@ CODE = """
         raise ValueError("as asked")
 """
 
-SETTINGS = """
+SOURCE_OF_SETTINGS = """
     import json, os, time
     import sentry_sdk
     from django_skipqueue.integrations.sentry import SkipqueueIntegration
     from sentry_sdk.transport import Transport
 
-    class ToAFile(Transport):
+    class FileTransport(Transport):
         def __init__(self):
             super().__init__()
             self.waiting = []
@@ -347,7 +350,7 @@ SETTINGS = """
             self.waiting = []
 
     sentry_sdk.init(
-        dsn="https://key@errors.example.com/1", transport=ToAFile(), integrations=[SkipqueueIntegration()],
+        dsn="https://key@errors.example.com/1", transport=FileTransport(), integrations=[SkipqueueIntegration()],
         traces_sample_rate=1.0,
     )
 """
@@ -356,7 +359,7 @@ SETTINGS = """
 def test_a_worker_sends_waiting_envelopes_before_it_ends(runworker: Run) -> None:
     for name in ("fail", "afail"):
         Job.objects.enqueue(f"extra.jobs.{name}", max_attempts=1)
-    process = runworker("--drain", jobs=CODE, settings=SETTINGS)
+    process = runworker("--drain", jobs=SOURCE_OF_JOBS, settings=SOURCE_OF_SETTINGS)
     assert process.wait() == 0
     items = [json.loads(line) for line in (process.folder / "envelopes").read_text().splitlines()]
     task_by_sent_event_id = {item["event_id"]: item["tags"]["task"] for kind, item in items if kind == "event"}
@@ -386,7 +389,10 @@ class TestSeveralDatabases:
         metadata = {
             SCHEDULE_METADATA_KEY: {"name": "nightly", "cron": "0 3 * * *", "planned_at": "2026-03-01T03:00:00Z"}
         }
-        job = ClaimedJob(7, 1, jobs.noop.name, "default", "[]", "{}", 1, 1, 0, 0.0, 0.0, json.dumps(metadata))
+        job = ClaimedJob(
+            id=7, lease=1, task=jobs.noop.name, queue_name="default", args="[]", kwargs="{}",
+            attempt=1, max_attempts=1, priority=0, run_after=0.0, locked_at=0.0, metadata=json.dumps(metadata),
+        )  # fmt: skip
         check_in_ids = set()
         for alias in ("default", "other"):
             with log_context.about(alias):

@@ -17,8 +17,8 @@ import pytest
 from django.http import HttpRequest, HttpResponse
 from playwright.sync_api import Browser, ConsoleMessage, Dialog, Error, Page, Playwright, expect, sync_playwright
 
-NAMES = ("chromium", "chromium-browser", "google-chrome")
-FLAGS = [
+CHROMIUM_COMMANDS = ("chromium", "chromium-browser", "google-chrome")
+CHROMIUM_FLAGS = [
     "--headless",
     "--no-sandbox",
     "--disable-gpu",
@@ -28,10 +28,10 @@ FLAGS = [
     "--disable-component-update",
     "--disable-sync",
 ]
-POLICY = "default-src 'self'"
+SECURITY_POLICY = "default-src 'self'"
 PAGE_TIMEOUT = 20_000
 """A test waits this many milliseconds until a page has the expected state."""
-another_look = pytest.mark.skipif(
+skip_by_default = pytest.mark.skipif(
     os.environ.get("SKIPQUEUE_ALL_WIDTHS") != "1", reason="SKIPQUEUE_ALL_WIDTHS=1 is not set"
 )
 """Marks a further run of a test in another width or colour scheme, which `make test` skips."""
@@ -46,7 +46,7 @@ class ContentSecurityPolicy:
     def __call__(self, request: HttpRequest) -> HttpResponse:
         """Add the policy to the response of the view."""
         response = self.get_response(request)
-        response.headers["Content-Security-Policy"] = POLICY
+        response.headers["Content-Security-Policy"] = SECURITY_POLICY
         return response
 
 
@@ -82,7 +82,7 @@ class Chromium:
         """Yield the browser for one test, and close its windows afterwards."""
         with self._running(self._loop):
             if self._browser is None or not self._browser.is_connected():
-                self._browser = self._playwright.chromium.launch(executable_path=self._path, args=FLAGS)
+                self._browser = self._playwright.chromium.launch(executable_path=self._path, args=CHROMIUM_FLAGS)
             yield self._browser
             if self._browser.is_connected():
                 for window in self._browser.contexts:
@@ -106,9 +106,9 @@ class Chromium:
 @pytest.fixture(scope="session")
 def shared_chromium() -> Iterator[Chromium]:
     """Yield the Chromium that all tests of this process share."""
-    path = next(filter(None, map(shutil.which, NAMES)), None)
+    path = next(filter(None, map(shutil.which, CHROMIUM_COMMANDS)), None)
     if path is None:
-        reason = f"there is no Chromium ({', '.join(NAMES)}) for the browser tests"
+        reason = f"there is no Chromium ({', '.join(CHROMIUM_COMMANDS)}) for the browser tests"
         if os.environ.get("SKIPQUEUE_REQUIRE_BROWSER") == "1":
             pytest.fail(reason)
         pytest.skip(reason)

@@ -18,7 +18,7 @@ TEXTS = {
     "escapes": "\x1b[31mred\x1b[0m\x1b]0;title\x07\x08\r\nforged",
     "%": "%s%(x)s{x}{0.__class__}%d%%",
 }
-LONG = 1_000_000
+LENGTH_OF_LONG_TEXT = 1_000_000
 
 
 def make_hostile_jobs(text: str, *statuses: str, within_an_index: bool = True) -> dict[str, Job]:

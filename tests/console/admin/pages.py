@@ -61,7 +61,7 @@ def make_pages() -> Mapping[str, str]:
     archived = make_job("failed", task="tests.app.jobs.noop", finished_at=timedelta(days=-40))
     Pruner(Store("default")).batch()
     workers = scene.make_workers()
-    jobs_by_status = {each.status: each for each in scene.make_jobs(workers)}
+    jobs_by_status = {made_job.status: made_job for made_job in scene.make_jobs(workers)}
     failed = _set_place_of_failure(jobs_by_status["failed"])
     make_job(queue_name="nobody serves it")
     Queue.pause("payments", for_=timedelta(minutes=45), by="ann", reason="psp.example.com cannot be reached")
@@ -145,7 +145,7 @@ def _make_schedules(last: Job) -> dict[str, Schedule]:
         make_schedule("clean up", paused_at=Now(), paused_by="ann", source="settings", cron="*/10 * * * *"),
         make_schedule("gone", source="code", retired_at=Now()),
     ]
-    return {each.name: each for each in schedules}
+    return {schedule.name: schedule for schedule in schedules}
 
 
 def _make_limits() -> int:
@@ -167,7 +167,7 @@ def _make_batches() -> dict[str, Batch]:
     Job.objects.filter(pk=job.pk).update(status="failed", finished_at=Now(), attempts=1, lease=2)
     finish_open_batches(Store("default"))
     with Batch(name="large", on_finish=jobs.noop) as large:
-        jobs.echo.using(after=jobs.add.defer_many([(n,) for n in range(60)])).defer(0)
+        jobs.echo.using(after=jobs.add.defer_many([(number,) for number in range(60)])).defer(0)
     return {"receipts": receipts, "import": failed, "large": large}
 
 

@@ -19,7 +19,7 @@ from ...app.waiting import wait_until
 from ...harness.languages import Text, use_translations
 from ...harness.processes import workers
 from . import scene
-from .browser import Complaints, another_look
+from .browser import Complaints, skip_by_default
 from .pictures import DESKTOP
 
 pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
@@ -29,6 +29,7 @@ WORKERS = "django_skipqueue/worker/"
 QUEUES = "django_skipqueue/queue/"
 HOSTILE = "<img src=x onerror=alert(1)><script>alert(2)</script>"
 
+# The formula for the contrast comes from the Web Content Accessibility Guidelines (WCAG 2).
 CONTRASTS = """elements => elements.filter(element => element.isConnected).map(element => {
     const channels = colour => colour.match(/[\\d.]+/g).slice(0, 3).map(Number);
     const luminance = colour => {
@@ -193,7 +194,7 @@ def test_a_page_that_breaks_the_content_security_policy_is_noticed(
     assert len(complaints) == 2
 
 
-@pytest.mark.parametrize("scheme", ["light", pytest.param("dark", marks=another_look)])
+@pytest.mark.parametrize("scheme", ["light", pytest.param("dark", marks=skip_by_default)])
 def test_every_status_is_a_word_with_enough_contrast(boss: User, open_admin: Callable[..., Page], scheme: str) -> None:
     jobs = make_everything()
     page = open_admin(boss, JOBS, color_scheme=scheme)
@@ -235,7 +236,8 @@ def _task() -> None:
     """A task that is registered, but not run."""
 
 
-@pytest.mark.parametrize("jobs_before", [pytest.param(0, marks=another_look), 10**12])
+# With the larger number, the ids of the jobs have 13 digits.
+@pytest.mark.parametrize("jobs_before", [pytest.param(0, marks=skip_by_default), 10**12])
 def test_a_laptop_shows_twelve_jobs_and_breaks_no_word(
     boss: User, open_admin: Callable[..., Page], registry: Registry, jobs_before: int
 ) -> None:
@@ -307,7 +309,9 @@ def test_a_laptop_shows_all_columns_with_longer_german_words(
     assert page.locator("#result_list").evaluate("table => table.scrollWidth <= table.parentElement.clientWidth")
 
 
-@pytest.mark.parametrize("width", [390, pytest.param(820, marks=another_look), pytest.param(1000, marks=another_look)])
+@pytest.mark.parametrize(
+    "width", [390, pytest.param(820, marks=skip_by_default), pytest.param(1000, marks=skip_by_default)]
+)
 def test_on_a_narrow_screen_jobs_are_cards_and_filters_are_folded(
     boss: User, open_admin: Callable[..., Page], complaints: Complaints, registry: Registry, width: int
 ) -> None:

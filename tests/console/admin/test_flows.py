@@ -20,7 +20,7 @@ from .pictures import DESKTOP
 
 pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
 
-ADMIN = """
+SETTINGS_WITH_ADMIN = """
 INSTALLED_APPS += ["django.contrib.admin", "django.contrib.messages", "django.contrib.sessions"]
 """
 
@@ -96,7 +96,7 @@ def test_a_worker_retries_many_jobs_and_the_page_shows_the_progress(
 ) -> None:
     monkeypatch.setattr(job_admin, "MOST_UNTYPED", 2)
     jobs = [make_job("failed", task="gone.jobs.task", queue_name="nobody") for _ in range(5)]
-    process = runworker("--queues", "default", settings=ADMIN)
+    process = runworker("--queues", "default", settings=SETTINGS_WITH_ADMIN)
     wait_until(lambda: workers(1))
     page = open_admin(boss, "django_skipqueue/job/?status=failed", viewport=DESKTOP)
     page.locator("input.action-select").first.check()

@@ -15,10 +15,10 @@ from ...app.rows import make_job
 from ...harness.table import Row
 from .browser import Complaints
 from .conftest import LIST, page
-from .hostile import LONG, TEXTS, addresses, make_hostile_jobs
+from .hostile import LENGTH_OF_LONG_TEXT, TEXTS, addresses, make_hostile_jobs
 
 ROOT = "/admin/django_skipqueue/"
-ADDRESSES = ("href", "src", "action", "formaction")
+ATTRIBUTES_WITH_ADDRESSES = ("href", "src", "action", "formaction")
 
 
 class Markup(HTMLParser):
@@ -33,7 +33,9 @@ class Markup(HTMLParser):
         if tag in ("script", "style", "base", "img", "iframe", "object"):
             self.elements.append(f"{tag} {sorted(attrs, key=str)}")
         self.elements += [name for name, _ in attrs if name.startswith("on") or name == "style"]
-        self.elements += [f"{name}={value}" for name, value in attrs if name in ADDRESSES and "script:" in str(value)]
+        self.elements += [
+            f"{name}={value}" for name, value in attrs if name in ATTRIBUTES_WITH_ADDRESSES and "script:" in str(value)
+        ]
 
 
 def active_markup(client: Client, address: str) -> list[str]:
@@ -46,14 +48,14 @@ def active_markup(client: Client, address: str) -> list[str]:
 HARMLESS_FIRST = {"harmless": "harmless", **TEXTS}
 
 
-@pytest.mark.slow  # it renders every page twice
+@pytest.mark.slow  # the test renders every page twice
 @pytest.mark.django_db
 def test_no_page_has_more_markup_than_with_harmless_rows(operator: Client, row: Row) -> None:
     expected_markup: list[list[str]] = []
     for name, text in HARMLESS_FIRST.items():
         with row(name):
             markup = [active_markup(operator, address) for address in addresses(make_hostile_jobs(text))]
-            expected_markup = expected_markup or markup
+            expected_markup = expected_markup or markup  # the first text is harmless
             assert markup == expected_markup
 
 
@@ -67,12 +69,12 @@ def test_hostile_text_in_the_response_to_a_button_is_escaped(operator: Client, r
             job = make_hostile_jobs(text)["queued" if verb == "discard" else "discarded"]
             key_taken = make_hostile_jobs(text + "2")["failed"]
             make_job("queued", unique_key=key_taken.unique_key)
-            responses = [operator.post(page(verb, each.pk), follow=True).text for each in (job, key_taken)]
+            responses = [operator.post(page(verb, posted_job.pk), follow=True).text for posted_job in (job, key_taken)]
             markup = [
                 *(Markup(response).elements for response in responses),
                 active_markup(operator, f"job/{job.pk}/history/"),
             ]
-            expected_markup = expected_markup or markup
+            expected_markup = expected_markup or markup  # the first text is harmless
             assert markup == expected_markup
 
 
@@ -92,24 +94,24 @@ def test_hostile_text_in_a_url_is_escaped(operator: Client, row: Row) -> None:
             assert response.status_code == 404 or Markup(response.text).elements == expected_for_job_page
 
 
-@pytest.mark.slow  # it renders many pages of megabytes
+@pytest.mark.slow  # the test renders many pages of megabytes
 @pytest.mark.django_db
 class TestMegabytes:
     @pytest.mark.parametrize("unit", ["x", "\N{RIGHT-TO-LEFT OVERRIDE}<b>&"])
     def test_long_texts_make_no_page_large_or_slow(self, operator: Client, unit: str) -> None:
-        text = (unit * LONG)[:LONG]
+        text = (unit * LENGTH_OF_LONG_TEXT)[:LENGTH_OF_LONG_TEXT]
         jobs = make_hostile_jobs(text, "failed", "completed", within_an_index=False)
         for _ in range(20):
             make_job("completed", task=text[:300], last_error=text)
         for address in addresses(jobs, *jobs):
-            began = time.perf_counter()
+            started_at = time.perf_counter()
             response = operator.get(ROOT + address)
             assert response.status_code == 200
             assert len(response.content) < 600_000, address
-            assert time.perf_counter() - began < 10, address
+            assert time.perf_counter() - started_at < 10, address
 
     def test_a_text_that_is_cut_has_a_mark(self, operator: Client) -> None:
-        job = make_hostile_jobs("x" * LONG, "failed", within_an_index=False)["failed"]
+        job = make_hostile_jobs("x" * LENGTH_OF_LONG_TEXT, "failed", within_an_index=False)["failed"]
         text = operator.get(page("change", job.pk)).text
         assert text.count("characters left out") >= 5  # arguments, metadata, message, traceback, error
         assert text.count("x…") >= 3  # task, worker, key
@@ -126,8 +128,8 @@ class TestMegabytes:
     def test_a_deep_value_breaks_no_page(self, operator: Client, depth: int, connect: Any) -> None:
         job = make_job("failed")
         deep = f"{'[' * depth}1{']' * depth}"
-        with connect() as other:
-            other.execute(
+        with connect() as session:
+            session.execute(
                 "UPDATE skipqueue_job SET args = %(deep)s::jsonb, metadata = jsonb_build_object('a', %(deep)s::jsonb)"
                 " WHERE id = %(id)s",
                 {"deep": deep, "id": job.pk},
@@ -136,7 +138,7 @@ class TestMegabytes:
         assert operator.get(page("change", job.pk)).status_code == 200
 
 
-@pytest.mark.slow  # it opens every page in a browser
+@pytest.mark.slow  # the test opens every page in a browser
 @pytest.mark.browser
 @pytest.mark.django_db(transaction=True)
 def test_a_real_browser_shows_hostile_texts_and_runs_no_script(

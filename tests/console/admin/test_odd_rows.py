@@ -8,6 +8,7 @@ from django.contrib.admin.utils import quote
 from django.db import IntegrityError, connection
 from django.test import Client
 
+from django_skipqueue.console.cli.subcommand import Exit
 from django_skipqueue.models.copies import BULK_TASK
 from django_skipqueue.values.codec import UNREADABLE
 
@@ -18,38 +19,46 @@ from .conftest import LIST, page
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-DEEP = "[" * LEVELS + "]" * LEVELS
-DEEP_OBJECT = f'{{"a": {DEEP}}}'
+DEEP_LIST = "[" * LEVELS + "]" * LEVELS
+DEEP_OBJECT = f'{{"a": {DEEP_LIST}}}'
 LONG_NUMBER = f'{{"a": {DIGITS}}}'
-NOT_A_LIST = ("null", "5", '"a"', '{"password": "hunter22hunter22"}', f"[{DIGITS}]", DEEP)
+NOT_A_LIST = ("null", "5", '"a"', '{"password": "hunter22hunter22"}', f"[{DIGITS}]", DEEP_LIST)
 NOT_AN_OBJECT = ("null", "5", '"a"', "[1]", LONG_NUMBER, DEEP_OBJECT)
-ENTRIES = ("[5]", "[null]", "[[]]", "[{}]", f"[{DIGITS}]", DEEP, f"[{LONG_NUMBER}]")
-TYPES = (
+LISTS_WITH_ODD_ENTRIES = ("[5]", "[null]", "[[]]", "[{}]", f"[{DIGITS}]", DEEP_LIST, f"[{LONG_NUMBER}]")
+LISTS_WITH_ODD_FIELDS = (
     '[{"at": 5, "attempt": "a", "message": 5, "traceback": {}, "exception": [], "worker": 5, "duration_ms": "a"}]',
     '[{"at": "infinity", "attempt": 1e300, "duration_ms": 1e300, "wait_ms": -1e300, "line": [], "place": {}}]',
     '[{"at": "2026-01-01T00:00:00", "attempt": null, "verb": {}, "by": [], "reason": 5, "times": "a", "until": 5}]',
     '[{"at": "2026-01-01T00:00:00+00:00", "verb": "retry", "by": 5, "attempts": "x", "change": [], "times": {}}]',
     '[{"at": "9999-12-31T23:59:59.999999-14:00", "message": "a", "duration_ms": 1e17, "times": 1e400}]',
 )
-NUMBERS = ("'NaN'", "'infinity'", "'-infinity'", "-1")
-TIMES = ("'infinity'", "'-infinity'", "'0044-03-15 BC'", "'294276-01-01'", "'9999-12-31 23:59:59+00'", "'0001-01-01'")
+ODD_NUMBERS = ("'NaN'", "'infinity'", "'-infinity'", "-1")
+ODD_TIMES = (
+    "'infinity'", "'-infinity'", "'0044-03-15 BC'", "'294276-01-01'", "'9999-12-31 23:59:59+00'", "'0001-01-01'",
+)  # fmt: skip
 
-COLUMNS: dict[str, tuple[str, ...]] = {
+ODD_JSON_VALUES: dict[str, tuple[str, ...]] = {
     "args": NOT_A_LIST,
     "kwargs": NOT_AN_OBJECT,
-    "result": (f"{DIGITS}", DEEP, "null", LONG_NUMBER),
-    "errors": (*ENTRIES, *TYPES),
+    "result": (f"{DIGITS}", DEEP_LIST, "null", LONG_NUMBER),
+    "errors": (*LISTS_WITH_ODD_ENTRIES, *LISTS_WITH_ODD_FIELDS),
     "metadata": (*NOT_AN_OBJECT, '{"schedule": 5}', '{"progress": 5}', '{"progress": {"edges": 5}}', '{"sentry": 5}'),
-    "operations": (*ENTRIES, *TYPES),
+    "operations": (*LISTS_WITH_ODD_ENTRIES, *LISTS_WITH_ODD_FIELDS),
     "progress": (*NOT_AN_OBJECT, '{"value": 0.5, "at": 5, "text": []}', '{"value": 1e400}', '{"value": "a"}'),
-    "logs": (*NOT_A_LIST, "[5]", '[{"lines": 5}]', '[{"lines": [5, [], [1, 2, 3, 4]], "started": 5}]', TYPES[0]),
+    "logs": (
+        *NOT_A_LIST,
+        "[5]",
+        '[{"lines": 5}]',
+        '[{"lines": [5, [], [1, 2, 3, 4]], "started": 5}]',
+        LISTS_WITH_ODD_FIELDS[0],
+    ),
     "retention": NOT_AN_OBJECT,
-    "deaths": (*ENTRIES, *TYPES),
+    "deaths": (*LISTS_WITH_ODD_ENTRIES, *LISTS_WITH_ODD_FIELDS),
 }
-SCALARS: dict[str, tuple[str, ...]] = {
-    "timeout": NUMBERS,
-    "unique_seconds": NUMBERS,
-    "rate_interval": NUMBERS,
+ODD_SQL_VALUES: dict[str, tuple[str, ...]] = {
+    "timeout": ODD_NUMBERS,
+    "unique_seconds": ODD_NUMBERS,
+    "rate_interval": ODD_NUMBERS,
     "rate_burst": ("-1", "0", "32767"),
     "capacity": ("-1", "0", "32767"),
     "attempts": ("-1", "-32768", "32767"),
@@ -64,12 +73,12 @@ SCALARS: dict[str, tuple[str, ...]] = {
     "limit_key": ("''", "repeat('x', 2000)", "'queue:'"),
     "limit_kind": ("''", "'none'"),
     "rate_key": ("''", "'queue:'"),
-    "enqueued_at": TIMES,
-    "run_after": TIMES,
-    "started_at": TIMES,
-    "finished_at": TIMES,
-    "locked_at": TIMES,
-    "unknown_since": TIMES,
+    "enqueued_at": ODD_TIMES,
+    "run_after": ODD_TIMES,
+    "started_at": ODD_TIMES,
+    "finished_at": ODD_TIMES,
+    "locked_at": ODD_TIMES,
+    "unknown_since": ODD_TIMES,
 }
 INSERT = """
 INSERT INTO skipqueue_job (queue_name, task, args, kwargs, status, gate, attempts, locked_at, finished_at, lease)
@@ -85,9 +94,9 @@ STATUSES = ("running", "blocked", "failed", "completed")
 
 def odd_values() -> Iterator[tuple[str, str]]:
     """Yield each column of a job with each odd value for this column, as SQL."""
-    for column, values in COLUMNS.items():
+    for column, values in ODD_JSON_VALUES.items():
         yield from ((column, f"'{value}'::jsonb") for value in values)
-    for column, values in SCALARS.items():
+    for column, values in ODD_SQL_VALUES.items():
         yield from ((column, value) for value in values)
 
 
@@ -118,10 +127,11 @@ def test_every_list_shows_odd_jobs(operator: Client, odd_jobs: dict[int, str], s
         "", "?status=running", "?status=blocked", "?status=failed", "?status=completed", "?q=x", "?q=a%3D5",
         "?status=failed&q=5", "?time=day", "?runs=5", "dashboard/", "failures/", "limits/", "doctor/",
     ):  # fmt: skip
-        for number in (1, 2, 3, 4):
-            with subtests.test(address, page=number):
+        for page_number in (1, 2, 3, 4):
+            with subtests.test(address, page=page_number):
                 separator = "&" if "?" in address else "?"
-                response = operator.get(f"{LIST}{address}{separator}p={number}" if number > 1 else f"{LIST}{address}")
+                page_query = f"{separator}p={page_number}" if page_number > 1 else ""
+                response = operator.get(f"{LIST}{address}{page_query}")
                 assert response.status_code in (200, 302)
             if address.endswith("/"):
                 break
@@ -166,7 +176,7 @@ def test_the_commands_print_odd_jobs(odd_jobs: dict[int, str], subtests: pytest.
     for command in (["list", "--limit", "500"], ["status"], ["limits"], ["doctor"], ["health"]):
         for more in ([], ["--json"]) if command[0] != "health" else ([],):
             with subtests.test(" ".join([*command, *more])):
-                assert skipqueue(*command, *more).code in (0, 1, 3)
+                assert skipqueue(*command, *more).code in (Exit.DONE, Exit.ERROR, Exit.NEGATIVE)
     for pk, name in odd_jobs.items():
         with subtests.test(name):
             assert skipqueue("show", pk).code == 0
@@ -182,15 +192,15 @@ OTHER_MODELS: dict[str, tuple[str, dict[str, tuple[str, ...]]]] = {
             "args": NOT_A_LIST,
             "kwargs": NOT_AN_OBJECT,
             "timezone": ("''", "'Mars'"),
-            "jitter": NUMBERS,
-            "next_run_at": TIMES,
+            "jitter": ODD_NUMBERS,
+            "next_run_at": ODD_TIMES,
         },
     ),
     "jobbatch": (
         "INSERT INTO skipqueue_batch (callbacks, {column}) VALUES ('{{}}', {value})",
         {
-            "finished_at": TIMES,
-            "created_at": TIMES,
+            "finished_at": ODD_TIMES,
+            "created_at": ODD_TIMES,
             "callback_ids": ("ARRAY[1, NULL]::bigint[]",),
             "completed": ("-1",),
         },
@@ -202,7 +212,7 @@ OTHER_MODELS: dict[str, tuple[str, dict[str, tuple[str, ...]]]] = {
     "worker": (
         "INSERT INTO skipqueue_worker (id, name, hostname, pid, concurrency, queues, {column})"
         " VALUES ('w:0123456789ab', 'w', 'h', 1, 1, '[]', {value})",
-        {"heartbeat_at": TIMES, "started_at": TIMES, "memory_mb": ("-1",)},
+        {"heartbeat_at": ODD_TIMES, "started_at": ODD_TIMES, "memory_mb": ("-1",)},
     ),
     "worker with queues": (
         "INSERT INTO skipqueue_worker (id, name, hostname, pid, concurrency, {column})"
@@ -211,7 +221,7 @@ OTHER_MODELS: dict[str, tuple[str, dict[str, tuple[str, ...]]]] = {
     ),
     "queue": (
         "INSERT INTO skipqueue_queue (name, {column}) VALUES ('q', {value})",
-        {"paused_at": TIMES, "paused_until": TIMES, "concurrency": ("32767",)},
+        {"paused_at": ODD_TIMES, "paused_until": ODD_TIMES, "concurrency": ("32767",)},
     ),
 }
 """For each other model, an INSERT and the odd values of each column."""

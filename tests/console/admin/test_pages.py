@@ -12,7 +12,7 @@ from django_skipqueue.console.admin.ui import time_limit
 from django_skipqueue.queue.store import Store
 
 from ...app.sessions import Session
-from .browser import Complaints, another_look
+from .browser import Complaints, skip_by_default
 from .pages import JOBS, QUESTIONS, made_addresses  # noqa: F401 (a fixture)
 from .pictures import DESKTOP, PHONE
 
@@ -23,9 +23,9 @@ AXE = (files("axe_playwright_python") / "axe.min.js").read_text()
 FIND_VIOLATIONS = """async () => {
     const ours = {exclude: [["#header"], ["#nav-sidebar"], ["#toggle-nav-sidebar"], [".breadcrumbs"]]};
     const found = await axe.run(ours, {resultTypes: ["violations"], preload: false});
-    const serious = found.violations.filter(each => ["serious", "critical"].includes(each.impact));
+    const serious = found.violations.filter(violation => ["serious", "critical"].includes(violation.impact));
     const text = node => `${node.html.slice(0, 200)} ${node.any.concat(node.all).map(check => check.message)}`;
-    return serious.flatMap(each => each.nodes.map(node => `${each.id}: ${text(node)}`));
+    return serious.flatMap(violation => violation.nodes.map(node => `${violation.id}: ${text(node)}`));
 }"""
 
 IS_TOO_WIDE = "document.documentElement.scrollWidth > innerWidth"
@@ -50,7 +50,7 @@ SUBMIT_FORM = """fields => {
 
 
 def open_each(page: Page, addresses: Mapping[str, str]) -> Iterator[str]:
-    """Open every page and every question, one after the other. Yield the name of each."""
+    """Open every page and every question, one after the other. Yield the name of the open page or question."""
     home_address = page.url
     for name, address in addresses.items():
         response = page.goto(home_address + address)
@@ -73,7 +73,7 @@ def axe_findings(page: Page) -> list[str]:
 
 @pytest.mark.slow  # axe examines every page
 @pytest.mark.parametrize(
-    "look", [LIGHT, pytest.param(DARK, marks=another_look), pytest.param(NARROW, marks=another_look)], ids=str
+    "look", [LIGHT, pytest.param(DARK, marks=skip_by_default), pytest.param(NARROW, marks=skip_by_default)], ids=str
 )
 def test_axe_finds_nothing_serious(
     addresses: Mapping[str, str], open_admin: Callable[..., Page], look: dict[str, Any]
@@ -84,11 +84,11 @@ def test_axe_finds_nothing_serious(
 
 
 narrow_first = pytest.mark.parametrize(
-    "look", [NARROW, pytest.param(LIGHT, marks=another_look), pytest.param(DARK, marks=another_look)], ids=str
+    "look", [NARROW, pytest.param(LIGHT, marks=skip_by_default), pytest.param(DARK, marks=skip_by_default)], ids=str
 )
 
 
-@pytest.mark.slow  # it opens every page in a browser
+@pytest.mark.slow  # the test opens every page in a browser
 @narrow_first
 def test_every_page_keeps_the_content_security_policy_and_fits_its_window(
     addresses: Mapping[str, str], open_admin: Callable[..., Page], complaints: Complaints, look: dict[str, Any]
@@ -101,14 +101,14 @@ def test_every_page_keeps_the_content_security_policy_and_fits_its_window(
 
 FIND_BROKEN_TEXTS = """
 () => [...document.querySelectorAll("#content .skipqueue-name, #content th, #content code, .skipqueue-nav a")]
-    .filter(each => each.checkVisibility())
-    .filter(each => {
+    .filter(element => element.checkVisibility())
+    .filter(element => {
         const text = document.createRange();
-        text.selectNodeContents(each);
+        text.selectNodeContents(element);
         const lines = new Set([...text.getClientRects()].map(rect => Math.round(rect.bottom / 8)));
-        return lines.size > 2 * each.textContent.trim().split(/[\\s.]+/).length;
+        return lines.size > 2 * element.textContent.trim().split(/[\\s.]+/).length;
     })
-    .map(each => each.textContent.trim())
+    .map(element => element.textContent.trim())
 """
 """JavaScript that returns the texts that are broken into many more lines than they have words."""
 
@@ -122,9 +122,9 @@ FIND_TALL_ROWS = """
 TABLET_WIDTHS = (768, 820, 900, 1_000, 1_100)
 
 
-@pytest.mark.slow  # it opens every page in a browser
+@pytest.mark.slow  # the test opens every page in a browser
 @pytest.mark.parametrize(
-    "widths", [TABLET_WIDTHS[1:2], pytest.param(TABLET_WIDTHS[:1] + TABLET_WIDTHS[2:], marks=another_look)], ids=str
+    "widths", [TABLET_WIDTHS[1:2], pytest.param(TABLET_WIDTHS[:1] + TABLET_WIDTHS[2:], marks=skip_by_default)], ids=str
 )
 def test_on_a_tablet_no_page_scrolls_sideways_or_breaks_a_name(
     addresses: Mapping[str, str], open_admin: Callable[..., Page], widths: tuple[int, ...]
@@ -167,5 +167,5 @@ def test_the_page_about_a_slow_database_fits_into_the_window(
     page = open_admin(boss, JOBS, **look)
     expect(page.locator("h1", has_text="The database took too long")).to_be_visible()
     assert not page.evaluate(IS_TOO_WIDE)
-    assert [each for each in complaints if "status of 503" not in each] == []
+    assert [complaint for complaint in complaints if "status of 503" not in complaint] == []
     assert axe_findings(open_admin(boss, JOBS, bypass_csp=True, **look)) == []

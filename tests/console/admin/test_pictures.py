@@ -23,12 +23,12 @@ from ...app.rows import make_job, make_worker
 from ...harness.partitions import drop_partitions
 from ...harness.parts import modules_of_parts
 from . import scene
-from .browser import another_look
+from .browser import skip_by_default
 from .pictures import DESKTOP, PHONE
 
 pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
 if "SKIPQUEUE_PICTURES" not in os.environ:
-    pytestmark.append(another_look)
+    pytestmark.append(skip_by_default)
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def _task() -> None:
 
 def register_tasks() -> None:
     """Register the tasks of all jobs, so that no notice says that they are unknown."""
-    for name in {*Job.objects.values_list("task", flat=True)} - {each.name for each in registry}:
+    for name in {*Job.objects.values_list("task", flat=True)} - {task.name for task in registry}:
         register(name=name)(_task)
 
 
@@ -79,9 +79,9 @@ def test_a_running_job(take: Callable[..., None]) -> None:
 
 
 def test_workers(take: Callable[..., None]) -> None:
-    busy, other, *_ = scene.make_workers()
-    scene.make_jammed(busy)
-    scene.make_running_job(other)
+    jammed_worker, working_worker, *_ = scene.make_workers()
+    scene.make_jammed(jammed_worker)
+    scene.make_running_job(working_worker)
     take("workers", "worker/", height=560)
 
 
@@ -102,7 +102,7 @@ def test_the_archive(take: Callable[..., None], settings: Any) -> None:
 def test_queues(take: Callable[..., None]) -> None:
     scene.make_jobs(scene.make_workers())
     Queue.pause("payments", for_=timedelta(minutes=45), by="ann", reason="psp.example.com cannot be reached")
-    make_job(queue_name="payments", run_after=scene.at(700))
+    make_job(queue_name="payments", run_after=scene.seconds_ago(700))
     take("queues", "queue/", height=560)
 
 
@@ -129,9 +129,9 @@ def test_a_batch(take: Callable[..., None]) -> None:
 
 
 def test_the_doctor(take: Callable[..., None]) -> None:
-    *_, dead = scene.make_workers()
-    make_job("running", task="payments.jobs.send_receipt", locked_by=dead.pk, locked_at=scene.at(710))
-    make_job("completed", finished_at=scene.at(86_400 + 9_000))
+    *_, dead_worker = scene.make_workers()
+    make_job("running", task="payments.jobs.send_receipt", locked_by=dead_worker.pk, locked_at=scene.seconds_ago(710))
+    make_job("completed", finished_at=scene.seconds_ago(86_400 + 9_000))
     take("doctor", "job/doctor/", height=760)
 
 
@@ -172,7 +172,9 @@ class TestTheDashboard:
         scene.make_schedules()
         scene.make_batches()
         for number in range(36):
-            make_job(task="payments.jobs.send_receipt", queue_name="emails", run_after=scene.at(1_100 - 20 * number))
+            make_job(
+                task="payments.jobs.send_receipt", queue_name="emails", run_after=scene.seconds_ago(1_100 - 20 * number)
+            )
 
     def test_on_a_laptop(self, take: Callable[..., None]) -> None:
         def wait(page: Page) -> None:

@@ -80,9 +80,8 @@ def jobs() -> dict[str, Job]:
     jobs_by_status = {
         status: make_job_with_secrets(status, enqueued_at=LONG_AGO, run_after=LONG_AGO) for status in STATUSES
     }
-    make_job_with_secrets(
-        "blocked", number=1, limit_key=None, limit_kind=None, capacity=None
-    )  # it has no limit, so it waits for its rate
+    # A job without a limit, so it waits for its rate.
+    make_job_with_secrets("blocked", number=1, limit_key=None, limit_kind=None, capacity=None)
     return jobs_by_status
 
 
@@ -94,23 +93,23 @@ def test_no_page_of_the_admin_shows_a_secret(
     operator: Client, jobs: dict[str, Job], registry: Registry, settings: Any, subtests: pytest.Subtests
 ) -> None:
     settings.SKIPQUEUE = {"ARCHIVE": None}
-    archived = make_job_with_secrets("failed", number=2, finished_at=timedelta(days=-40))
+    archived_job = make_job_with_secrets("failed", number=2, finished_at=timedelta(days=-40))
     Pruner(Store("default")).batch()
     schedule = make_schedule("s", task=TASK, args=["ada", SECRET], due=1)
     fire_all()
     with Batch(name="b", on_finish=registry.get(TASK).s("ada", SECRET)) as batch:
         registry.get(TASK).defer("bob", SECRET)
     cause = Cause(TASK, "builtins.ValueError", "shop.log_in")
-    finished = {status: jobs[status].pk for status in ("completed", "failed", "discarded")}
-    unfitting = make_job_with_secrets("failed", number=3, task="shop.pay", args=[SECRET])
+    finished_ids = {status: jobs[status].pk for status in ("completed", "failed", "discarded")}
+    job_with_wrong_argument = make_job_with_secrets("failed", number=3, task="shop.pay", args=[SECRET])
     pages = {
         LIST: TASK,
         **{f"{LIST}?status={status}": TASK for status in STATUSES},
         **{page("change", job.pk): MASK for job in jobs.values()},
         page("history", jobs["failed"].pk): "history",
         page("delete", jobs["completed"].pk): "Delete",
-        **{page("edit", pk): MASK for pk in finished.values()},
-        **{page("run_again", pk): "Run" for pk in finished.values()},
+        **{page("edit", pk): MASK for pk in finished_ids.values()},
+        **{page("run_again", pk): "Run" for pk in finished_ids.values()},
         page("cancel", jobs["running"].pk): "Cancel",
         f"{LIST}limits/": MASK,
         f"{LIST}limits/?from=rerun:login:h": "of this or a later key",
@@ -126,8 +125,8 @@ def test_no_page_of_the_admin_shows_a_secret(
         SCHEDULES: "cannot run",
         f"{SCHEDULES}{schedule.pk}/change/": MASK,
         ARCHIVE: TASK,
-        f"{ARCHIVE}{archived.pk}/change/": MASK,
-        f"{ARCHIVE}{archived.pk}/run-again/": "Run",
+        f"{ARCHIVE}{archived_job.pk}/change/": MASK,
+        f"{ARCHIVE}{archived_job.pk}/run-again/": "Run",
     }
     for address, expected_text in pages.items():
         with subtests.test(address):
@@ -135,18 +134,18 @@ def test_no_page_of_the_admin_shows_a_secret(
             assert response.status_code == 200
             assert expected_text in response.text
             assert SECRET not in response.text
-    run = f"{SCHEDULES}{schedule.pk}/run/"
+    run_address = f"{SCHEDULES}{schedule.pk}/run/"
     pay_schedule = make_schedule("t", task="shop.pay", kwargs={"token": SECRET})
     broken_schedule = make_schedule("u", task=TASK, kwargs={"password": SECRET, "user": SECRET})
     answers: dict[str, Callable[[], str]] = {
-        "run now": lambda: post_and_follow(operator, run),
-        "run now, with a key that is taken": lambda: post_and_follow(operator, run),
+        "run now": lambda: post_and_follow(operator, run_address),
+        "run now, with a key that is taken": lambda: post_and_follow(operator, run_address),
         "run now, with an argument that does not fit": lambda: post_and_follow(
             operator, f"{SCHEDULES}{pay_schedule.pk}/run/"
         ),
         "run now, with a secret twice": lambda: post_and_follow(operator, f"{SCHEDULES}{broken_schedule.pk}/run/"),
         "run again unchanged, with an argument that does not fit": lambda: post_and_follow(
-            operator, page("edit", unfitting.pk), confirmed="yes", argument_0=f'"{MASK}"', argument_1=""
+            operator, page("edit", job_with_wrong_argument.pk), confirmed="yes", argument_0=f'"{MASK}"', argument_1=""
         ),
         "retry, with a key that is taken": lambda: post_and_follow(
             operator, page("retry", make_job_with_secrets("failed", number=4, unique_key=jobs["queued"].unique_key).pk)
@@ -166,10 +165,10 @@ def test_no_command_prints_a_secret(jobs: dict[str, Job], registry: Registry, su
     make_schedule("s", task=TASK, args=["ada", SECRET], due=1)
     make_schedule("t", task="shop.pay", kwargs={"token": SECRET})
     fire_all()
-    shown = [str(each.pk) for each in jobs.values()]
+    ids = [str(job.pk) for job in jobs.values()]
     commands: list[list[str]] = [
         *(["list", "--status", status] for status in STATUSES),
-        *(["show", pk] for pk in shown),
+        *(["show", pk] for pk in ids),
         ["status"],
         ["limits"],
         ["limits", f"rerun:login:{SECRET}"],
@@ -178,13 +177,13 @@ def test_no_command_prints_a_secret(jobs: dict[str, Job], registry: Registry, su
         ["schedules", "run", "s"],
         ["schedules", "run", "t"],
         ["doctor"],
-        ["retry", shown[-1]],
+        ["retry", ids[-1]],
         ["health"],
         ["batches"],
         ["batches", str(batch.id)],
     ]
-    in_json = [command for command in commands if command[0] in ("list", "show", "status", "limits", "doctor")]
-    for command in [*commands, *([*command, "--json"] for command in [*in_json, ["schedules"]])]:
+    with_json = [command for command in commands if command[0] in ("list", "show", "status", "limits", "doctor")]
+    for command in [*commands, *([*command, "--json"] for command in [*with_json, ["schedules"]])]:
         with subtests.test(" ".join(command)):
             result = skipqueue(*command)
             assert result.out + result.err

@@ -45,7 +45,7 @@ PEOPLE: dict[str, list[str]] = {
     "scheduler": ["view_schedule", "run_schedule"],
     "planner": ["view_schedule", "add_schedule", "change_schedule", "delete_schedule"],
     "pauser": ["view_queue", "change_queue"],
-    "changer": ["change_job", "change_worker"],  # Django lets users who may change a model view it as well
+    "changer": ["change_job", "change_worker"],  # Django lets users who may change a model also view the model
     "blind": [
         "retry_job",
         "discard_job",
@@ -158,20 +158,23 @@ ACTIONS = {
     "retry_from_selected": {"retrier", "boss"},
     "run_again_from_selected": {"copier", "boss"},
 }
-PLAN = {"name": "x", "task": "tests.app.jobs.noop", "interval": "00:05:00", "timezone": "UTC"}
-CHOICES = {"catch_up": "latest", "overlap": "allow", "cron": "", "args": "[]", "kwargs": "{}", "jitter": "0"}
+SCHEDULE_FIELDS = {"name": "x", "task": "tests.app.jobs.noop", "interval": "00:05:00", "timezone": "UTC"}
+MORE_FIELDS = {"catch_up": "latest", "overlap": "allow", "cron": "", "args": "[]", "kwargs": "{}", "jitter": "0"}
+# Fields for every form and question of the admin, posted together to each view.
 ANSWERS = (
-    PLAN
-    | CHOICES
+    SCHEDULE_FIELDS
+    | MORE_FIELDS
     | {"over": "5", "delay": "5", "run_after": "2100-01-01T00:00", "queue_name": "mail", "priority": "7"}
     | {"limit": "none", "rate": "none"}
     | {"signal_name": "go", "payload": "1", "step": "book"}
 )
-BULK = {"action": "retry_selected", "query": "", "site": "admin", "user_id": 0, "user": "x", "number": 3}
-EVIL = "next=//evil.example/&redirect_to=https://evil.example/&_changelist_filters=//evil.example&_popup=1&_to_field=id"
+BULK_ARGUMENTS = {"action": "retry_selected", "query": "", "site": "admin", "user_id": 0, "user": "x", "number": 3}
+EVIL_QUERY = (
+    "next=//evil.example/&redirect_to=https://evil.example/&_changelist_filters=//evil.example&_popup=1&_to_field=id"
+)
 
 
-WITHOUT_ID = {
+VIEWS_WITHOUT_ID = {
     "changelist", "add", "dashboard", "task", "failures", "cause", "acknowledge", "limits", "doctor", "metrics",
     "search",
 }  # fmt: skip
@@ -184,7 +187,7 @@ class Rows:
     def __init__(self) -> None:
         self.failed, self.queued, self.done = make_job("failed"), make_job("queued"), make_job("completed")
         self.running, self.scheduled = make_job("running"), make_job("scheduled", run_after=timedelta(seconds=90))
-        self.bulk = make_job("running", task=BULK_TASK, kwargs=BULK)
+        self.bulk = make_job("running", task=BULK_TASK, kwargs=BULK_ARGUMENTS)
         self.worker = make_worker()
         self.schedule, self.paused = make_schedule("s", due=-60), make_schedule("paused", due=-60, paused_at=Now())
         Queue.pause("mail")
@@ -220,7 +223,7 @@ class Rows:
             return f"/admin/django_skipqueue/{model}/{pk}/"
         if model == "worker" and name in ("restart", "stop"):
             return reverse(f"admin:django_skipqueue_worker_{name}", query={"worker": pk})
-        args = [] if name in WITHOUT_ID else [pk]
+        args = [] if name in VIEWS_WITHOUT_ID else [pk]
         query = cause_query(BAD_VALUE) if name in ("cause", "acknowledge") else ""
         return f"{reverse(f'admin:django_skipqueue_{model}_{name}', args=args)}?{query}".removesuffix("?")
 
@@ -232,9 +235,9 @@ class Rows:
 def read_everything() -> list[Any]:
     """Return all rows that the admin can change."""
     models: tuple[Any, ...] = (FailureRollUp, Job, JobBatch, JobSignal, JobStep, Queue, Schedule, Worker, LogEntry)
-    tables = [f"SELECT to_jsonb(one)::text FROM {model._meta.db_table} AS one" for model in models]
+    selects = [f"SELECT to_jsonb(row_of_table)::text FROM {model._meta.db_table} AS row_of_table" for model in models]
     with connection.cursor() as cursor:
-        cursor.execute(f"{' UNION ALL '.join(tables)} ORDER BY 1")
+        cursor.execute(f"{' UNION ALL '.join(selects)} ORDER BY 1")
         rows: list[Any] = cursor.fetchall()
     return rows
 
@@ -310,14 +313,14 @@ class TestViews:
 @pytest.mark.parametrize("person", PEOPLE)
 class TestActions:
     def data(self, action: str, rows: Rows) -> dict[str, Any]:
-        chosen = [rows.failed.pk, rows.queued.pk, rows.running.pk, rows.done.pk, rows.scheduled.pk]
-        return {"action": action, "_selected_action": chosen, "confirmed": "yes", **ANSWERS}
+        selected_ids = [rows.failed.pk, rows.queued.pk, rows.running.pk, rows.done.pk, rows.scheduled.pk]
+        return {"action": action, "_selected_action": selected_ids, "confirmed": "yes", **ANSWERS}
 
     def test_a_post_changes_what_the_table_says(self, rows: Rows, row: Row, person: str) -> None:
         client = log_in_as(person)
-        for action, across in product(ACTIONS, ["0", "1"]):
-            with row(action=action, across=across):
-                client.post(LIST, self.data(action, rows) | {"select_across": across})
+        for action, select_across in product(ACTIONS, ["0", "1"]):
+            with row(action=action, select_across=select_across):
+                client.post(LIST, self.data(action, rows) | {"select_across": select_across})
                 assert rows.are_unchanged() == (person not in ACTIONS[action])
 
     def test_a_get_changes_nothing(self, rows: Rows, row: Row, person: str) -> None:
@@ -344,7 +347,7 @@ class TestForgeryAndRedirects:
         for model, name in VIEWS:
             with row(model=model, name=name):
                 for send in (client.get, client.post):
-                    location = send(f"{rows.address(model, name)}?{EVIL}").headers.get("Location", "")
+                    location = send(f"{rows.address(model, name)}?{EVIL_QUERY}").headers.get("Location", "")
                     assert urlsplit(location)[:2] == ("", "")
                     assert not location.startswith("//")
 
@@ -357,23 +360,23 @@ def test_a_post_with_the_csrf_token_is_accepted(rows: Rows) -> None:
     assert Job.objects.get(pk=rows.failed.pk).status == "queued"
 
 
-NO_IDS = ["", "x", "-1", "0", "1.0", "1e3", "²", "٣", " 7", str(10**30), str(2**63), "1 OR 1=1", "<b>", "\0"]
-NO_IDS_IN_ADDRESSES = ["0", str(2**63 - 1), str(2**63), str(10**30), "9" * 4_400, "x", "-1", "%3Cb%3E", "1%00"]
+INVALID_IDS = ["", "x", "-1", "0", "1.0", "1e3", "²", "٣", " 7", str(10**30), str(2**63), "1 OR 1=1", "<b>", "\0"]
+INVALID_IDS_IN_ADDRESSES = ["0", str(2**63 - 1), str(2**63), str(10**30), "9" * 4_400, "x", "-1", "%3Cb%3E", "1%00"]
 PAGES_OF_A_JOB = [
     "change", "history", "delete", "retry", "run-now", "reschedule", "change-queue", "change-priority", "discard",
     "cancel", "run-again", "signal", "retry-from", "run-again-from",
 ]  # fmt: skip
 
 
-@pytest.mark.slow  # it tries each action and each page with each invalid id
+@pytest.mark.slow  # the test tries each action and each page with each invalid id
 class TestForeignIds:
     @pytest.mark.parametrize("action", ACTIONS)
     def test_an_action_on_an_invalid_id_changes_nothing(self, rows: Rows, row: Row, action: str) -> None:
         client = log_in_as("boss")
-        for foreign in NO_IDS:
-            with row(foreign=foreign):
+        for invalid_id in INVALID_IDS:
+            with row(id=invalid_id):
                 for confirmed in ("yes", ""):
-                    data = {"action": action, "_selected_action": [foreign], "confirmed": confirmed}
+                    data = {"action": action, "_selected_action": [invalid_id], "confirmed": confirmed}
                     response = client.post(LIST, data)
                     assert response.status_code == 200 or response.headers["Location"] == LIST
                 assert client.get(LIST).status_code == 200, "the list shows the messages of the responses"
@@ -401,10 +404,10 @@ class TestForeignIds:
 
     def test_the_page_of_an_invalid_job_id_is_no_error(self, rows: Rows, row: Row) -> None:
         client = log_in_as("boss")
-        for name, foreign in product(PAGES_OF_A_JOB, NO_IDS_IN_ADDRESSES):
-            with row(name=name, foreign=foreign):
+        for name, invalid_id in product(PAGES_OF_A_JOB, INVALID_IDS_IN_ADDRESSES):
+            with row(name=name, id=invalid_id):
                 for send in (client.get, client.post):
-                    assert send(f"{LIST}{foreign}/{name}/").status_code in (302, 404, 405)
+                    assert send(f"{LIST}{invalid_id}/{name}/").status_code in (302, 404, 405)
                 assert rows.are_unchanged()
 
 

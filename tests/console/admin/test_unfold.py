@@ -10,7 +10,7 @@ import pytest
 ROOT = Path(__file__).parents[3]
 
 
-@pytest.mark.slow  # it opens every page in a browser once more
+@pytest.mark.slow  # the test opens every page in a browser once more
 @pytest.mark.browser
 @pytest.mark.timeout(300)  # for all tests of the subprocess together
 def test_the_pages_work_with_unfold() -> None:

@@ -17,7 +17,7 @@ from django_skipqueue.supervisor.services import Pruner
 from ...app.rows import make_job
 from ...harness.partitions import drop_partitions
 from . import browser, scene
-from .browser import Complaints, another_look
+from .browser import Complaints, skip_by_default
 from .conftest import LIST, QUEUES, WORKERS
 from .conftest import page as address_of
 from .pictures import DESKTOP
@@ -25,16 +25,16 @@ from .test_browser import CONTRASTS
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-NEEDED_BY_UNFOLD = (
+POLICY_FOR_UNFOLD = (
     "default-src 'self'; script-src 'self' 'unsafe-inline' 'unsafe-eval'; style-src 'self' 'unsafe-inline'"
 )
 ARCHIVE = "/admin/django_skipqueue/archivedjob/"
-BULK = {"action": "retry_selected", "query": "", "site": "admin", "user_id": 0, "user": "x", "number": 3}
+BULK_ARGUMENTS = {"action": "retry_selected", "query": "", "site": "admin", "user_id": 0, "user": "x", "number": 3}
 
 
 @pytest.fixture(autouse=True)
 def _policy_of_unfold(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(browser, "POLICY", NEEDED_BY_UNFOLD)
+    monkeypatch.setattr(browser, "SECURITY_POLICY", POLICY_FOR_UNFOLD)
 
 
 def make_archived_job() -> int:
@@ -51,17 +51,17 @@ def _no_partitions_left() -> Iterator[None]:
     drop_partitions()
 
 
-@pytest.mark.parametrize("colours", ["light", pytest.param("dark", marks=another_look)])
+@pytest.mark.parametrize("colours", ["light", pytest.param("dark", marks=skip_by_default)])
 def test_every_page_has_readable_badges_with_unfold(
     open_admin: Callable[..., Page], picture: Callable[[Page, str], None], complaints: Complaints, colours: Any
 ) -> None:
     workers = scene.make_workers()
     scene.make_jobs(workers)
-    failed, running = scene.make_failed_job(workers[0]), scene.make_running_job(workers[0])
-    bulk = make_job("running", task=BULK_TASK, kwargs=BULK, locked_by=workers[0].pk)
-    archived = make_archived_job()
+    failed_job, running_job = scene.make_failed_job(workers[0]), scene.make_running_job(workers[0])
+    bulk_job = make_job("running", task=BULK_TASK, kwargs=BULK_ARGUMENTS, locked_by=workers[0].pk)
+    archived_id = make_archived_job()
     page = open_admin(User.objects.create_superuser("boss"), viewport=DESKTOP, color_scheme=colours)
-    root = page.url.removesuffix("/admin/")
+    site_address = page.url.removesuffix("/admin/")
     for name, address in {
         "index": "/admin/",
         "jobs": LIST,
@@ -69,15 +69,15 @@ def test_every_page_has_readable_badges_with_unfold(
         "queues": QUEUES,
         "workers": WORKERS,
         "archive": ARCHIVE,
-        "archived": f"{ARCHIVE}{archived}/change/",
-        "failed": address_of("change", failed.pk),
-        "running": address_of("change", running.pk),
-        "progress": address_of("progress", bulk.pk),
-        "history": address_of("history", failed.pk),
-        "question": address_of("run_again", failed.pk),
-        "form": address_of("delete", failed.pk),
+        "archived": f"{ARCHIVE}{archived_id}/change/",
+        "failed": address_of("change", failed_job.pk),
+        "running": address_of("change", running_job.pk),
+        "progress": address_of("progress", bulk_job.pk),
+        "history": address_of("history", failed_job.pk),
+        "question": address_of("run_again", failed_job.pk),
+        "form": address_of("delete", failed_job.pk),
     }.items():
-        response = page.goto(root + address)
+        response = page.goto(site_address + address)
         assert response is not None
         assert response.status == 200, address
         page.wait_for_load_state("networkidle")
@@ -86,7 +86,7 @@ def test_every_page_has_readable_badges_with_unfold(
         assert all(contrast >= 4.5 for _, contrast in texts), (name, texts)
         if name not in ("index", "jobs", "queues", "workers", "archive"):
             assert page.locator("#content-main").is_visible()
-    assert [each for each in complaints if "django_skipqueue" in each.rpartition("(")[2]] == []
+    assert [complaint for complaint in complaints if "django_skipqueue" in complaint.rpartition("(")[2]] == []
 
 
 def test_an_action_of_the_list_works_with_unfold(open_admin: Callable[..., Page]) -> None:
@@ -102,7 +102,7 @@ def test_an_action_of_the_list_works_with_unfold(open_admin: Callable[..., Page]
 
 
 @pytest.mark.django_db(transaction=True, databases=["default", "other"])
-@pytest.mark.parametrize("colours", ["light", pytest.param("dark", marks=another_look)])
+@pytest.mark.parametrize("colours", ["light", pytest.param("dark", marks=skip_by_default)])
 def test_the_database_menu_works_with_unfold(
     open_admin: Callable[..., Page],
     picture: Callable[[Page, str], None],
@@ -113,9 +113,9 @@ def test_the_database_menu_works_with_unfold(
     settings.SKIPQUEUE = {"DATABASES": ("default",), "RETIRING": ("other",)}
     job = make_job("failed", using="other", pk=4711)
     page = open_admin(User.objects.create_superuser("boss"), viewport=DESKTOP, color_scheme=colours)
-    home = page.url.removesuffix("/admin/")
+    site_address = page.url.removesuffix("/admin/")
     for name, address in {"jobs": LIST, "dashboard": f"{LIST}dashboard/", "workers": WORKERS}.items():
-        page.goto(home + address)
+        page.goto(site_address + address)
         switch = page.locator(".skipqueue-databases")
         expect(switch).to_be_visible()
         expect(switch.locator("[aria-current]")).to_have_text("default")
@@ -124,10 +124,10 @@ def test_the_database_menu_works_with_unfold(
         expect(switch.locator("[aria-current]")).to_have_text("other (retiring)")
         assert switch.evaluate(FIND_OVERLAPPING) == [], name
         picture(page, f"unfold-database-{name}-{colours}")
-    page.goto(f"{home}{address_of('change', job.pk)}?database=other")
+    page.goto(f"{site_address}{address_of('change', job.pk)}?database=other")
     expect(page.locator(".skipqueue-databases")).to_be_visible()
     expect(page.locator("#content-main")).to_contain_text("other:4711")
-    assert [each for each in complaints if "django_skipqueue" in each.rpartition("(")[2]] == []
+    assert [complaint for complaint in complaints if "django_skipqueue" in complaint.rpartition("(")[2]] == []
 
 
 FIND_OVERLAPPING = """element => [...element.parentElement.children]

@@ -12,7 +12,8 @@ from django.db.models.functions import Now
 
 from django_skipqueue.console import counts
 from django_skipqueue.console import search as window
-from django_skipqueue.console.cli import change_jobs as batches
+from django_skipqueue.console.cli import change_jobs
+from django_skipqueue.console.cli.subcommand import Exit
 from django_skipqueue.console.verbs.table import RETRY, RUN_AGAIN
 from django_skipqueue.console.verbs.verb import Verb
 from django_skipqueue.models import Job
@@ -26,7 +27,7 @@ from .running import skipqueue
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-OPTIONS = {
+REQUIRED_OPTIONS = {
     "postpone": ["--for", "2h"],
     "reschedule": ["--to", "2h"],
     "change-queue": ["--to", "mail"],
@@ -48,16 +49,20 @@ STATUS_AFTER = {
 every_verb = pytest.mark.parametrize("verb", VERBS, ids=lambda verb: verb.slug)
 
 
+def status_that_allows(verb: Verb) -> str:
+    return next(iter(verb.statuses))
+
+
 def status_of(job: Job) -> str:
-    found = Job.objects.filter(pk=job.pk).values_list("status", flat=True).first()
-    return str(found or "deleted")
+    status = Job.objects.filter(pk=job.pk).values_list("status", flat=True).first()
+    return str(status or "deleted")
 
 
 @every_verb
 def test_a_verb_changes_one_job_without_a_question_and_records_user_and_reason(verb: Verb) -> None:
-    job = make_job(str(next(iter(verb.statuses))))
+    job = make_job(status_that_allows(verb))
     reason = ["--reason", "fixed"] if verb.leaves_rows else []
-    result = skipqueue(verb.slug, f"#{job.pk}", *reason, *OPTIONS.get(verb.slug, []))
+    result = skipqueue(verb.slug, f"#{job.pk}", *reason, *REQUIRED_OPTIONS.get(verb.slug, []))
     changed = job if verb is not RUN_AGAIN else Job.objects.exclude(pk=job.pk).get()
     assert (result.code, result.err) == (0, f"1 job {verb.done}.\n")
     assert result.out == ("" if changed == job else f"{changed.pk}\n")
@@ -73,37 +78,39 @@ def test_a_verb_changes_one_job_without_a_question_and_records_user_and_reason(v
 def test_a_job_whose_status_does_not_allow_the_verb_is_skipped(verb: Verb) -> None:
     jobs_of_other_statuses = [make_job(status) for status in STATUSES if status not in verb.statuses]
     before = [state(job) for job in jobs_of_other_statuses]
-    result = skipqueue(verb.slug, *(job.pk for job in jobs_of_other_statuses), "--yes", *OPTIONS.get(verb.slug, []))
-    assert result.code == 3
+    result = skipqueue(
+        verb.slug, *(job.pk for job in jobs_of_other_statuses), "--yes", *REQUIRED_OPTIONS.get(verb.slug, [])
+    )
+    assert result.code == Exit.NEGATIVE
     assert result.err.startswith(f"0 jobs {verb.done}, {len(jobs_of_other_statuses)} skipped: ")
     assert [state(job) for job in jobs_of_other_statuses] == before
 
 
 @every_verb
 def test_an_id_that_no_job_has_is_named_and_nothing_is_changed(verb: Verb) -> None:
-    job = make_job(str(next(iter(verb.statuses))))
+    job = make_job(status_that_allows(verb))
     before = state(job)
-    result = skipqueue(verb.slug, job.pk, 999_999_999, "--yes", *OPTIONS.get(verb.slug, []))
-    assert result.code == 1
+    result = skipqueue(verb.slug, job.pk, 999_999_999, "--yes", *REQUIRED_OPTIONS.get(verb.slug, []))
+    assert result.code == Exit.ERROR
     assert "There is no job 999999999." in result.err
     assert state(job) == before
 
 
 @every_verb
 def test_a_verb_needs_either_ids_or_options_that_choose_jobs(verb: Verb) -> None:
-    options = OPTIONS.get(verb.slug, [])
-    assert skipqueue(verb.slug, "--all", "--yes", *options).code == 2
-    assert skipqueue(verb.slug, "1", "--task", "x", *options).code == 2
+    options = REQUIRED_OPTIONS.get(verb.slug, [])
+    assert skipqueue(verb.slug, "--all", "--yes", *options).code == Exit.USAGE
+    assert skipqueue(verb.slug, "1", "--task", "x", *options).code == Exit.USAGE
 
 
 @every_verb
 def test_a_dry_run_counts_and_writes_nothing(verb: Verb) -> None:
-    fit = make_job(str(next(iter(verb.statuses))), task="a.b")
-    before = state(fit)
-    result = skipqueue(verb.slug, "--status", fit.status, "--dry-run", "--json", *OPTIONS.get(verb.slug, []))
-    assert result.objects == [{"status": fit.status, "task": "a.b", "jobs": 1, "would_change": True}]
+    job = make_job(status_that_allows(verb), task="a.b")
+    before = state(job)
+    result = skipqueue(verb.slug, "--status", job.status, "--dry-run", "--json", *REQUIRED_OPTIONS.get(verb.slug, []))
+    assert result.objects == [{"status": job.status, "task": "a.b", "jobs": 1, "would_change": True}]
     assert (result.code, result.err) == (0, f"1 job would be {verb.done}.\n")
-    assert state(fit) == before
+    assert state(job) == before
 
 
 def test_a_verb_prints_the_numbers_of_changed_and_skipped_jobs_as_json() -> None:
@@ -113,11 +120,11 @@ def test_a_verb_prints_the_numbers_of_changed_and_skipped_jobs_as_json() -> None
     assert (result.code, result.objects) == (0, [{"changed": 2, "skipped": 1, "is_partial": False}])
     assert result.err == "2 jobs retried, 1 skipped: 1 is already completed.\n"
     result = skipqueue("retry", completed_job.pk, "--json")
-    assert (result.code, result.objects) == (3, [{"changed": 0, "skipped": 1, "is_partial": False}])
+    assert (result.code, result.objects) == (Exit.NEGATIVE, [{"changed": 0, "skipped": 1, "is_partial": False}])
 
 
 @pytest.mark.parametrize(
-    ("verb", "wrong"),
+    ("verb", "wrong_value"),
     [
         ("postpone", "-1h"),
         ("reschedule", "tomorrow"),
@@ -126,12 +133,13 @@ def test_a_verb_prints_the_numbers_of_changed_and_skipped_jobs_as_json() -> None
         ("change-priority", "high"),
     ],
 )
-def test_a_value_that_no_job_can_have_is_refused(verb: str, wrong: str) -> None:
+def test_a_value_that_no_job_can_have_is_refused(verb: str, wrong_value: str) -> None:
     job = make_job("queued")
     before = state(job)
-    result = skipqueue(verb, job.pk, f"{OPTIONS[verb][0]}={wrong}")
+    option, _ = REQUIRED_OPTIONS[verb]
+    result = skipqueue(verb, job.pk, f"{option}={wrong_value}")
     assert state(job) == before
-    assert result.err.startswith(f"Error: argument {OPTIONS[verb][0]}: ")
+    assert result.err.startswith(f"Error: argument {option}: ")
 
 
 def test_reschedule_takes_a_time_or_a_duration(settings: Any) -> None:
@@ -149,14 +157,14 @@ def test_change_queue_and_change_priority_take_a_value() -> None:
     assert skipqueue("change-queue", "--task", "a.b", "--to", "mail", "--yes").err == "2 jobs put into another queue.\n"
     assert skipqueue("change-priority", "--task", "a.b", "--to", "-7", "--yes").code == 0
     assert [(state(job)["queue_name"], state(job)["priority"]) for job in jobs] == [("mail", -7)] * 2 + [("default", 0)]
-    again = skipqueue("change-queue", jobs[0].pk, "--to", "mail")
-    assert again.err == "0 jobs put into another queue, 1 skipped: 1 already in this queue, or just changed.\n"
+    second_result = skipqueue("change-queue", jobs[0].pk, "--to", "mail")
+    assert second_result.err == "0 jobs put into another queue, 1 skipped: 1 already in this queue, or just changed.\n"
 
 
 def test_run_again_needs_a_status_and_leaves_the_jobs_as_they_are() -> None:
-    jobs = [make_job("completed", task="a.b", kwargs={"n": n}) for n in range(2)]
+    jobs = [make_job("completed", task="a.b", kwargs={"n": number}) for number in range(2)]
     before = [state(job) for job in jobs]
-    assert skipqueue("run-again", "--task", "a.b", "--yes").code == 2
+    assert skipqueue("run-again", "--task", "a.b", "--yes").code == Exit.USAGE
     result = skipqueue("run-again", "--task", "a.b", "--status", "completed", "--yes")
     assert (result.code, result.out, result.err) == (0, "", "2 jobs run again.\n")
     assert [job.kwargs for job in Job.objects.queued().order_by("pk")] == [{"n": 0}, {"n": 1}]
@@ -165,13 +173,13 @@ def test_run_again_needs_a_status_and_leaves_the_jobs_as_they_are() -> None:
 
 def test_a_verb_says_which_session_has_locked_the_row_of_a_job(session: Callable[[], Session]) -> None:
     """Another session has locked the first job's row. Another job holds the second job's unique key."""
-    locked, with_taken_key = make_job("failed"), make_job("failed", unique_key="k")
+    locked_job, job_with_taken_key = make_job("failed"), make_job("failed", unique_key="k")
     make_job(unique_key="k")
-    other = session()
-    other.begin()
-    other(lambda: list(Job.objects.select_for_update().filter(pk=locked.pk)))
-    result = skipqueue("retry", locked.pk)
-    assert result.code == 3
+    locking_session = session()
+    locking_session.begin()
+    locking_session(lambda: list(Job.objects.select_for_update().filter(pk=locked_job.pk)))
+    result = skipqueue("retry", locked_job.pk)
+    assert result.code == Exit.NEGATIVE
     locked_by_line, summary = result.err.splitlines()
     assert re.fullmatch(
         r"Its row is locked by session (\d+) \(.*, idle in transaction\)\. "
@@ -182,8 +190,8 @@ def test_a_verb_says_which_session_has_locked_the_row_of_a_job(session: Callable
     assert skipqueue("retry", "--failed", "--yes", "--json").objects == [
         {"changed": 0, "skipped": 2, "is_partial": False}
     ]
-    other.rollback()
-    assert skipqueue("retry", locked.pk, with_taken_key.pk, "--yes").err.startswith(
+    locking_session.rollback()
+    assert skipqueue("retry", locked_job.pk, job_with_taken_key.pk, "--yes").err.startswith(
         "1 job retried, 1 skipped: 1 whose unique key"
     )
 
@@ -207,17 +215,19 @@ def test_verbs_print_english_whatever_the_language_of_the_project(settings: Any,
     ],
 )
 def test_without_the_option_status_each_verb_changes_jobs_of_its_usual_statuses(verb: str, statuses: set[str]) -> None:
-    jobs = {status: make_job(status, task="a.b") for status in STATUSES} | {"r": make_job("scheduled", attempts=1)}
+    jobs = {status: make_job(status, task="a.b") for status in STATUSES} | {
+        "retrying": make_job("scheduled", attempts=1)
+    }
     before = {name: state(job) for name, job in jobs.items()}
-    skipqueue(verb, "--task", "a.b", "--yes", *OPTIONS.get(verb, []))
-    changed = {name for name, job in jobs.items() if name != "r" and state(job) != before[name]}
+    skipqueue(verb, "--task", "a.b", "--yes", *REQUIRED_OPTIONS.get(verb, []))
+    changed = {name for name, job in jobs.items() if name != "retrying" and state(job) != before[name]}
     assert changed == statuses
 
 
 def test_delete_needs_a_status() -> None:
     make_job("completed", task="a.b")
     result = skipqueue("delete", "--task", "a.b", "--yes")
-    assert (result.code, Job.objects.count()) == (2, 1)
+    assert (result.code, Job.objects.count()) == (Exit.USAGE, 1)
     assert "--status" in result.err
 
 
@@ -225,7 +235,7 @@ def test_without_a_terminal_several_jobs_are_changed_only_with_yes() -> None:
     jobs = [make_job("failed") for _ in range(2)]
     for arguments in (["--failed"], [job.pk for job in jobs]):
         result = skipqueue("retry", *arguments)
-        assert result.code == 2
+        assert result.code == Exit.USAGE
         assert "whether to retry 2 jobs. Use --yes to do it without asking." in result.err
     assert Job.objects.failed().count() == 2
 
@@ -255,23 +265,23 @@ def test_retries_can_be_spread() -> None:
     for _ in range(3):
         make_job("failed")
     assert skipqueue("retry", "--failed", "--over", "1h", "--yes").code == 0
-    due = Job.objects.values_list("run_after", flat=True)
-    assert len(set(due)) == 3
-    assert max(due) - min(due) < timedelta(hours=1)
+    due_times = Job.objects.values_list("run_after", flat=True)
+    assert len(set(due_times)) == 3
+    assert max(due_times) - min(due_times) < timedelta(hours=1)
 
 
 def test_a_job_whose_unique_key_is_held_is_counted_as_skipped() -> None:
     make_job("failed", unique_key="k")
     make_job(unique_key="k")
     result = skipqueue("retry", "--failed", "--yes")
-    assert result.code == 3
+    assert result.code == Exit.NEGATIVE
     assert result.err.startswith("0 jobs retried, 1 skipped: 1 whose unique key another job holds")
 
 
 def test_a_retry_of_one_job_names_the_job_that_holds_its_unique_key() -> None:
     failed, holder = make_job("failed", unique_key="k"), make_job(unique_key="k")
     result = skipqueue("retry", failed.pk)
-    assert result.code == 3
+    assert result.code == Exit.NEGATIVE
     assert f"job {holder.pk}, which is queued, holds the unique key “k”." in result.err
 
 
@@ -279,7 +289,7 @@ class TestWindows:
     @pytest.fixture(autouse=True)
     def _small_windows(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(window, "WINDOW_SIZE", 2)
-        monkeypatch.setattr(batches, "BATCH_ROWS", 1)
+        monkeypatch.setattr(change_jobs, "BATCH_ROWS", 1)
 
     @pytest.fixture
     def jobs(self) -> list[Job]:
@@ -292,7 +302,7 @@ class TestWindows:
         result = skipqueue("retry", "--failed", "--task", jobs[0].task, option)
         retried = "queued" if option == "--yes" else "failed"
         assert [status_of(job) for job in jobs] == [retried] * 2 + ["failed"] * 5
-        assert result.code == 4
+        assert result.code == Exit.PARTIAL
         last = result.err.splitlines()[-1]
         assert last.startswith("2 jobs ")
         assert last.endswith("retried. Not searched: 5 more jobs; --all searches the whole list.")
@@ -329,16 +339,16 @@ class TestWindows:
     def test_jobs_that_are_enqueued_meanwhile_are_left_out(
         self, jobs: list[Job], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        added: list[Job] = []
+        added_jobs: list[Job] = []
         retry = RETRY.change
 
         def fail_another_job_and_retry(*arguments: Any, **options: Any) -> Any:
-            added.append(make_job("failed", finished_at=timedelta(minutes=-30)))
+            added_jobs.append(make_job("failed", finished_at=timedelta(minutes=-30)))
             return retry(*arguments, **options)
 
         monkeypatch.setitem(vars(RETRY), "change", fail_another_job_and_retry)
         assert skipqueue("retry", "--failed", "--yes", "--all").err == "7 jobs retried.\n"
-        assert {status_of(job) for job in added} == {"failed"}
+        assert {status_of(job) for job in added_jobs} == {"failed"}
 
 
 def test_ctrl_c_ends_a_verb_after_a_batch_and_prints_how_many_jobs_were_changed(manage: Callable[..., Any]) -> None:
@@ -346,7 +356,7 @@ def test_ctrl_c_ends_a_verb_after_a_batch_and_prints_how_many_jobs_were_changed(
     process = manage("skipqueue", "retry", "--failed", "--all", "--yes", terminal=True)
     process.wait_for("000 of 30,000 jobs retried …")
     process.send(signal.SIGINT)
-    assert process.wait() == 130
+    assert process.wait() == Exit.INTERRUPTED
     process.wait_for("Interrupted. Run the command again to continue.")
     retried = Job.objects.queued().count()
     assert 0 < retried < 30_000
@@ -358,15 +368,15 @@ def test_ctrl_c_ends_a_verb_after_a_batch_and_prints_how_many_jobs_were_changed(
 
 @pytest.mark.parametrize("by_id", [True, False])
 def test_discard_lets_a_halted_sequence_go_on_and_skips_other_failed_jobs(by_id: bool) -> None:
-    halting, other = make_halted("shop"), make_job("failed")
-    result = skipqueue("discard", *([halting.pk, other.pk] if by_id else ["--status", "failed"]), "--yes")
+    halting_job, other_job = make_halted("shop"), make_job("failed")
+    result = skipqueue("discard", *([halting_job.pk, other_job.pk] if by_id else ["--status", "failed"]), "--yes")
     assert (result.code, result.err) == (0, "1 job discarded, 1 skipped: 1 is already failed.\n")
-    assert (status_of(halting), status_of(other)) == ("discarded", "failed")
+    assert (status_of(halting_job), status_of(other_job)) == ("discarded", "failed")
 
 
 def test_a_dry_run_of_discard_counts_only_failed_jobs_that_halt_a_sequence() -> None:
     make_halted("shop", task="a.b")
     make_job("failed", task="a.b")
     result = skipqueue("discard", "--status", "failed", "--dry-run", "--json")
-    assert sorted(each["would_change"] for each in result.objects) == [False, True]
+    assert sorted(group["would_change"] for group in result.objects) == [False, True]
     assert result.err == "1 job would be discarded, 1 skipped: 1 is already failed.\n"

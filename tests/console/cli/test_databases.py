@@ -10,6 +10,7 @@ from django.core.management.base import CommandError
 from django.db import OperationalError
 
 from django_skipqueue.conf import using_database
+from django_skipqueue.console.cli.subcommand import Exit
 from django_skipqueue.models import Job, Queue
 
 from ...app.jobs import noop
@@ -54,7 +55,7 @@ def test_status_and_lists_show_all_databases(jobs_with_equal_ids: dict[str, Job]
         out = skipqueue(*command).out
         assert out.index("Database default") < out.index("Database other")
     listed = [json.loads(line) for line in skipqueue("list", "--status", "discarded", "--json").out.splitlines()]
-    assert [(each["database"], each["id"]) for each in listed] == [("default", 7), ("other", 7)]
+    assert [(listed_job["database"], listed_job["id"]) for listed_job in listed] == [("default", 7), ("other", 7)]
 
 
 def test_the_option_database_names_one_database() -> None:
@@ -73,7 +74,7 @@ def test_a_handle_names_the_job_of_one_database(jobs_with_equal_ids: dict[str, J
 @pytest.mark.parametrize("command", [["retry", "7"], ["retry", "other:7", "7"], ["show", "#7"]])
 def test_an_id_without_a_database_is_refused(jobs_with_equal_ids: dict[str, Job], command: list[str]) -> None:
     result = skipqueue(*command)
-    assert (result.code, statuses()) == (2, ["discarded", "discarded"])
+    assert (result.code, statuses()) == (Exit.USAGE, ["discarded", "discarded"])
     assert "Use default:7 or other:7, or --database" in result.err
 
 
@@ -98,7 +99,7 @@ def test_a_verb_changes_jobs_in_the_other_database_while_one_is_down(
     jobs_with_equal_ids: dict[str, Job], other_is_down: None
 ) -> None:
     result = skipqueue("retry", "--status", "discarded", "--yes", "--all")
-    assert result.code == 1
+    assert result.code == Exit.ERROR
     assert "other: The database 'other' cannot be reached" in result.err
     assert Job.objects.get(pk=7).status == "queued"
 
@@ -110,9 +111,9 @@ def test_status_shows_the_numbers_of_the_reachable_databases(
     settings.SKIPQUEUE = {"DATABASES": ("other", "default")}
     noop.using(database="default").defer()
     result = skipqueue(*command, "--json")
-    assert result.code == 1
+    assert result.code == Exit.ERROR
     # Without limits, `limits` prints no object.
-    assert "default" in [each["database"] for each in result.objects] or command == ["limits"]
+    assert "default" in [report["database"] for report in result.objects] or command == ["limits"]
 
 
 def test_the_doctor_has_a_finding_for_a_database_that_is_down(other_is_down: None) -> None:

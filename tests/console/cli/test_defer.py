@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from django_skipqueue import job
+from django_skipqueue.console.cli.subcommand import Exit
 from django_skipqueue.jobs.registry import Registry
 from django_skipqueue.models import Job
 
@@ -65,7 +66,7 @@ def test_options_of_defer_set_the_queue_the_priority_and_the_delay() -> None:
 )
 def test_a_wrong_argument_is_reported_in_one_sentence_and_enqueues_nothing(arguments: list[str], message: str) -> None:
     result = skipqueue("defer", *arguments)
-    assert (result.code, result.out) == (1, "")
+    assert (result.code, result.out) == (Exit.ERROR, "")
     assert message in result.err
     assert not Job.objects.exists()
 
@@ -73,5 +74,5 @@ def test_a_wrong_argument_is_reported_in_one_sentence_and_enqueues_nothing(argum
 @pytest.mark.parametrize("text", ["{payment_id: 1}", "[" * 100_000, "1", '"x"'])
 def test_arguments_that_are_no_json_object_or_list_are_a_usage_error(manage: Callable[..., Any], text: str) -> None:
     process = manage("skipqueue", "defer", "tests.app.jobs.noop", text)
-    assert process.wait() == 2
+    assert process.wait() == Exit.USAGE
     assert """An example: '{"payment_id": 1}'""" in process.log

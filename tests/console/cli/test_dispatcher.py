@@ -10,7 +10,7 @@ from django.core.management import BaseCommand, CommandError, call_command
 from django.test import override_settings
 
 from django_skipqueue.conf import settings
-from django_skipqueue.console.cli.subcommand import Alias, Watchable
+from django_skipqueue.console.cli.subcommand import Alias, Exit, Watchable
 from django_skipqueue.management.commands.skipqueue import Command, subcommands
 from django_skipqueue.models import Job, Queue
 
@@ -41,7 +41,7 @@ def test_the_command_needs_neither_django_tasks_nor_celery(manage: Callable[...,
     assert process.wait() == 0, process.log
 
 
-@pytest.mark.parametrize("subcommand", [each.name for each in Command.subcommands])
+@pytest.mark.parametrize("subcommand", [subcommand.name for subcommand in Command.subcommands])
 def test_each_subcommand_takes_the_options_of_django(subcommand: str) -> None:
     parser = Command().create_parser("manage.py", "skipqueue")
     django_options = {
@@ -64,7 +64,7 @@ def test_the_options_of_django_may_stand_on_both_sides_of_the_subcommand(manage:
     assert "\x1b" not in process.log
 
 
-WATCHABLE_SUBCOMMANDS = {each.name for each in Command.subcommands if isinstance(each, Watchable)}
+WATCHABLE_SUBCOMMANDS = {subcommand.name for subcommand in Command.subcommands if isinstance(subcommand, Watchable)}
 
 
 def test_the_option_watch_repeats_lists_until_ctrl_c(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,16 +79,16 @@ def test_the_option_watch_repeats_lists_until_ctrl_c(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("django_skipqueue.console.cli.subcommand.sleep", interrupt_every_second_sleep)
     assert {"alerts", "batches", "doctor", "limits", "list", "schedules", "show", "status"} <= WATCHABLE_SUBCOMMANDS
     for name in sorted(WATCHABLE_SUBCOMMANDS):
-        once = skipqueue(name, *required_arguments.get(name, ()), "--json")
-        again = skipqueue(name, *required_arguments.get(name, ()), "--json", "--watch", "3s")
-        assert again.code == once.code, name
-        assert len(again.objects) == 2 * len(once.objects), name
-        assert len(again.err.splitlines()) == 2 * len(once.err.splitlines()), name
+        single_run = skipqueue(name, *required_arguments.get(name, ()), "--json")
+        watched_run = skipqueue(name, *required_arguments.get(name, ()), "--json", "--watch", "3s")
+        assert watched_run.code == single_run.code, name
+        assert len(watched_run.objects) == 2 * len(single_run.objects), name
+        assert len(watched_run.err.splitlines()) == 2 * len(single_run.err.splitlines()), name
     assert set(sleeps) == {3.0}
 
 
 def test_a_subcommand_that_changes_something_has_no_option_watch() -> None:
-    assert skipqueue("schedules", "run", "x", "--watch").code == 2
+    assert skipqueue("schedules", "run", "x", "--watch").code == Exit.USAGE
 
 
 def test_runrelay_and_import_tasks_are_subcommands_as_well(manage: Callable[..., Any]) -> None:
@@ -120,8 +120,9 @@ def test_a_database_that_is_not_postgresql_is_refused(manage: Callable[..., Any]
 
 @pytest.mark.django_db(transaction=True, databases=["default", "other"])
 def test_each_subcommand_takes_the_database() -> None:
-    job, in_default = make_job("failed", using="other"), make_job("failed")
-    assert [each["id"] for each in skipqueue("list", "--failed", "--json", "--database", "other").objects] == [job.pk]
+    job, job_in_default = make_job("failed", using="other"), make_job("failed")
+    listed = skipqueue("list", "--failed", "--json", "--database", "other").objects
+    assert [listed_job["id"] for listed_job in listed] == [job.pk]
     assert skipqueue("retry", job.pk, "--database", "other").code == 0
     assert (Job.objects.using("other").get().status, Job.objects.get().status) == ("queued", "failed")
     assert skipqueue("pause", "mail", "--database=other").code == 0
@@ -129,13 +130,15 @@ def test_each_subcommand_takes_the_database() -> None:
     assert skipqueue("defer", "tests.app.jobs.noop", "--database=other").code == 0
     assert (Job.objects.using("other").count(), Job.objects.count()) == (2, 1)
     for subcommand in ("status", "doctor", "health"):
-        assert skipqueue(subcommand, "--database", "other").code in (0, 3)
+        assert skipqueue(subcommand, "--database", "other").code in (Exit.DONE, Exit.NEGATIVE)
     assert skipqueue("reindex", "--dry-run", "--database", "other").code == 0
     assert settings.database == "default"
-    assert in_default.status == "failed"
+    assert job_in_default.status == "failed"
 
 
-@pytest.mark.parametrize("subcommand", [each.name for each in subcommands() if not isinstance(each, Alias)])
+@pytest.mark.parametrize(
+    "subcommand", [subcommand.name for subcommand in subcommands() if not isinstance(subcommand, Alias)]
+)
 def test_an_unknown_database_is_reported_in_one_sentence(subcommand: str) -> None:
     required_arguments: dict[str, list[str]] = {"defer": ["x"], "show": ["1"], "pause": ["q"], "resume": ["q"]}
     required_arguments |= {"postpone": ["1", "--for", "1h"], "reschedule": ["1", "--to", "1h"]}
@@ -143,7 +146,7 @@ def test_an_unknown_database_is_reported_in_one_sentence(subcommand: str) -> Non
     required_arguments |= {"signal": ["1", "--name", "go"], "retry-from": ["1", "--step", "book"]}
     required_arguments |= {"run-again-from": ["1", "--step", "book"]}
     result = skipqueue(subcommand, *required_arguments.get(subcommand, ()), "--database", "nosuch")
-    assert result.code == 1
+    assert result.code == Exit.ERROR
     assert "DATABASES has no alias 'nosuch'" in result.err
 
 
@@ -166,14 +169,14 @@ def test_a_closed_pipe_ends_the_command_without_a_traceback() -> None:
     os.close(read_end)
     with os.fdopen(write_end, "w") as out, pytest.raises(SystemExit) as ended:
         call_command("skipqueue", "list", stdout=out)
-    assert ended.value.code == 141
+    assert ended.value.code == Exit.UNREAD
 
 
 @pytest.mark.parametrize("arguments", [("list", "--queue"), ("health", "--name")])
 def test_an_argument_that_is_not_utf_8_is_a_usage_error(arguments: tuple[str, ...]) -> None:
     """If bytes of an argument are not UTF-8, Python represents them as surrogates."""
     result = skipqueue(*arguments, "\udcff")
-    assert (result.code, result.err.count("\n")) == (2, 1)
+    assert (result.code, result.err.count("\n")) == (Exit.USAGE, 1)
     assert "surrogates not allowed" in result.err
 
 
@@ -182,7 +185,7 @@ def test_a_name_from_a_row_cannot_control_the_terminal() -> None:
         make_job(queue_name=f"\x1b[2J{number}", task=f"x\n\x1b]0;{number}")
     for option in ("--queue", "--task"):
         result = skipqueue("list", option, "qqqqqq")
-        assert result.code == 1
+        assert result.code == Exit.ERROR
         assert result.err.rstrip("\n").isprintable()
     result = skipqueue("pause", "\x1b[2J1")
     assert result.err.rstrip("\n").isprintable()

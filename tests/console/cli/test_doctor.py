@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from django.utils.translation import gettext
 
+from django_skipqueue.console.cli.subcommand import Exit
 from django_skipqueue.console.rules.examination import rules_of
 
 from ...app.rows import make_job, make_worker
@@ -44,7 +45,7 @@ def test_the_doctor_prints_the_worst_findings_first_with_commands_to_paste() -> 
     make_job("running", locked_at=timedelta(hours=-2), task="shop.jobs." + "rebuild_" * 20)
     make_job("completed", finished_at=timedelta(days=-3))
     result = skipqueue("doctor")
-    assert result.code == 3
+    assert result.code == Exit.NEGATIVE
     assert re.match(r"\d+ problems\n\nCRITICAL\n", result.out)
     assert result.out.endswith(" s. -v 2 lists them.\n")
     headings = [line for line in result.out.splitlines() if line.isupper() and " " not in line]
@@ -61,15 +62,15 @@ def test_the_doctor_prints_findings_as_json_in_english(settings: Any, tmp_path: 
     make_job("completed", finished_at=timedelta(days=-3))
     assert gettext("Finished jobs are not deleted in time") == "Malnovaj taskoj"
     result = skipqueue("doctor", "--json")
-    assert result.code == 3
+    assert result.code == Exit.NEGATIVE
     (report,) = result.objects
-    first, *others = report["findings"]
-    assert first == {
+    first_finding, *other_findings = report["findings"]
+    assert first_finding == {
         "code": "prune-lag",
         "severity": "warning",
         "title": "Finished jobs are not deleted in time",
         "found": "The retention of the oldest finished job has been over for 2 d.",
-        "advice": first["advice"],
+        "advice": first_finding["advice"],
         "command": "python manage.py prunejobs",
         "subject": "",
         "since": None,
@@ -78,7 +79,7 @@ def test_the_doctor_prints_findings_as_json_in_english(settings: Any, tmp_path: 
         "database": "",
     }
     assert report["is_well"] is False
-    assert {each["severity"] for each in others} == {"ok"}
+    assert {finding["severity"] for finding in other_findings} == {"ok"}
     assert report["seconds"] > 0
 
 

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 from django.db import connection
 
+from django_skipqueue.console.cli.subcommand import Exit
+
 from ...app.rows import make_job, make_worker
 from ...app.sessions import Session
 from ...harness.proxy import Proxy
@@ -48,11 +50,11 @@ def test_critical_findings_do_not_change_the_exit_code() -> None:
 
 def test_a_verdict_that_takes_long_does_not_delay_the_probe(session: Callable[[], Session]) -> None:
     make_worker(hostname=THIS_HOST)
-    other = session()
-    other.begin()
-    other(execute, "LOCK TABLE skipqueue_job IN ACCESS EXCLUSIVE MODE")
+    locking_session = session()
+    locking_session.begin()
+    locking_session(execute, "LOCK TABLE skipqueue_job IN ACCESS EXCLUSIVE MODE")
     result = skipqueue("health", "--timeout", "2s")
-    other.rollback()
+    locking_session.rollback()
     assert result.code == 0
     assert "rules could not be applied" in result.out
 
@@ -62,7 +64,7 @@ def execute(statement: str) -> None:
         cursor.execute(statement)
 
 
-NEVER_ANSWERS = """
+SOURCE_OF_SILENT_VERDICT = """
 import time
 from django_skipqueue.console.rules import verdict
 
@@ -70,12 +72,12 @@ verdict.Verdict.now = lambda *_, **__: time.sleep(600)
 """
 
 
-@pytest.mark.parametrize(("age", "code"), [(0, 0), (90, 3)])
-def test_a_server_that_falls_silent_after_the_heartbeat_was_read_does_not_change_the_exit_code(
+@pytest.mark.parametrize(("age", "code"), [(0, 0), (90, Exit.NEGATIVE)])
+def test_the_exit_code_depends_only_on_the_heartbeat_if_the_server_falls_silent(
     manage: Callable[..., Any], age: int, code: int
 ) -> None:
     make_worker(name="pod-7/1", hostname="elsewhere", heartbeat=timedelta(seconds=-age))
-    process = manage("skipqueue", "health", "--name", "pod-7", "--timeout", "1s", jobs=NEVER_ANSWERS)
+    process = manage("skipqueue", "health", "--name", "pod-7", "--timeout", "1s", jobs=SOURCE_OF_SILENT_VERDICT)
     assert process.wait(deadline=30) == code
     assert "healthy: pod-7/1" in process.log
     assert process.log.endswith("verdict: no answer from the database within 1 s\n")
@@ -84,7 +86,7 @@ def test_a_server_that_falls_silent_after_the_heartbeat_was_read_does_not_change
 def test_a_heartbeat_that_is_too_old_is_unhealthy() -> None:
     make_worker(name="web-1/1", hostname=THIS_HOST, heartbeat=timedelta(seconds=-90))
     result = skipqueue("health")
-    assert result.code == 3
+    assert result.code == Exit.NEGATIVE
     assert re.match(r"verdict: WARNING: No worker is alive \(has lasted 1m3\ds\); ", result.out)
     assert re.fullmatch(
         r"unhealthy: web-1/1 wrote its last heartbeat 1 min [3-5]\d s ago, more than 1 min\n", result.err
@@ -95,10 +97,12 @@ def test_a_heartbeat_that_is_too_old_is_unhealthy() -> None:
 def test_workers_of_other_hosts_do_not_count() -> None:
     make_worker(name="web-2/1", hostname="elsewhere")
     result = skipqueue("health")
-    assert (result.code, result.err) == (3, f"unhealthy: no worker on {THIS_HOST}\n")
+    assert (result.code, result.err) == (Exit.NEGATIVE, f"unhealthy: no worker on {THIS_HOST}\n")
 
 
-@pytest.mark.parametrize(("name", "code"), [("web-2", 0), ("web-2/1", 0), ("web", 3), ("web_2", 3)])
+@pytest.mark.parametrize(
+    ("name", "code"), [("web-2", 0), ("web-2/1", 0), ("web", Exit.NEGATIVE), ("web_2", Exit.NEGATIVE)]
+)
 def test_the_option_name_takes_the_name_of_a_supervisor_or_of_a_worker(name: str, code: int) -> None:
     make_worker(name="web-2/1", hostname="elsewhere")
     assert skipqueue("health", "--name", name).code == code
@@ -108,7 +112,10 @@ def test_with_the_option_queue_a_worker_must_serve_this_queue() -> None:
     make_worker(hostname=THIS_HOST, queues=["mail"])
     assert skipqueue("health", "--queue", "mail").code == 0
     result = skipqueue("health", "--queue", "reports")
-    assert (result.code, result.err) == (3, f"unhealthy: no worker on {THIS_HOST} serves the queue reports\n")
+    assert (result.code, result.err) == (
+        Exit.NEGATIVE,
+        f"unhealthy: no worker on {THIS_HOST} serves the queue reports\n",
+    )
     make_worker(hostname=THIS_HOST, queues=[])
     assert skipqueue("health", "--queue", "reports").code == 0
 
@@ -159,7 +166,7 @@ def two_databases(settings: Any) -> tuple[str, ...]:
 def test_the_probe_prints_a_line_for_each_database(two_databases: tuple[str, ...]) -> None:
     make_worker(name="web-1/1", hostname=THIS_HOST)
     result = skipqueue("health", "--timeout", "40s")
-    assert result.code == 3
+    assert result.code == Exit.NEGATIVE
     assert result.out.startswith("default: healthy: web-1/1 wrote")
     assert result.err == f"other: unhealthy: no worker on {THIS_HOST}\n"
     make_worker(name="web-1/2", hostname=THIS_HOST, using="other")
@@ -175,7 +182,7 @@ def test_the_probe_succeeds_while_one_of_two_databases_is_down(two_databases: tu
         assert (result.code, result.out.startswith("default: healthy")) == (0, True)
         assert "other: cannot be used" in result.err
         with reached_at("default", NOBODY):
-            assert skipqueue("health", "--timeout", "40s").code == 1
+            assert skipqueue("health", "--timeout", "40s").code == Exit.ERROR
 
 
 @pytest.mark.django_db(transaction=True, databases=["default", "other"])
@@ -192,5 +199,5 @@ def test_a_silent_database_does_not_use_up_the_time_for_the_other_database(two_d
 def test_the_probe_names_an_alias_that_does_not_exist(settings: Any) -> None:
     settings.SKIPQUEUE = {"DATABASES": ("default", "queue_9")}
     result = skipqueue("health")
-    assert result.code == 1
+    assert result.code == Exit.ERROR
     assert "DATABASES has no alias 'queue_9'" in result.err

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from django_skipqueue import job, limit
+from django_skipqueue.console.cli.subcommand import Exit
 from django_skipqueue.jobs.registry import Registry
 
 from ...app.limit_rows import make_halted, make_keyed, make_limited, make_rated
@@ -20,8 +21,8 @@ def pay_with_token(token: str) -> None:
 
 
 def status_json() -> dict[str, Any]:
-    (found,) = skipqueue("status", "--json").objects
-    return found
+    (status,) = skipqueue("status", "--json").objects
+    return status
 
 
 def test_the_command_lists_halted_sequences_and_then_the_keys_alphabetically() -> None:
@@ -37,17 +38,17 @@ def test_the_command_lists_halted_sequences_and_then_the_keys_alphabetically() -
 
 
 def test_the_command_prints_json() -> None:
-    failed = make_halted("sequence:t", waiting=2)
-    [found] = skipqueue("limits", "--json").objects
-    assert found["oldest_seconds"] == pytest.approx(150, abs=30)
-    assert found["halted_seconds"] == pytest.approx(300, abs=30)
-    assert {name: found[name] for name in ("key", "kind", "capacity", "held", "waiting", "halted_by_job")} == {
+    failed_job = make_halted("sequence:t", waiting=2)
+    [shown_key] = skipqueue("limits", "--json").objects
+    assert shown_key["oldest_seconds"] == pytest.approx(150, abs=30)
+    assert shown_key["halted_seconds"] == pytest.approx(300, abs=30)
+    assert {name: shown_key[name] for name in ("key", "kind", "capacity", "held", "waiting", "halted_by_job")} == {
         "key": "sequence:t",
         "kind": "halting",
         "capacity": 1,
         "held": {"count": 1, "or_more": False},
         "waiting": {"count": 2, "or_more": False},
-        "halted_by_job": failed.pk,
+        "halted_by_job": failed_job.pk,
     }
 
 
@@ -76,8 +77,8 @@ class TestOneKey:
 
     def test_one_key_is_printed_as_json(self) -> None:
         holder, waiting = make_keyed("k", "running"), make_keyed("k")
-        (found,) = skipqueue("limits", "k", "--json").objects
-        assert (found["key"], found["held_by"], found["next_jobs"]) == ("k", [holder.pk], [waiting.pk])
+        (shown_key,) = skipqueue("limits", "k", "--json").objects
+        assert (shown_key["key"], shown_key["held_by"], shown_key["next_jobs"]) == ("k", [holder.pk], [waiting.pk])
 
     def test_a_key_without_a_waiting_job_is_shown_with_its_holders(self) -> None:
         holder = make_keyed("k", "running")
@@ -86,7 +87,7 @@ class TestOneKey:
     def test_a_key_that_no_job_holds_is_an_error(self) -> None:
         make_keyed("k", "completed")
         result = skipqueue("limits", "k\x1b[31m")
-        assert result.code == 1
+        assert result.code == Exit.ERROR
         assert "No job holds a permit of the key" in result.err
         assert "\x1b" not in result.err
 
@@ -143,8 +144,8 @@ class TestRates:
 
     def test_without_limits_the_command_lists_only_rates(self) -> None:
         make_rated("rate:b")
-        [found] = skipqueue("limits", "--json").objects
-        assert {name: found[name] for name in ("key", "kind", "rate", "burst", "tokens", "due_in_seconds")} == {
+        [shown_rate] = skipqueue("limits", "--json").objects
+        assert {name: shown_rate[name] for name in ("key", "kind", "rate", "burst", "tokens", "due_in_seconds")} == {
             "key": "rate:b", "kind": "rate", "rate": "1/m", "burst": 1, "tokens": 1, "due_in_seconds": None,
         }  # fmt: skip
 
@@ -152,5 +153,5 @@ class TestRates:
         jobs = make_rated("rate:b", waiting=2)
         out = skipqueue("limits", "rate:b").out
         assert all(str(job.pk) in out for job in jobs)
-        [found] = skipqueue("limits", "rate:b", "--json").objects
-        assert (found["next_jobs"], found["rate"]["rate"]) == ([job.pk for job in jobs], "1/m")
+        [shown_rate] = skipqueue("limits", "rate:b", "--json").objects
+        assert (shown_rate["next_jobs"], shown_rate["rate"]["rate"]) == ([job.pk for job in jobs], "1/m")

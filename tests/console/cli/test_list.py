@@ -8,6 +8,7 @@ from django.utils.timezone import localtime
 
 from django_skipqueue import job
 from django_skipqueue.console import search
+from django_skipqueue.console.cli.subcommand import Exit
 from django_skipqueue.console.search import cause_text
 from django_skipqueue.jobs.registry import Registry
 
@@ -29,7 +30,7 @@ TIME_COLUMNS = {
 
 
 def listed_ids(*arguments: str) -> list[int]:
-    return [each["id"] for each in skipqueue("list", "--json", *arguments).objects]
+    return [listed_job["id"] for listed_job in skipqueue("list", "--json", *arguments).objects]
 
 
 def send(payment_id: int, token: str = "") -> None:
@@ -48,7 +49,7 @@ def test_the_list_can_be_limited_to_one_status(option: str) -> None:
     assert listed_ids(option) == [failed.pk]
 
 
-def test_retrying_jobs_are_listed_apart_from_scheduled_jobs() -> None:
+def test_retrying_jobs_are_not_listed_among_the_scheduled_jobs() -> None:
     scheduled, retrying = make_job("scheduled"), make_job("scheduled", attempts=1)
     assert listed_ids("--status", "scheduled") == [scheduled.pk]
     assert listed_ids("--retrying") == [retrying.pk]
@@ -76,15 +77,15 @@ def test_since_compares_the_time_that_matters_for_the_status(status: str, column
 
 def test_since_and_until_together_choose_failed_jobs_between_two_times() -> None:
     now = localtime().replace(microsecond=0)
-    made = [make_job("failed", finished_at=now - timedelta(days=days, minutes=1)) for days in range(4)]
+    jobs = [make_job("failed", finished_at=now - timedelta(days=days, minutes=1)) for days in range(4)]
     two_days_ago, yesterday = (f"{now - timedelta(days=days):%Y-%m-%d %H:%M:%S}" for days in (2, 1))
-    assert listed_ids("--failed", "--since", two_days_ago, "--until", yesterday) == [made[1].pk]
-    assert listed_ids("--failed", "--until", "2d") == [made[2].pk, made[3].pk]
+    assert listed_ids("--failed", "--since", two_days_ago, "--until", yesterday) == [jobs[1].pk]
+    assert listed_ids("--failed", "--until", "2d") == [jobs[2].pk, jobs[3].pk]
 
 
 def test_since_and_until_together_choose_queued_jobs_between_two_times() -> None:
-    made = [make_job(enqueued_at=timedelta(hours=-hours)) for hours in (2, 1, 0)]
-    assert listed_ids("--since", "90m", "--until", "30m") == [made[1].pk]
+    jobs = [make_job(enqueued_at=timedelta(hours=-hours)) for hours in (2, 1, 0)]
+    assert listed_ids("--since", "90m", "--until", "30m") == [jobs[1].pk]
 
 
 def test_jobs_are_found_by_the_exception_of_their_last_error() -> None:
@@ -122,9 +123,9 @@ def test_a_row_can_neither_start_a_line_nor_control_the_terminal() -> None:
 
 
 def test_the_list_mentions_that_there_are_more_jobs_than_its_limit() -> None:
-    made = [make_job().pk for _ in range(3)]
+    ids = [make_job().pk for _ in range(3)]
     result = skipqueue("list", "--json", "--limit", "2")
-    assert [each["id"] for each in result.objects] == made[:0:-1]  # the newest two of the three jobs
+    assert [listed_job["id"] for listed_job in result.objects] == ids[:0:-1]  # the newest two of the three jobs
     assert result.err == "There are more than 2 jobs; --limit shows more.\n"
 
 
@@ -138,18 +139,18 @@ class TestWindows:
         for _ in range(4):
             make_job()
         result = skipqueue("list", "--task", "deep")
-        assert (result.code, result.out) == (4, "")
+        assert (result.code, result.out) == (Exit.PARTIAL, "")
         assert result.err == "No job found. Not searched: 3 more jobs; --all searches the whole list.\n"
 
     @pytest.mark.parametrize("status", TIME_COLUMNS)
     def test_with_all_every_job_is_searched(self, status: str) -> None:
-        deep = make_job(status, task="deep")
+        deep_job = make_job(status, task="deep")
         for minute in range(5):
-            moment: dict[str, Any] = {TIME_COLUMNS[status]: timedelta(minutes=minute - 3)}
-            make_job(status, **moment)
+            time: dict[str, Any] = {TIME_COLUMNS[status]: timedelta(minutes=minute - 3)}
+            make_job(status, **time)
         for options in (("--status", status), ()):
-            assert listed_ids("--task", "deep", "--all", *options) == [deep.pk]
-        assert sorted(listed_ids("--status", status, "--all")) == list(range(deep.pk, deep.pk + 6))
+            assert listed_ids("--task", "deep", "--all", *options) == [deep_job.pk]
+        assert sorted(listed_ids("--status", status, "--all")) == list(range(deep_job.pk, deep_job.pk + 6))
 
 
 def test_the_list_exits_with_3_if_no_job_is_found() -> None:
@@ -168,5 +169,5 @@ def test_the_list_exits_with_3_if_no_job_is_found() -> None:
 )
 def test_an_unknown_task_or_queue_is_an_error_with_a_suggestion(arguments: list[str], message: str) -> None:
     result = skipqueue("list", *arguments)
-    assert (result.code, result.out) == (1, "")
+    assert (result.code, result.out) == (Exit.ERROR, "")
     assert message in result.err

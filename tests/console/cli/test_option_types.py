@@ -44,9 +44,9 @@ def test_invalid_values_of_options_are_refused(subtests: pytest.Subtests) -> Non
         *((argument, text) for text in ("", "payment_id", "=42")),
         *((positive, text) for text in ("0", "-1", "x", "9" * 20)),
     ]
-    for read, text in cases:
-        with subtests.test(read=read, text=text), pytest.raises(ArgumentTypeError):
-            read(text)
+    for read_option, text in cases:
+        with subtests.test(read=read_option, text=text), pytest.raises(ArgumentTypeError):
+            read_option(text)
 
 
 @pytest.mark.parametrize("zone", ["UTC", "Europe/Berlin"])

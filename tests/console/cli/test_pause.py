@@ -4,6 +4,7 @@ from datetime import timedelta
 
 import pytest
 
+from django_skipqueue.console.cli.subcommand import Exit
 from django_skipqueue.models import Queue
 
 from ...app.rows import make_job
@@ -39,7 +40,7 @@ def test_a_pause_may_have_an_end() -> None:
 def test_an_unknown_queue_is_refused_with_a_suggestion(command: str) -> None:
     make_job(queue_name="mail")
     result = skipqueue(command, "mial")
-    assert result.code == 1
+    assert result.code == Exit.ERROR
     assert "No task, worker or job has the queue 'mial'. Did you mean 'mail'?" in result.err
     assert not Queue.objects.exists()
 

@@ -5,6 +5,7 @@ from datetime import timedelta
 
 import pytest
 
+from django_skipqueue.console.cli.subcommand import Exit
 from django_skipqueue.models import Job
 
 from ...app.rows import make_job
@@ -32,8 +33,8 @@ def test_prune_exits_with_0_if_no_job_is_old_enough() -> None:
 def test_prune_prints_the_numbers_of_deleted_jobs_as_json() -> None:
     for status in ("completed", "failed", "failed"):
         make_job(status, finished_at=OLDER_THAN_RETENTION)
-    found = json.loads(skipqueue("prune", "--json").out)
-    assert found == {"jobs": 3, "archived": False, "statuses": {"completed": 1, "failed": 2}}
+    report = json.loads(skipqueue("prune", "--json").out)
+    assert report == {"jobs": 3, "archived": False, "statuses": {"completed": 1, "failed": 2}}
 
 
 def test_prune_takes_the_database() -> None:
@@ -45,5 +46,5 @@ def test_prune_takes_the_database() -> None:
 
 def test_prune_refuses_an_unknown_database() -> None:
     result = skipqueue("prune", "--database", "nosuch")
-    assert result.code == 1
+    assert result.code == Exit.ERROR
     assert "nosuch" in result.err

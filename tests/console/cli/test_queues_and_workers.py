@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from django_skipqueue.console.cli.subcommand import Exit
 from django_skipqueue.models import Queue, WorkerRequest
 
 from ...app import jobs
@@ -61,7 +62,7 @@ def test_a_relay_is_listed_and_a_carrier_is_not(settings: Any) -> None:
 
 def test_without_workers_the_command_says_how_to_start_one() -> None:
     result = skipqueue("workers")
-    assert (result.code, result.out) == (3, "")
+    assert (result.code, result.out) == (Exit.NEGATIVE, "")
     assert "python manage.py runworker" in result.err
 
 
@@ -79,7 +80,7 @@ def test_a_request_names_a_worker_by_its_name_or_its_id(verb: str, expected_mess
         assert expected_message.replace("web/1", name) in result.err
     assert list(WorkerRequest.objects.values_list("worker_id", "request")) == [(worker.pk, verb)]
     assert f"{verb} requested" in skipqueue("workers").out
-    assert {each["requested"] for each in skipqueue("workers", "--json").objects} == {verb, None}
+    assert {listed["requested"] for listed in skipqueue("workers", "--json").objects} == {verb, None}
 
 
 def test_a_request_to_a_dead_or_unknown_worker_is_refused() -> None:
@@ -87,7 +88,7 @@ def test_a_request_to_a_dead_or_unknown_worker_is_refused() -> None:
     make_worker(name="web/2", heartbeat=timedelta(hours=-1))
     for name in ("web/2", "web/11"):
         result = skipqueue("workers", "stop", name)
-        assert result.code == 1
+        assert result.code == Exit.ERROR
         assert "Did you mean 'web/1'?" in result.err
-    assert skipqueue("workers", "stop").code == 2
+    assert skipqueue("workers", "stop").code == Exit.USAGE
     assert not WorkerRequest.objects.exists()

@@ -9,6 +9,7 @@ import pytest
 from django.db import connection, transaction
 
 from django_skipqueue.console.cli.indexes import DROP_INDEX, REINDEX, TableIndex, change_index, indexes
+from django_skipqueue.console.cli.subcommand import Exit
 from django_skipqueue.models import Job
 
 from ...app.rows import DEFAULT, make_job
@@ -47,8 +48,9 @@ def test_reindex_shrinks_an_index_that_is_mostly_empty(connect: Any) -> None:
     Job.objects.all()._raw_delete("default")
     result = skipqueue("reindex", "--index", CLAIM_INDEX)
     (line,) = result.out.splitlines()
+    # The sizes are the last word before "→", and the last word of the line, each with its unit.
     size_before, size_after = (float(part.split("\xa0")[0].split()[-1]) for part in line.split("→"))
-    assert size_after == 8.0
+    assert size_after == 8.0, "an empty index has one page of 8 kB"
     assert size_before > 50
 
 
@@ -80,13 +82,13 @@ def test_reindex_first_drops_left_over_indexes(connect: Any) -> None:
 
 def test_an_interrupted_reindex_can_be_run_again(manage: Callable[..., Any], connect: Any) -> None:
     job = make_job()
-    other = connect(autocommit=False)
-    other.execute("UPDATE skipqueue_job SET priority = 1 WHERE id = %s", [job.pk])
+    session_with_open_transaction = connect(autocommit=False)
+    session_with_open_transaction.execute("UPDATE skipqueue_job SET priority = 1 WHERE id = %s", [job.pk])
     process = manage("skipqueue", "reindex", "--index", CLAIM_INDEX)
     wait_until(left_over_indexes, "the rebuild waits for the other transaction")
     process.send(signal.SIGINT)
     assert process.wait() != 0
-    other.rollback()
+    session_with_open_transaction.rollback()
     assert left_over_indexes()
     assert skipqueue("reindex", "--index", CLAIM_INDEX).code == 0
     assert left_over_indexes() == set()
@@ -94,32 +96,32 @@ def test_an_interrupted_reindex_can_be_run_again(manage: Callable[..., Any], con
 
 def test_reindex_waits_no_longer_than_the_lock_timeout(connect: Any) -> None:
     job = make_job()
-    other = connect(autocommit=False)
-    other.execute("UPDATE skipqueue_job SET priority = 1 WHERE id = %s", [job.pk])
+    session_with_open_transaction = connect(autocommit=False)
+    session_with_open_transaction.execute("UPDATE skipqueue_job SET priority = 1 WHERE id = %s", [job.pk])
     result = skipqueue("reindex", "--index", CLAIM_INDEX, "--lock-timeout", "0.2s")
-    assert result.code == 1
+    assert result.code == Exit.ERROR
     assert "for a lock or an old transaction" in result.err
-    other.rollback()
+    session_with_open_transaction.rollback()
     assert skipqueue("reindex", "--index", CLAIM_INDEX).code == 0
 
 
 def test_reindex_is_refused_within_a_transaction() -> None:
     with transaction.atomic():
         result = skipqueue("reindex", "--dry-run")
-    assert result.code == 1
+    assert result.code == Exit.ERROR
     assert "the caller has one open" in result.err
 
 
 def test_reindex_is_refused_behind_a_pooler_in_transaction_mode(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("django_skipqueue.console.cli.indexes.pools_transactions", lambda alias: True)
     result = skipqueue("reindex")
-    assert result.code == 1
+    assert result.code == Exit.ERROR
     assert "a pooler in transaction mode" in result.err
 
 
 def test_an_unknown_index_is_an_error_that_names_the_known_ones() -> None:
     result = skipqueue("reindex", "--index", "nosuch")
-    assert result.code == 1
+    assert result.code == Exit.ERROR
     assert "has an index 'nosuch'" in result.err
     assert CLAIM_INDEX in result.err
 
@@ -127,11 +129,13 @@ def test_an_unknown_index_is_an_error_that_names_the_known_ones() -> None:
 @pytest.mark.usefixtures("new_tables")
 def test_the_name_of_an_index_is_quoted_in_sql(connect: Any) -> None:
     name = 'x"; DROP TABLE skipqueue_job; --'
-    other = connect()
-    other.execute(psycopg.sql.SQL("CREATE INDEX {} ON skipqueue_job (task)").format(psycopg.sql.Identifier(name)))
-    index = next(each for each in indexes(DEFAULT) if each.name == name)
+    other_session = connect()
+    other_session.execute(
+        psycopg.sql.SQL("CREATE INDEX {} ON skipqueue_job (task)").format(psycopg.sql.Identifier(name))
+    )
+    [index] = [existing for existing in indexes(DEFAULT) if existing.name == name]
     change_index(DEFAULT, REINDEX, schema=index.schema, name=index.name)
-    assert TableIndex("public", name, index.size, False) in indexes(DEFAULT)
+    assert TableIndex("public", name, index.size, is_left_over=False) in indexes(DEFAULT)
     change_index(DEFAULT, DROP_INDEX, schema=index.schema, name=index.name)
-    assert name not in {each.name for each in indexes(DEFAULT)}
+    assert name not in {existing.name for existing in indexes(DEFAULT)}
     assert not Job.objects.exists()

@@ -7,6 +7,7 @@ from datetime import timedelta
 import pytest
 
 from django_skipqueue import job
+from django_skipqueue.console.cli.subcommand import Exit
 from django_skipqueue.jobs.registry import Registry
 from django_skipqueue.models import Job, Queue
 from django_skipqueue.queue.store import Store
@@ -100,7 +101,7 @@ def test_show_prints_a_job_as_json(retried_job: Job) -> None:
 
 def test_several_jobs_are_shown_in_the_order_of_their_ids() -> None:
     first, second = make_job(), make_job("completed", result={"sent": 1})
-    assert [each["id"] for each in skipqueue("show", "--json", second.pk, first.pk).objects] == [first.pk, second.pk]
+    assert [shown["id"] for shown in skipqueue("show", "--json", second.pk, first.pk).objects] == [first.pk, second.pk]
     out = skipqueue("show", second.pk, f"#{first.pk}").out
     assert out.index(f"Job {first.pk}") < out.index(f"Job {second.pk}")
     assert f"result        {json.dumps({'sent': 1})}" in out
@@ -108,7 +109,7 @@ def test_several_jobs_are_shown_in_the_order_of_their_ids() -> None:
 
 def test_show_names_an_unknown_id() -> None:
     result = skipqueue("show", make_job().pk, 999_999_999)
-    assert (result.code, result.out) == (1, "")
+    assert (result.code, result.out) == (Exit.ERROR, "")
     assert "There is no job 999999999." in result.err
 
 
@@ -123,17 +124,16 @@ def test_a_row_that_another_program_wrote_is_shown_as_far_as_it_is_valid() -> No
 
 
 def test_show_says_why_a_job_waits_with_its_batch_and_its_keys() -> None:
-    halting = make_halted("shop", waiting=0)
-    waits = make_keyed("shop", kind="halting", run_after=timedelta(seconds=-46), batch_id=7, rate_key="psp")
-    lines = skipqueue("show", waits.pk).out.splitlines()
-    assert re.match(
-        r"status        blocked, for 4\d(\.\d)?s$", next(line for line in lines if line.startswith("status"))
-    )
-    why = f"Its sequence “shop” has halted because job {halting.pk} failed. Retry or discard that job."
-    assert f"{'':14}{why}" in lines
+    halting_job = make_halted("shop", waiting=0)
+    waiting_job = make_keyed("shop", kind="halting", run_after=timedelta(seconds=-46), batch_id=7, rate_key="psp")
+    lines = skipqueue("show", waiting_job.pk).out.splitlines()
+    [status_line] = [line for line in lines if line.startswith("status")]
+    assert re.match(r"status        blocked, for 4\d(\.\d)?s$", status_line)
+    explanation = f"Its sequence “shop” has halted because job {halting_job.pk} failed. Retry or discard that job."
+    assert f"{'':14}{explanation}" in lines
     assert {"batch         7", "limit key     shop", "rate key      psp"} <= set(lines)
-    [found] = skipqueue("show", waits.pk, "--json").objects
-    assert (found["why_it_waits"], found["batch_id"], found["limit_key"]) == (why, 7, "shop")
+    [shown] = skipqueue("show", waiting_job.pk, "--json").objects
+    assert (shown["why_it_waits"], shown["batch_id"], shown["limit_key"]) == (explanation, 7, "shop")
 
 
 def test_show_says_that_no_worker_serves_the_queue_or_that_the_queue_is_paused() -> None:

@@ -12,6 +12,7 @@ from django.test import override_settings
 from django.utils.dateparse import parse_datetime
 
 from django_skipqueue.console import counts
+from django_skipqueue.console.cli.subcommand import Exit
 from django_skipqueue.models import Queue
 
 from ...app.carriers import CARRIERS, make_carried, make_carrier, make_relay
@@ -22,8 +23,8 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 
 def status_json() -> dict[str, Any]:
-    [found] = skipqueue("status", "--json").objects
-    return found
+    [status] = skipqueue("status", "--json").objects
+    return status
 
 
 def test_each_queue_has_its_jobs_and_workers() -> None:
@@ -52,8 +53,8 @@ def test_jobs_that_no_worker_can_claim_yet_and_failed_jobs_are_counted() -> None
     assert "No job is queued or running, and none has ended lately." in skipqueue("status").out
     make_job("blocked")
     make_job("failed", finished_at=timedelta(hours=-2))
-    found = {name: count["count"] for name, count in status_json()["jobs"].items()}
-    assert found == {"scheduled": 1, "retrying": 1, "blocked": 1, "failed": 2, "failed_in_last_hour": 1}
+    count_by_state = {name: count["count"] for name, count in status_json()["jobs"].items()}
+    assert count_by_state == {"scheduled": 1, "retrying": 1, "blocked": 1, "failed": 2, "failed_in_last_hour": 1}
     out = skipqueue("status").out
     assert "Jobs: 1 scheduled, 1 retrying, 1 blocked, 2 failed (1 in the last hour)." in out
 
@@ -198,10 +199,10 @@ class TestCarriers:
 def test_the_health_probe_counts_relays_and_not_carriers(settings: Any) -> None:
     settings.SKIPQUEUE = CARRIERS
     make_carrier(hostname=socket.gethostname())
-    assert skipqueue("health").code == 3
-    assert skipqueue("health", "--name", "celery").code == 3
+    assert skipqueue("health").code == Exit.NEGATIVE
+    assert skipqueue("health", "--name", "celery").code == Exit.NEGATIVE
     make_worker(hostname=socket.gethostname(), queues=[])
     assert skipqueue("health").code == 0
-    assert skipqueue("health", "--queue", "pdf").code == 3
+    assert skipqueue("health", "--queue", "pdf").code == Exit.NEGATIVE
     make_relay(hostname=socket.gethostname())
     assert skipqueue("health", "--queue", "pdf").code == 0

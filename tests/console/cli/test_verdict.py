@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from django_skipqueue.console.cli.subcommand import Exit
 from django_skipqueue.models import Incident
 
 from ...app.rows import make_job, make_worker
@@ -27,7 +28,7 @@ def test_advice_and_a_command_are_printed_below_each_problem() -> None:
     make_worker(name="w", queues=["other"], heartbeat=timedelta(seconds=-40))
     make_job(queue_name="re ports")
     result = skipqueue("verdict")
-    assert result.code == 3
+    assert result.code == Exit.NEGATIVE
     first, *others = result.out.splitlines()
     assert first.startswith("CRITICAL: No worker serves queue re ports: 1 job has waited since ")
     assert others[:3] == [
@@ -47,9 +48,9 @@ def test_the_verdict_says_how_long_a_problem_has_lasted() -> None:
 def test_the_verdict_is_printed_as_json_in_english(settings: Any, tmp_path: Any) -> None:
     use_translations(settings, tmp_path, {"No worker is alive, and jobs wait": "Neniu laboristo"})
     make_job()
-    (found,) = skipqueue("verdict", "--json").objects
-    (problem,) = found["problems"]
-    assert found["is_well"] is False
+    (verdict,) = skipqueue("verdict", "--json").objects
+    (problem,) = verdict["problems"]
+    assert verdict["is_well"] is False
     assert (problem["code"], problem["severity"]) == ("no-worker", "critical")
     assert problem["title"] == "No worker is alive, and jobs wait"
 
@@ -64,8 +65,8 @@ def test_the_status_begins_with_the_verdict() -> None:
     assert skipqueue("status").out.startswith(
         "CRITICAL: No worker is alive, and jobs wait.\n    Start a worker.\n    python "
     )
-    (found,) = skipqueue("status", "--json").objects
-    assert found["verdict"]["problems"][0]["code"] == "no-worker"
+    (status,) = skipqueue("status", "--json").objects
+    assert status["verdict"]["problems"][0]["code"] == "no-worker"
     make_worker()
     assert skipqueue("status").out.startswith("All is well.\n")
 
@@ -99,6 +100,9 @@ def test_the_verdict_exits_with_3_if_one_of_two_databases_has_a_problem(settings
     make_worker()
     result = skipqueue("verdict", "--json")
     assert result.code == 3
-    assert [(each["database"], each["is_well"]) for each in result.objects] == [("default", True), ("other", False)]
+    assert [(verdict["database"], verdict["is_well"]) for verdict in result.objects] == [
+        ("default", True),
+        ("other", False),
+    ]
     make_worker(using="other")
     assert skipqueue("verdict").code == 0

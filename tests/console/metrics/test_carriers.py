@@ -24,13 +24,13 @@ def carriers_in_the_settings(settings: Any) -> None:
 
 
 def carrier_metrics() -> dict[str, float]:
-    metrics_found = {}
+    value_by_metric = {}
     for family in carriers.metrics.collect(STORE):
         for labels, value in family.values.items():
             assert labels == ("celery",)
             assert isinstance(value, int | float)
-            metrics_found[family.metric.name.removeprefix("skipqueue_")] = value
-    return metrics_found
+            value_by_metric[family.metric.name.removeprefix("skipqueue_")] = value
+    return value_by_metric
 
 
 def test_a_carrier_has_a_series_of_each_metric() -> None:
@@ -38,10 +38,10 @@ def test_a_carrier_has_a_series_of_each_metric() -> None:
     make_relay()
     make_carried(locked_at=-HOUR)
     make_carried()
-    metrics_found = carrier_metrics()
-    assert 3600 <= metrics_found.pop("carrier_oldest_seconds") < 3630
-    assert 0 <= metrics_found.pop("carrier_heartbeat_age_seconds") < 30
-    assert metrics_found == {
+    value_by_metric = carrier_metrics()
+    assert 3600 <= value_by_metric.pop("carrier_oldest_seconds") < 3630
+    assert 0 <= value_by_metric.pop("carrier_heartbeat_age_seconds") < 30
+    assert value_by_metric == {
         "carried_jobs": 2,
         "carrier_window": 2_000,
         "carrier_relays": 1,
@@ -52,13 +52,13 @@ def test_a_carrier_has_a_series_of_each_metric() -> None:
 
 def test_without_a_relay_the_broker_of_a_carrier_counts_as_unreachable() -> None:
     make_carrier(heartbeat=-HOUR)
-    metrics_found = carrier_metrics()
+    value_by_metric = carrier_metrics()
     assert (
-        metrics_found["carrier_relays"],
-        metrics_found["carrier_reachable"],
-        metrics_found["carrier_oldest_seconds"],
+        value_by_metric["carrier_relays"],
+        value_by_metric["carrier_reachable"],
+        value_by_metric["carrier_oldest_seconds"],
     ) == (0, 0, 0)
-    assert metrics_found["carrier_heartbeat_age_seconds"] >= 3600
+    assert value_by_metric["carrier_heartbeat_age_seconds"] >= 3600
 
 
 def test_without_a_carrier_there_is_no_series() -> None:

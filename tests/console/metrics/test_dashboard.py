@@ -67,9 +67,11 @@ def test_metric_names_finds_each_metric_in_an_expression() -> None:
 
 
 def test_every_metric_is_on_the_dashboard() -> None:
-    shown = set[str]().union(*(metric_names(target["expr"]) for panel in panels() for target in panel["targets"]))
-    bases = {re.sub(r"_(bucket|sum|count)$", "", name) for name in shown}
-    assert {metric.name for metric in metrics()} == bases
+    names_on_dashboard = set[str]().union(
+        *(metric_names(target["expr"]) for panel in panels() for target in panel["targets"])
+    )
+    metrics_on_dashboard = {re.sub(r"_(bucket|sum|count)$", "", name) for name in names_on_dashboard}
+    assert {metric.name for metric in metrics()} == metrics_on_dashboard
 
 
 def test_each_panel_shows_the_chosen_databases() -> None:
@@ -77,8 +79,8 @@ def test_each_panel_shows_the_chosen_databases() -> None:
         for target in panel["targets"]:
             series = re.findall(r'(?<!")\bskipqueue_\w+({[^}]*})?', target["expr"])
             assert all('database=~"$database"' in selector for selector in series), target["expr"]
-    chosen = {each["name"]: each for each in DASHBOARD["templating"]["list"]}["database"]
-    assert chosen["allValue"] == ".*", "with one database no series has the label"
+    variables = {variable["name"]: variable for variable in DASHBOARD["templating"]["list"]}
+    assert variables["database"]["allValue"] == ".*", "with one database, the series have no label `database`"
 
 
 def test_each_alert_is_about_one_database() -> None:

@@ -28,7 +28,9 @@ def test_a_histogram_is_cumulative() -> None:
     (family,) = text_string_to_metric_families(text)
     samples = {(sample.name, sample.labels.get("le")): sample.value for sample in family.samples}
     for bound in BOUNDS:
-        assert samples["wait_seconds_bucket", str(bound)] == len([each for each in durations if each <= bound])
+        assert samples["wait_seconds_bucket", str(bound)] == len(
+            [duration for duration in durations if duration <= bound]
+        )
     assert samples["wait_seconds_bucket", "+Inf"] == samples["wait_seconds_count", None] == 4
     assert samples["wait_seconds_sum", None] == sum(durations)
     assert all(sample.labels["task"] == "t" for sample in family.samples)

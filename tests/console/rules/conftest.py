@@ -15,10 +15,10 @@ from django_skipqueue.queue.store import Store
 
 def sql_of(command: str) -> str:
     """Return the SQL that a finding's command runs in psql."""
-    program, *words = shlex.split(command)
-    assert (program, words[:3]) == ("python", ["manage.py", "dbshell", "--"]), command
-    assert words[3::2] == ["-c"] * len(words[4::2]), command
-    return "\n".join(words[4::2])
+    program, *arguments = shlex.split(command)
+    assert (program, arguments[:3]) == ("python", ["manage.py", "dbshell", "--"]), command
+    assert arguments[3::2] == ["-c"] * len(arguments[4::2]), command
+    return "\n".join(arguments[4::2])
 
 
 def run_sql(command: str) -> None:
@@ -51,13 +51,13 @@ def findings_of(transactional_db: None) -> FindingsOf:
     """
 
     def find_problems(code: str) -> list[Finding]:
-        def chosen(alias: str) -> tuple[Rule, ...]:
-            return tuple(rule for rule in rules_of(alias) if rule.code == code or code not in codes)
+        def only_rules_with_code(alias: str) -> tuple[Rule, ...]:
+            return tuple(rule for rule in rules_of(alias) if rule.code == code or code not in all_codes)
 
-        codes = {rule.code for rule in all_rules()}
+        all_codes = {rule.code for rule in all_rules()}
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(examination, "rules_of", chosen)  # applying all rules would take far longer
-            found = examination.examine(STORE)
-        return [each for each in found if each.code == code and each.severity != Severity.OK]
+            patch.setattr(examination, "rules_of", only_rules_with_code)  # applying all rules would take far longer
+            findings = examination.examine(STORE)
+        return [finding for finding in findings if finding.code == code and finding.severity != Severity.OK]
 
     return find_problems

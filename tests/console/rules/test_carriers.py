@@ -12,7 +12,7 @@ from ...app.carriers import CARRIERS, make_carried, make_carrier, make_relay
 from ...app.rows import make_job, make_worker
 from .conftest import FindingsOf
 
-HOURS = timedelta(hours=1)
+HOUR = timedelta(hours=1)
 
 
 @pytest.fixture(autouse=True)
@@ -42,7 +42,7 @@ def test_no_relay_is_needed_if_a_worker_was_given_the_carriers_queue(findings_of
 def test_handed_over_jobs_without_a_relay_are_a_warning(findings_of: FindingsOf) -> None:
     make_carrier()
     make_carried()
-    make_relay(heartbeat=-HOURS)
+    make_relay(heartbeat=-HOUR)
     (finding,) = findings_of("carrier-without-relay")
     assert (finding.severity, finding.found) == ("warning", "Jobs that the carrier has: 1.")
 
@@ -54,8 +54,8 @@ def test_no_worker_is_missed_if_a_relay_serves_every_queue_with_jobs(findings_of
 
 
 def test_a_broker_that_no_relay_has_reached_for_an_hour_is_critical(findings_of: FindingsOf) -> None:
-    make_carrier(reached_at=-HOURS)
-    assert findings_of("carrier-unreachable") == [], "without a relay, nobody knows whether it is reached"
+    make_carrier(reached_at=-HOUR)
+    assert findings_of("carrier-unreachable") == [], "without a relay, nobody knows whether the broker is reached"
     make_relay()
     (finding,) = findings_of("carrier-unreachable")
     assert finding.severity == "critical"
@@ -65,12 +65,12 @@ def test_a_broker_that_no_relay_has_reached_for_an_hour_is_critical(findings_of:
 
 def test_a_job_that_has_been_with_a_carrier_for_hours_may_have_been_lost(findings_of: FindingsOf) -> None:
     carrier, _ = make_carrier(), make_relay()
-    make_carried(locked_at=-HOURS)
+    make_carried(locked_at=-HOUR)
     assert findings_of("carrier-lost-jobs") == []
-    lost = make_carried(task="shop.jobs.render", locked_at=-5 * HOURS)
+    lost_job = make_carried(task="shop.jobs.render", locked_at=-5 * HOUR)
     (finding,) = findings_of("carrier-lost-jobs")
     assert finding.title == "The broker of the carrier celery may have lost jobs"
-    assert finding.found == f"Jobs: 1. job {lost.pk} (shop.jobs.render) on celery for 5 h"
+    assert finding.found == f"Jobs: 1. job {lost_job.pk} (shop.jobs.render) on celery for 5 h"
     assert finding.command == "python manage.py runrelay --reclaim celery"
     WorkerOfCelery.objects.filter(pk=carrier.pk).update(reached_at=None)
     assert findings_of("carrier-lost-jobs") == [], "the broker is not reached, so no outcome can come"
@@ -80,6 +80,7 @@ def test_a_full_window_of_overdue_jobs_is_critical(findings_of: FindingsOf, sett
     settings.SKIPQUEUE = {"CARRIERS": {"celery": CARRIERS["CARRIERS"]["celery"] | {"WINDOW": 2}}}
     make_carrier(concurrency=2)
     make_relay()
+    # After 661 s, the carrier's WAIT of 600 s and the time limit of the job are over.
     make_carried(timeout=60.0, locked_at=-timedelta(seconds=661))
     assert findings_of("carrier-lost-jobs") == [], "the window has room for another job"
     youngest = make_carried(timeout=60.0, locked_at=-timedelta(seconds=650))
@@ -92,8 +93,8 @@ def test_a_full_window_of_overdue_jobs_is_critical(findings_of: FindingsOf, sett
 
 
 def test_rules_about_workers_report_nothing_about_jobs_with_a_carrier(findings_of: FindingsOf) -> None:
-    make_carrier(heartbeat=-9 * HOURS)
-    make_carried(locked_at=-5 * HOURS)
+    make_carrier(heartbeat=-9 * HOUR)
+    make_carried(locked_at=-5 * HOUR)
     for code in ("long-job", "orphaned-job", "dead-worker", "late-worker"):
         assert findings_of(code) == [], code
 

@@ -34,8 +34,8 @@ CODES_WITHOUT_A_RULE = {"check-timed-out", "check-not-allowed", "check-failed", 
 
 
 def test_every_finding_in_the_code_has_the_code_of_a_rule() -> None:
-    given = {str(call.args[0].value) for call in finding_calls() if isinstance(call.args[0], ast.Constant)}
-    assert CODES_WITHOUT_A_RULE <= given <= CODES | CODES_WITHOUT_A_RULE
+    codes_of_findings = {str(call.args[0].value) for call in finding_calls() if isinstance(call.args[0], ast.Constant)}
+    assert CODES_WITHOUT_A_RULE <= codes_of_findings <= CODES | CODES_WITHOUT_A_RULE
 
 
 def test_the_doctor_page_documents_every_code() -> None:
@@ -50,13 +50,15 @@ def test_the_doctor_page_lists_the_watched_rules() -> None:
 
 
 def test_the_settings_page_documents_the_threshold_of_every_rule() -> None:
-    text = (PAGE.parents[1] / "reference/settings.md").read_text()
+    page_text = (PAGE.parents[1] / "reference/settings.md").read_text()
     documented = {
         (code, float(default), by_queue == "yes")
-        for default, code, by_queue in re.findall(r"^\| ([\d.]+) \| `([\w-]+)` \|.*\| (\w*) ?\|$", text, re.MULTILINE)
+        for default, code, by_queue in re.findall(
+            r"^\| ([\d.]+) \| `([\w-]+)` \|.*\| (\w*) ?\|$", page_text, re.MULTILINE
+        )
     }
     thresholds = [rule.threshold for rule in all_rules() if rule.threshold]
-    assert documented == {(each.code, each.default, each.has_queues) for each in thresholds}
+    assert documented == {(threshold.code, threshold.default, threshold.has_queues) for threshold in thresholds}
     assert all(rule.threshold is None or rule.threshold.code == rule.code for rule in all_rules())
 
 
@@ -64,9 +66,9 @@ def finding_commands() -> Iterator[str]:
     """Yield the shell commands in the source of the rules, with 1 in place of each value."""
     for call in finding_calls():
         nodes = list(ast.walk(call))
-        pieces = {part for node in nodes if isinstance(node, ast.JoinedStr) for part in node.values}
+        nested_pieces = {part for node in nodes if isinstance(node, ast.JoinedStr) for part in node.values}
         for node in nodes:
-            if node in pieces:
+            if node in nested_pieces:  # a piece of an f-string is read with its f-string
                 continue
             parts = node.values if isinstance(node, ast.JoinedStr) else [node]
             text = "".join(str(part.value) if isinstance(part, ast.Constant) else "1" for part in parts)

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.django_db(transaction=True, databases=["default", "othe
 
 
 def finding_on_other(code: str) -> Finding:
-    (finding,) = (each for each in examine(Store("other")) if each.code == code)
+    (finding,) = (finding for finding in examine(Store("other")) if finding.code == code)
     return finding
 
 

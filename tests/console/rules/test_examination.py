@@ -40,14 +40,14 @@ def pass_with_a_query(store: Store) -> Iterator[Finding]:
 def test_a_healthy_queue_has_one_ok_finding_for_each_rule() -> None:
     make_worker()
     findings = examine(STORE)
-    assert [each for each in findings if each.severity != Severity.OK] == []
-    assert [each.code for each in findings] == [rule.code for rule in rules_of("default")]
-    assert all(each.title for each in findings)
+    assert [finding for finding in findings if finding.severity != Severity.OK] == []
+    assert [finding.code for finding in findings] == [rule.code for rule in rules_of("default")]
+    assert all(finding.title for finding in findings)
 
 
 def test_findings_are_sorted_from_critical_to_ok() -> None:
     make_job("running", locked_at="2020-01-01T00:00Z")
-    severities = [each.severity for each in examine(STORE)]
+    severities = [finding.severity for finding in examine(STORE)]
     assert severities == sorted(severities, key=list(Severity).index)
     assert severities[0] == "critical"
     assert severities[-1] == "ok"
@@ -77,10 +77,10 @@ def test_many_slow_rules_are_cancelled_within_the_time_of_the_examination(
 ) -> None:
     monkeypatch.setattr("django_skipqueue.console.rules.examination.EXAMINATION_SECONDS", 4.0)
     use_rules(*[sleep_a_minute] * 19)
-    began = time.monotonic()
+    started_at = time.monotonic()
     findings = examine(STORE)
-    assert time.monotonic() - began < 10
-    assert [each.code for each in findings] == ["check-timed-out"] * 19
+    assert time.monotonic() - started_at < 10
+    assert [finding.code for finding in findings] == ["check-timed-out"] * 19
     assert findings[0].found.startswith("It was cancelled after 1.0 s.")
     assert findings[18].found.startswith("It was cancelled after 100 ms.")
 
@@ -219,8 +219,8 @@ def plain_role(transactional_db: None) -> Iterator[str]:
 def test_a_role_that_can_only_read_the_queue_runs_all_rules(plain_role: str) -> None:
     codes = [rule.code for rule in rules_of("default")]
     findings = examine(STORE)
-    assert {each.code for each in findings} >= set(codes) - {"hidden-sessions"}
-    assert not [each for each in findings if each.code.startswith("check-")]
+    assert {finding.code for finding in findings} >= set(codes) - {"hidden-sessions"}
+    assert not [finding for finding in findings if finding.code.startswith("check-")]
 
 
 def test_the_command_grants_a_role_the_right_to_see_other_sessions(
@@ -241,7 +241,7 @@ def test_rules_on_an_unreadable_table_are_reported_and_the_other_rules_run(plain
     with connection.cursor() as cursor:
         cursor.execute("RESET ROLE; REVOKE SELECT ON skipqueue_job FROM doctor_plain; SET ROLE doctor_plain")
     findings = examine(STORE)
-    refused = [each for each in findings if each.code == "check-not-allowed"]
-    assert {each.title for each in refused} >= {"The check long-job is not allowed"}
+    refused = [finding for finding in findings if finding.code == "check-not-allowed"]
+    assert {finding.title for finding in refused} >= {"The check long-job is not allowed"}
     assert "permission denied for table skipqueue_job" in refused[0].found
-    assert [each for each in findings if each.code == "table-sizes"]
+    assert [finding for finding in findings if finding.code == "table-sizes"]

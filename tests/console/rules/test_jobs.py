@@ -44,13 +44,13 @@ def test_a_job_that_has_run_for_two_hours_is_found(findings_of: FindingsOf) -> N
 def test_running_jobs_of_dead_workers_are_found_after_the_worker_timeout(
     findings_of: FindingsOf, settings: Any
 ) -> None:
-    live = make_worker()
-    make_job("running", locked_by=str(live.pk), locked_at=timedelta(minutes=-30))
+    live_worker = make_worker()
+    make_job("running", locked_by=str(live_worker.pk), locked_at=timedelta(minutes=-30))
     make_job("running", locked_by="gone:abcdef123456", locked_at=timedelta(seconds=-90))
-    assert findings_of("orphaned-job") == [], "it may still be recovered"
+    assert findings_of("orphaned-job") == [], "the job may still be recovered"
     job = make_job("running", locked_by="gone:abcdef123456", locked_at=timedelta(minutes=-5))
-    dead = make_worker(heartbeat=timedelta(minutes=-9))
-    make_job("running", locked_by=str(dead.pk), locked_at=timedelta(minutes=-8))
+    dead_worker = make_worker(heartbeat=timedelta(minutes=-9))
+    make_job("running", locked_by=str(dead_worker.pk), locked_at=timedelta(minutes=-8))
     (finding,) = findings_of("orphaned-job")
     assert finding.severity == "critical"
     assert finding.found.startswith("Jobs: 2. ")

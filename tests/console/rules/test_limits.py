@@ -34,7 +34,7 @@ def test_a_halted_sequence_is_found_if_jobs_wait_in_it(findings_of: FindingsOf) 
     assert finding.subject == "sequence:t order=7"
     assert finding.since is not None
     make_halted("another")
-    assert {each.subject for each in findings_of("halted-sequence")} == {"sequence:t order=7", "another"}
+    assert {finding.subject for finding in findings_of("halted-sequence")} == {"sequence:t order=7", "another"}
 
 
 def test_a_job_that_waits_although_a_permit_is_free_is_found(findings_of: FindingsOf) -> None:
@@ -72,26 +72,26 @@ def test_a_running_job_that_hangs_and_holds_a_permit_is_found(
     """The job is found once other jobs of its key have waited for long. Slots are free, so `no-free-slot` is silent."""
     worker = make_worker(concurrency=5)
     fields: dict[str, Any] = {"task": "shop.pay", "locked_by": worker.id}
-    hung = make_keyed("limit:t", "running", locked_at=timedelta(minutes=-3), **fields)
+    hanging_job = make_keyed("limit:t", "running", locked_at=timedelta(minutes=-3), **fields)
     make_keyed("limit:t", run_after=timedelta(minutes=-2))
-    assert findings_of("held-permit") == [], "nobody knows how long its task usually runs"
-    for usual, number in ((60.0, 0), (2.0, 1)):
-        monkeypatch.setattr(limits, "usual_runs", lambda store, tasks, usual=usual: dict.fromkeys(tasks, usual))
-        assert len(findings_of("held-permit")) == number
+    assert findings_of("held-permit") == [], "nobody knows how long the task of the job usually runs"
+    for usual_seconds, finding_count in ((60.0, 0), (2.0, 1)):
+        monkeypatch.setattr(limits, "usual_runs", lambda store, tasks, usual=usual_seconds: dict.fromkeys(tasks, usual))
+        assert len(findings_of("held-permit")) == finding_count
     (finding,) = findings_of("held-permit")
     assert finding.title.startswith("Jobs have waited for a permit of limit:t since ")
     assert re.search(
-        rf", 1 in all: job {hung.pk} of shop\.pay holds it and probably hangs: it has run for 3 min( \d+ s)?; usually "
-        r"such a job takes 2\.0 s at most$",
+        rf", 1 in all: job {hanging_job.pk} of shop\.pay holds it and probably hangs: it has run for 3 min( \d+ s)?; "
+        r"usually such a job takes 2\.0 s at most$",
         finding.title,
     )
-    assert (finding.severity, finding.command) == ("critical", f"python manage.py skipqueue cancel {hung.pk}")
+    assert (finding.severity, finding.command) == ("critical", f"python manage.py skipqueue cancel {hanging_job.pk}")
     monkeypatch.undo()
-    Job.objects.filter(pk=hung.pk).update(locked_at=Now() - timedelta(minutes=11))
+    Job.objects.filter(pk=hanging_job.pk).update(locked_at=Now() - timedelta(minutes=11))
     (finding,) = findings_of("held-permit")
     assert re.search(r"holds it and probably hangs: it has run for 11 min( \d+ s)?$", finding.title)
     Job.objects.filter(status="blocked").update(run_after=Now())
-    assert findings_of("held-permit") == [], "no job has waited for long"
+    assert findings_of("held-permit") == [], "no blocked job has waited for long"
 
 
 def test_a_job_that_holds_all_slots_is_reported_by_one_rule_only(findings_of: FindingsOf) -> None:

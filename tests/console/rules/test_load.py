@@ -43,10 +43,10 @@ def test_writes_to_the_job_table_count_as_load_of_the_queue() -> None:
 
 
 def test_writes_to_other_tables_count_as_load_of_the_database_only() -> None:
-    execute("CREATE TABLE theirs AS SELECT FROM generate_series(1, 5000)")
+    execute("CREATE TABLE other_table AS SELECT FROM generate_series(1, 5000)")
     try:
         before = current_load()
-        execute("INSERT INTO theirs SELECT FROM generate_series(1, 5000)")
+        execute("INSERT INTO other_table SELECT FROM generate_series(1, 5000)")
 
         def is_counted() -> bool:
             return current_load().rows_written.database >= before.rows_written.database + 5_000
@@ -54,7 +54,7 @@ def test_writes_to_other_tables_count_as_load_of_the_database_only() -> None:
         wait_until(is_counted, "PostgreSQL has counted the rows")
         assert current_load().rows_written.queue < before.rows_written.queue + 5_000
     finally:
-        execute("DROP TABLE theirs")
+        execute("DROP TABLE other_table")
 
 
 def has_extension() -> bool:
@@ -77,7 +77,7 @@ def test_without_pg_stat_statements_statement_times_are_unknown() -> None:
     if has_extension():
         pytest.skip("pg_stat_statements is installed and loaded in this database")
     assert statement_seconds(STORE) is None
-    (finding,) = [each for each in examine(STORE) if each.code == "database-load"]
+    (finding,) = [finding for finding in examine(STORE) if finding.code == "database-load"]
     assert finding.severity == "ok"
     assert "pg_stat_statements is not there" in finding.found
 
@@ -98,7 +98,8 @@ def schema() -> Iterator[str]:
 
 def test_statements_that_name_a_table_of_the_queue_count_as_its_own(schema: str) -> None:
     statement = tables.STATEMENT_TIMES.format(schema=schema)
-    assert STORE.rows(statement, {}) == [(2.0, 8.0, False)]
+    seconds_of_queue, seconds_of_database, is_hidden = 2.0, 8.0, False
+    assert STORE.rows(statement, {}) == [(seconds_of_queue, seconds_of_database, is_hidden)]
     execute(f"INSERT INTO {schema}.pg_stat_statements SELECT dbid, '<insufficient privilege>', 1 FROM {schema}."
             "pg_stat_statements WHERE dbid > 1 LIMIT 1")  # fmt: skip
     [(*_, is_hidden)] = STORE.rows(statement, {})
@@ -106,15 +107,15 @@ def test_statements_that_name_a_table_of_the_queue_count_as_its_own(schema: str)
 
 
 def test_statement_times_are_unknown_if_some_statements_are_hidden(monkeypatch: Any) -> None:
-    schema, times = [("public",)], [(1.0, 2.0, True)]
+    schema_rows, time_rows = [("public",)], [(1.0, 2.0, True)]
 
     def rows(statement: str, values: Any = None) -> list[Any]:
-        return schema if statement == tables.STATEMENTS_SCHEMA else times
+        return schema_rows if statement == tables.STATEMENTS_SCHEMA else time_rows
 
     store = StoreOfRows()
     monkeypatch.setattr(store, "rows", rows)
     assert statement_seconds(store) is None
-    times[0] = (1.0, 2.0, False)
+    time_rows[0] = (1.0, 2.0, False)
     assert statement_seconds(store) == Share(1.0, 2.0)
 
 

@@ -16,13 +16,13 @@ from ...app.rows import make_job, make_worker
 from ...app.waiting import wait_until
 from .conftest import STORE, FindingsOf, run_sql
 
-LOCK = "SELECT FROM skipqueue_job WHERE id = ANY (%s) {}"
+LOCK_ROWS = "SELECT FROM skipqueue_job WHERE id = ANY (%s) {}"
 UPDATE = "UPDATE skipqueue_job SET priority = 1 WHERE id = ANY (%s)"
 HOUR_AGO = timedelta(hours=-1)
 
 LOCK_BY: dict[str, Callable[[Any, list[int]], object]] = {
-    "FOR UPDATE": lambda session, ids: session.execute(LOCK.format("FOR UPDATE"), [ids]),
-    "FOR SHARE, by two": lambda session, ids: session.execute(LOCK.format("FOR SHARE"), [ids]),
+    "FOR UPDATE": lambda session, ids: session.execute(LOCK_ROWS.format("FOR UPDATE"), [ids]),
+    "FOR SHARE, by two sessions": lambda session, ids: session.execute(LOCK_ROWS.format("FOR SHARE"), [ids]),
     "an UPDATE": lambda session, ids: session.execute(UPDATE, [ids]),
     "a savepoint": lambda session, ids: _lock_in_savepoint(session, ids, "SELECT"),
     "a released savepoint": lambda session, ids: _lock_in_savepoint(session, ids, "RELEASE held"),
@@ -30,9 +30,9 @@ LOCK_BY: dict[str, Callable[[Any, list[int]], object]] = {
 
 
 def _lock_in_savepoint(session: Any, ids: list[int], next_statement: str) -> None:
-    session.execute("SELECT pg_current_xact_id()")
+    session.execute("SELECT pg_current_xact_id()")  # the savepoint then has a transaction id of its own
     session.execute("SAVEPOINT held")
-    session.execute(LOCK.format("FOR UPDATE"), [ids])
+    session.execute(LOCK_ROWS.format("FOR UPDATE"), [ids])
     session.execute(next_statement)
 
 
@@ -42,21 +42,21 @@ def _report_after_a_millisecond(settings: Any, transactional_db: None) -> None:
 
 
 @pytest.mark.core
-@pytest.mark.parametrize("hold", LOCK_BY)
+@pytest.mark.parametrize("kind_of_lock", LOCK_BY)
 def test_the_session_that_locks_job_rows_is_named_and_the_command_ends_it(
-    hold: str, findings_of: FindingsOf, connect: Any
+    kind_of_lock: str, findings_of: FindingsOf, connect: Any
 ) -> None:
     queued = make_job(run_after=HOUR_AGO, queue_name="mail")
     due = make_job("scheduled", run_after=HOUR_AGO)
     running = make_job("running", locked_at=HOUR_AGO)
     ids = [queued.pk, due.pk, running.pk]
-    other = connect(autocommit=False, application_name="sharer")
-    if hold == "FOR SHARE, by two":
-        other.execute(LOCK.format("FOR KEY SHARE"), [ids])
+    other_session = connect(autocommit=False, application_name="sharer")
+    if kind_of_lock == "FOR SHARE, by two sessions":
+        other_session.execute(LOCK_ROWS.format("FOR KEY SHARE"), [ids])
         assert findings_of("locked-rows") == [], "a foreign key to a job keeps nobody from claiming it"
     session = connect(autocommit=False, application_name="psql")
-    LOCK_BY[hold](session, ids)
-    (finding,) = [each for each in findings_of("locked-rows") if each.subject == str(session.info.backend_pid)]
+    LOCK_BY[kind_of_lock](session, ids)
+    (finding,) = [finding for finding in findings_of("locked-rows") if finding.subject == str(session.info.backend_pid)]
     assert finding.severity == "critical"
     assert finding.title.startswith("3 jobs have been locked since ")
     assert finding.title.endswith(f" by session {session.info.backend_pid} (psql, idle in transaction)")
@@ -65,7 +65,7 @@ def test_the_session_that_locks_job_rows_is_named_and_the_command_ends_it(
     assert finding.since is not None
     assert finding.link is not None
     assert finding.link.arguments == (min(ids),)
-    other.close()
+    other_session.close()
     run_sql(finding.command)
     wait_until(lambda: not findings_of("locked-rows"))
     session.close()
@@ -77,11 +77,11 @@ def test_a_short_lock_and_a_lock_by_a_worker_are_no_findings(
 ) -> None:
     job = make_job(run_after=HOUR_AGO)
     worker = connect(autocommit=False, application_name="skipqueue:0123456789ab")
-    worker.execute(LOCK.format("FOR UPDATE"), [[job.pk]])
+    worker.execute(LOCK_ROWS.format("FOR UPDATE"), [[job.pk]])
     assert findings_of("locked-rows") == []
     worker.close()
     session = connect(autocommit=False)
-    session.execute(LOCK.format("FOR UPDATE"), [[job.pk]])
+    session.execute(LOCK_ROWS.format("FOR UPDATE"), [[job.pk]])
     assert len(findings_of("locked-rows")) == 1
     settings.SKIPQUEUE = {}
     assert findings_of("locked-rows") == [], "by default, only a lock of ten seconds counts"
@@ -91,8 +91,9 @@ def test_a_short_lock_and_a_lock_by_a_worker_are_no_findings(
 
 def test_a_prepared_transaction_that_locks_jobs_is_found_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
     def rows(statement: str, values: Any = None) -> list[tuple[Any, ...]]:
-        row = (7, "t", "mail", False, None, "", "", now() - timedelta(minutes=5), "", "x'y", now())
-        return [row] if statement == locks.LOCKED_JOBS else []
+        # As the columns of LOCKED_JOBS: no session holds the lock, and the prepared transaction is called "x'y".
+        locked_job = (7, "t", "mail", False, None, "", "", now() - timedelta(minutes=5), "", "x'y", now())
+        return [locked_job] if statement == locks.LOCKED_JOBS else []
 
     monkeypatch.setattr(STORE, "rows", rows)
     monkeypatch.setattr(STORE, "queues_with_jobs", lambda **_: ["mail"])
@@ -105,7 +106,7 @@ def test_a_prepared_transaction_that_locks_jobs_is_found_by_its_name(monkeypatch
 def test_values_in_the_statement_of_the_locking_session_are_hidden(findings_of: FindingsOf, connect: Any) -> None:
     job = make_job(run_after=HOUR_AGO)
     session = connect(autocommit=False)
-    session.execute(LOCK.format("AND args <> '\"hunter22\"' FOR UPDATE"), [[job.pk]])
+    session.execute(LOCK_ROWS.format("AND args <> '\"hunter22\"' FOR UPDATE"), [[job.pk]])
     (finding,) = findings_of("locked-rows")
     assert "SELECT FROM skipqueue_job WHERE id = ANY ($1) AND args <> …" in finding.found
     assert "hunter22" not in finding.found
@@ -118,7 +119,7 @@ def test_why_it_waits_names_the_session_that_locks_the_row(status: str, connect:
     make_worker()
     job = make_job(status, run_after=HOUR_AGO)
     session = connect(autocommit=False, application_name="psql")
-    session.execute(LOCK.format("FOR UPDATE"), [[job.pk]])
+    session.execute(LOCK_ROWS.format("FOR UPDATE"), [[job.pk]])
     sentence = why_it_waits(job, now(), Workforce.now())
     assert sentence.startswith("Its row has been locked since ")
     assert f" by session {session.info.backend_pid} (psql, idle in transaction). While it is locked, " in sentence

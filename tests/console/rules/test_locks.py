@@ -48,16 +48,16 @@ def test_of_a_chain_of_waiting_sessions_only_the_first_blocker_is_reported(
     holder = connect(autocommit=False, application_name="migration")
     holder.execute("LOCK TABLE skipqueue_job IN SHARE MODE")
     first, second = session(), session()
-    updating = first.start(lambda: job.__class__.objects.filter(pk=job.pk).update(priority=2))
+    first_update = first.start(lambda: job.__class__.objects.filter(pk=job.pk).update(priority=2))
     first.wait_until_blocked()
-    updating_too = second.start(lambda: job.__class__.objects.filter(pk=job.pk).update(priority=3))
+    second_update = second.start(lambda: job.__class__.objects.filter(pk=job.pk).update(priority=3))
     second.wait_until_blocked()
     third = session()
-    locking = third.start(lock_job_table)
+    table_lock = third.start(lock_job_table)
     third.wait_until_blocked()
-    assert {each.subject for each in findings_of("lock-waits")} == {str(holder.info.backend_pid)}
+    assert {finding.subject for finding in findings_of("lock-waits")} == {str(holder.info.backend_pid)}
     holder.close()
-    assert (updating.result(20), updating_too.result(20), locking.result(20)) == (1, 1, None)
+    assert (first_update.result(20), second_update.result(20), table_lock.result(20)) == (1, 1, None)
 
 
 def lock_job_table() -> None:
@@ -66,7 +66,9 @@ def lock_job_table() -> None:
 
 
 def test_a_half_minutes_wait_for_a_prepared_transaction_is_critical() -> None:
-    (finding,) = server.lock_waits(StoreOfRows((7, 31.0, "web", "UPDATE …", 0, "", "", "", now())))
+    seconds, pid_of_blocker = 31.0, 0  # a prepared transaction has no session, so its process id is 0
+    waiting_session = (7, seconds, "web", "UPDATE …", pid_of_blocker, "", "", "", now())
+    (finding,) = server.lock_waits(StoreOfRows(waiting_session))
     assert finding.severity == "critical"
     assert finding.title.startswith("A prepared transaction locks the queue's tables: 1 session has waited since ")
     assert finding.command == "SELECT * FROM pg_prepared_xacts;"

@@ -36,7 +36,7 @@ def test_a_long_wait_for_slots_names_the_task_that_takes_most_of_them(findings_o
     worker = make_worker(concurrency=2)
     for task in ("shop.jobs.push", "shop.jobs.push", "shop.jobs.send"):
         make_job("running", task=task, locked_by=worker.id)
-    first = make_job(queue_name="mail", run_after=LONG_AGO, priority=-5)
+    oldest_job = make_job(queue_name="mail", run_after=LONG_AGO, priority=-5)
     make_job(queue_name="mail")
     write_heartbeats()
     (finding,) = findings_of("long-wait")
@@ -46,9 +46,9 @@ def test_a_long_wait_for_slots_names_the_task_that_takes_most_of_them(findings_o
         r": the 2 slots are taken, for the longest time by shop\.jobs\.push: its 2 running jobs have run for up to ",
         finding.title,
     )
-    assert finding.found == f"The oldest job is {first.pk}. It has been due for 6 min. Slots of the workers: 2."
+    assert finding.found == f"The oldest job is {oldest_job.pk}. It has been due for 6 min. Slots of the workers: 2."
     assert finding.command == "python manage.py runworker --queues mail"
-    assert (finding.subject, finding.since) == ("mail", first.run_after)
+    assert (finding.subject, finding.since) == ("mail", oldest_job.run_after)
     assert finding.link is not None
     assert finding.link.query == {"status": "queued", "queue": "mail"}
 
@@ -133,10 +133,10 @@ def test_a_queue_reported_by_no_free_slot_is_not_reported_as_a_long_wait(
     for queue_name in ("default", "mail"):
         make_job(queue_name=queue_name, run_after=LONG_AGO)
     write_heartbeats()
-    assert [each.subject for each in findings_of("no-free-slot")] == ["mail"]
-    assert [each.subject for each in findings_of("long-wait")] == ["default"]
+    assert [finding.subject for finding in findings_of("no-free-slot")] == ["mail"]
+    assert [finding.subject for finding in findings_of("long-wait")] == ["default"]
     settings.SKIPQUEUE = {"RULES": {"no-free-slot": None}}
-    assert [each.subject for each in findings_of("long-wait")] == ["default", "mail"]
+    assert [finding.subject for finding in findings_of("long-wait")] == ["default", "mail"]
 
 
 def test_the_threshold_of_long_waits_can_be_set_for_each_queue(findings_of: FindingsOf, settings: Any) -> None:
@@ -149,7 +149,7 @@ def test_the_threshold_of_long_waits_can_be_set_for_each_queue(findings_of: Find
         ({"long-wait": {"*": None}}, []),
     ):
         settings.SKIPQUEUE = {"RULES": rules}
-        assert [each.subject for each in findings_of("long-wait")] == expected
+        assert [finding.subject for finding in findings_of("long-wait")] == expected
 
 
 def test_a_wait_that_is_usual_at_this_hour_is_no_long_wait(
@@ -157,6 +157,8 @@ def test_a_wait_that_is_usual_at_this_hour_is_no_long_wait(
 ) -> None:
     make_job(run_after=LONG_AGO)
     make_worker()
-    for usual, expected in ((200.0, 1), (250.0, 0)):
-        monkeypatch.setattr(jobs_and_workers, "usual_waits", lambda store, names, usual=usual: {"default": usual})
+    for usual_seconds, expected in ((200.0, 1), (250.0, 0)):
+        monkeypatch.setattr(
+            jobs_and_workers, "usual_waits", lambda store, names, usual=usual_seconds: {"default": usual}
+        )
         assert len(findings_of("long-wait")) == expected

@@ -41,19 +41,19 @@ def test_the_threshold_of_late_schedules_can_be_set(findings_of: FindingsOf, set
 
 def test_a_schedule_whose_last_two_jobs_failed_is_found(findings_of: FindingsOf) -> None:
     failing: dict[str, Any] = {"last_error": "ValueError: no", "attempts": 1}
-    first = make_job("failed", enqueued_at=timedelta(hours=-2), **failing)
-    make_schedule("once", due=-60, last_job_id=first.pk)
+    first_job = make_job("failed", enqueued_at=timedelta(hours=-2), **failing)
+    make_schedule("once", due=-60, last_job_id=first_job.pk)
     assert findings_of("failing-schedule") == []
-    last = make_job("scheduled", **failing)
-    schedule = make_schedule("nightly export", due=-60, last_job_id=last.pk, earlier_job_ids=[first.pk])
+    last_job = make_job("scheduled", **failing)
+    schedule = make_schedule("nightly export", due=-60, last_job_id=last_job.pk, earlier_job_ids=[first_job.pk])
     (finding,) = findings_of("failing-schedule")
     assert finding.severity == "warning"
     assert finding.title.startswith("Schedule nightly export has been failing since ")
     assert finding.title.endswith(", 2 runs in a row: ValueError: no")
-    assert finding.found == f"The last run that failed, job {last.pk} of tests.app.jobs.noop, is retrying."
+    assert finding.found == f"The last run that failed, job {last_job.pk} of tests.app.jobs.noop, is retrying."
     assert finding.command == "python manage.py skipqueue schedules run 'nightly export'"
-    assert (finding.subject, finding.since) == ("nightly export", first.enqueued_at)
+    assert (finding.subject, finding.since) == ("nightly export", first_job.enqueued_at)
     assert finding.link is not None
     assert finding.link.arguments == (schedule.pk,)
-    type(last).objects.filter(pk=last.pk).update(status="failed", finished_at=Now())
-    assert [each.severity for each in findings_of("failing-schedule")] == ["critical"]
+    type(last_job).objects.filter(pk=last_job.pk).update(status="failed", finished_at=Now())
+    assert [finding.severity for finding in findings_of("failing-schedule")] == ["critical"]

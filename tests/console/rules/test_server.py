@@ -52,8 +52,8 @@ def test_unapplied_migrations_are_found(findings_of: FindingsOf, run_sql: Any, m
 @pytest.mark.parametrize(("share", "severities"), [(0.0, []), (0.09, []), (0.2, ["warning"]), (0.7, ["critical"])])
 def test_a_notification_queue_that_fills_up_is_found(share: float, severities: list[str]) -> None:
     findings = list(server.notify_queue(StoreOfRows((share,))))
-    assert [each.severity for each in findings] == severities
-    assert all(f"{round(share * 100)} % of it" in each.found for each in findings)
+    assert [finding.severity for finding in findings] == severities
+    assert all(f"{round(share * 100)} % of it" in finding.found for finding in findings)
 
 
 def test_workers_that_need_more_connections_than_the_server_allows_are_found(findings_of: FindingsOf) -> None:
@@ -109,13 +109,13 @@ def test_a_session_that_is_idle_in_a_transaction_is_found(
     monkeypatch.setattr(server, "LONG_IDLE_SECONDS", 0.0)
     run_sql("SET idle_in_transaction_session_timeout = 0")
     assert findings_of("idle-transaction") == []
-    other = connect(autocommit=False, application_name="psql")
-    other.execute("SELECT pg_backend_pid(), 'half a thought'")
+    idle_session = connect(autocommit=False, application_name="psql")
+    idle_session.execute("SELECT pg_backend_pid(), 'half a thought'")
     (finding,) = findings_of("idle-transaction")
     assert finding.severity == "warning"
     assert "(psql, role " in finding.found
     assert "after: SELECT pg_backend_pid(), …. Its locks stay" in finding.found
-    assert f"pg_terminate_backend({other.info.backend_pid})" in finding.command
+    assert f"pg_terminate_backend({idle_session.info.backend_pid})" in finding.command
     run_sql("SET idle_in_transaction_session_timeout = '5min'")
     assert findings_of("idle-transaction") == [], "PostgreSQL ends the session itself"
 
@@ -131,6 +131,6 @@ def test_commits_that_do_not_wait_for_the_disk_are_found(findings_of: FindingsOf
 
 def test_a_server_that_does_not_track_activities_is_found(findings_of: FindingsOf, run_sql: Any) -> None:
     run_sql("SET track_activities = off")
-    assert [each.severity for each in findings_of("track-activities")] == ["warning"]
+    assert [finding.severity for finding in findings_of("track-activities")] == ["warning"]
     run_sql("SET track_activities = on")
     assert findings_of("track-activities") == []

@@ -32,33 +32,37 @@ def _report_every_transaction(transactional_db: None, monkeypatch: pytest.Monkey
 def test_a_session_that_holds_an_old_snapshot_is_named_and_the_command_ends_it(
     findings_of: FindingsOf, connect: Any
 ) -> None:
-    other = connect(autocommit=False, application_name="reports")
-    other.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
-    other.execute("SELECT pg_sleep(0), 'hunter22'")
+    other_session = connect(autocommit=False, application_name="reports")
+    other_session.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+    other_session.execute("SELECT pg_sleep(0), 'hunter22'")
     (finding,) = findings_of("old-session")
     assert finding.severity == "warning"
-    for expected in (f"Session {other.info.backend_pid} (reports, role ", "idle in transaction", "SELECT pg_sleep(…"):
+    for expected in (
+        f"Session {other_session.info.backend_pid} (reports, role ",
+        "idle in transaction",
+        "SELECT pg_sleep(…",
+    ):
         assert expected in finding.found
-    assert "hunter22" not in finding.found, "a value of another's statement"
+    assert "hunter22" not in finding.found, "a value in the statement of another session"
     run_sql(finding.command)
     wait_until(lambda: not findings_of("old-session"), "the session has ended")
-    other.close()
+    other_session.close()
 
 
 def test_an_open_transaction_that_has_written_counts_as_an_old_session(findings_of: FindingsOf, connect: Any) -> None:
     job = make_job()
-    other = connect(autocommit=False)
-    other.execute("UPDATE skipqueue_job SET priority = 1 WHERE id = %s", [job.pk])
+    other_session = connect(autocommit=False)
+    other_session.execute("UPDATE skipqueue_job SET priority = 1 WHERE id = %s", [job.pk])
     assert len(findings_of("old-session")) == 1
-    other.rollback()
+    other_session.rollback()
     assert findings_of("old-session") == []
 
 
 def test_a_very_old_session_is_critical(findings_of: FindingsOf, connect: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "VERY_OLD_TRANSACTION_SECONDS", 0.0)
-    other = connect(autocommit=False)
-    other.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
-    other.execute("SELECT 1")
+    other_session = connect(autocommit=False)
+    other_session.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+    other_session.execute("SELECT 1")
     assert [finding.severity for finding in findings_of("old-session")] == ["critical"]
 
 
@@ -66,20 +70,21 @@ def test_a_young_transaction_is_no_finding(
     findings_of: FindingsOf, connect: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(server, "OLD_TRANSACTION_SECONDS", 600.0)
-    other = connect(autocommit=False)
-    other.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
-    other.execute("SELECT 1")
+    other_session = connect(autocommit=False)
+    other_session.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+    other_session.execute("SELECT 1")
     assert findings_of("old-session") == []
 
 
 def test_an_old_prepared_transaction_is_named_and_the_command_ends_it(findings_of: FindingsOf, connect: Any) -> None:
-    other = connect()
-    ((allowed,),) = other.execute("SHOW max_prepared_transactions").fetchall()
+    other_session = connect()
+    ((allowed,),) = other_session.execute("SHOW max_prepared_transactions").fetchall()
     if allowed == "0":  # the server allows no prepared transaction, so the rule reads a made-up row
-        (finding,) = server.prepared_transactions(StoreOfRows(("it's lost", "ann", 90_000.0)))
+        name, owner, seconds = "it's lost", "ann", 90_000.0
+        (finding,) = server.prepared_transactions(StoreOfRows((name, owner, seconds)))
         assert finding.command == "ROLLBACK PREPARED 'it''s lost';"
     else:
-        other.execute("BEGIN; UPDATE skipqueue_worker SET pid = 1; PREPARE TRANSACTION 'it''s lost'")
+        other_session.execute("BEGIN; UPDATE skipqueue_worker SET pid = 1; PREPARE TRANSACTION 'it''s lost'")
         (finding,) = findings_of("prepared-transaction")
         run_sql(finding.command)
         assert findings_of("prepared-transaction") == []
@@ -88,36 +93,39 @@ def test_an_old_prepared_transaction_is_named_and_the_command_ends_it(findings_o
 
 
 def test_a_replication_slot_without_a_snapshot_is_no_finding(findings_of: FindingsOf, connect: Any) -> None:
-    other = connect()
-    other.execute("SELECT pg_create_physical_replication_slot('doctor_scene', true)")
+    other_session = connect()
+    other_session.execute("SELECT pg_create_physical_replication_slot('doctor_scene', true)")
     try:
         assert findings_of("old-slot") == []
     finally:
-        other.execute("SELECT pg_drop_replication_slot('doctor_scene')")
+        other_session.execute("SELECT pg_drop_replication_slot('doctor_scene')")
 
 
 def test_the_command_drops_a_replication_slot_that_is_not_in_use() -> None:
-    (finding,) = server.old_slots(StoreOfRows(("standby_2", "physical", False, 1_234_567)))
+    is_in_use, transactions_behind = False, 1_234_567
+    (finding,) = server.old_slots(StoreOfRows(("standby_2", "physical", is_in_use, transactions_behind)))
     assert finding.severity == "critical"
     assert "1,234,567 transactions behind" in finding.found
     assert finding.command == "SELECT pg_drop_replication_slot('standby_2');"
 
 
 def test_the_command_does_not_drop_a_replication_slot_in_use() -> None:
-    (finding,) = server.old_slots(StoreOfRows(("standby_2", "physical", True, 5_000_000)))
+    is_in_use, transactions_behind = True, 5_000_000
+    (finding,) = server.old_slots(StoreOfRows(("standby_2", "physical", is_in_use, transactions_behind)))
     assert finding.severity == "warning"
     assert "drop" not in finding.command
 
 
 def test_a_standby_with_an_old_snapshot_is_named() -> None:
-    (finding,) = server.old_standbys(StoreOfRows(("replica", "10.0.0.7", 2_000_000)))
+    transactions_behind = 2_000_000
+    (finding,) = server.old_standbys(StoreOfRows(("replica", "10.0.0.7", transactions_behind)))
     assert finding.severity == "warning"
     assert "replica (10.0.0.7)" in finding.found
 
 
 def test_control_characters_in_the_name_of_a_session_are_removed(findings_of: FindingsOf, connect: Any) -> None:
-    other = connect(autocommit=False, application_name="x\x1b[2J")
-    other.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
-    other.execute("SELECT 'two\nlines'")
+    other_session = connect(autocommit=False, application_name="x\x1b[2J")
+    other_session.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+    other_session.execute("SELECT 'two\nlines'")
     (finding,) = findings_of("old-session")
     assert finding.found.isprintable()

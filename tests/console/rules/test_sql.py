@@ -61,15 +61,15 @@ def require_indexes(
     indexes: set[str],
 ) -> None:
     """Check that the statement reads the job table only by these indexes, all of them, and sorts few rows."""
-    row = psycopg.ClientCursor(busy_table).execute(f"EXPLAIN (FORMAT JSON) {statement}", values).fetchone()
-    assert row
-    plan_nodes = list(nodes(row[0][0]["Plan"]))
-    described = json.dumps(row[0], indent=1)
-    read_whole = {node["Relation Name"] for node in plan_nodes if node["Node Type"] == "Seq Scan"}
-    assert "skipqueue_job" not in read_whole, described
-    used = {node["Index Name"] for node in plan_nodes if node.get("Index Name", "").startswith("skipqueue_job")}
-    assert used == {f"skipqueue_job_{index}" for index in indexes}, described
-    assert not [node for node in plan_nodes if node["Node Type"] == "Sort" and node["Plan Rows"] > 5_000], described
+    plan_row = psycopg.ClientCursor(busy_table).execute(f"EXPLAIN (FORMAT JSON) {statement}", values).fetchone()
+    assert plan_row
+    plan_nodes = list(nodes(plan_row[0][0]["Plan"]))
+    plan_text = json.dumps(plan_row[0], indent=1)
+    tables_read_whole = {node["Relation Name"] for node in plan_nodes if node["Node Type"] == "Seq Scan"}
+    assert "skipqueue_job" not in tables_read_whole, plan_text
+    used_indexes = {node["Index Name"] for node in plan_nodes if node.get("Index Name", "").startswith("skipqueue_job")}
+    assert used_indexes == {f"skipqueue_job_{index}" for index in indexes}, plan_text
+    assert not [node for node in plan_nodes if node["Node Type"] == "Sort" and node["Plan Rows"] > 5_000], plan_text
 
 
 def test_each_statement_has_a_limit_and_only_reads(subtests: pytest.Subtests) -> None:

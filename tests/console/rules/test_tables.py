@@ -23,7 +23,7 @@ def table(transactional_db: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[s
     """Make a table that autovacuum ignores, and let the rules take it for the queue's only table."""
     with connection.cursor() as cursor:
         cursor.execute(
-            "CREATE TABLE doctor_table WITH (autovacuum_enabled = off) AS SELECT n FROM generate_series(1, 1000) AS n"
+            "CREATE TABLE doctor_table WITH (autovacuum_enabled = off) AS SELECT id FROM generate_series(1, 1000) AS id"
         )
         cursor.execute("SELECT pg_stat_force_next_flush()")
         monkeypatch.setattr(tables, "table_names", lambda: ["doctor_table"])
@@ -35,8 +35,8 @@ def table(transactional_db: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[s
 def partition(transactional_db: None, connect: Any) -> Iterator[str]:
     """Make an empty partition of the archive's table. The rules know only the name of the archive's table."""
     name = "doctor_part"
-    make = f"CREATE TABLE {name} PARTITION OF skipqueue_archivedjob FOR VALUES FROM ('1999-1-1') TO ('1999-2-1')"
-    connect().execute(make)
+    bounds = "FOR VALUES FROM ('1999-1-1') TO ('1999-2-1')"
+    connect().execute(f"CREATE TABLE {name} PARTITION OF skipqueue_archivedjob {bounds}")
     yield name
     connect().execute(f"DROP TABLE {name}")
 
@@ -46,17 +46,17 @@ def test_partitions_of_the_archive_are_examined_like_tables(
 ) -> None:
     for statement in (tables.VACUUMS, tables.TRANSACTION_IDS, tables.STORAGE_PARAMETERS):
         assert partition in {name for name, *_ in STORE.rows(statement, {"tables": table_names()})}
-    other = connect()
-    other.execute(f"ALTER TABLE {partition} SET (autovacuum_enabled = off)")
+    other_session = connect()
+    other_session.execute(f"ALTER TABLE {partition} SET (autovacuum_enabled = off)")
     (finding,) = findings_of("storage-parameters")
     assert finding.title == f"Autovacuum is off for {partition}"
     monkeypatch.setattr(tables, "LARGE_INDEX", -1)
     monkeypatch.setattr(tables, "ENTRY_BYTES", -1)  # now every index counts as bloated
-    other.execute(f"VACUUM {partition}")
-    assert any(f"--index {partition}_" in each.command for each in findings_of("index-bloat"))
-    other.execute(f"CREATE INDEX doctor_part_broken ON {partition} (finished_at)")
-    other.execute("UPDATE pg_index SET indisvalid = false WHERE indexrelid = 'doctor_part_broken'::regclass")
-    assert [each.title for each in findings_of("invalid-index")] == ["The index doctor_part_broken is invalid"]
+    other_session.execute(f"VACUUM {partition}")
+    assert any(f"--index {partition}_" in finding.command for finding in findings_of("index-bloat"))
+    other_session.execute(f"CREATE INDEX doctor_part_broken ON {partition} (finished_at)")
+    other_session.execute("UPDATE pg_index SET indisvalid = false WHERE indexrelid = 'doctor_part_broken'::regclass")
+    assert [finding.title for finding in findings_of("invalid-index")] == ["The index doctor_part_broken is invalid"]
 
 
 def test_all_tables_of_the_app_are_examined() -> None:
@@ -68,9 +68,9 @@ def test_a_table_with_many_dead_rows_is_found_until_it_is_vacuumed(
 ) -> None:
     assert findings_of("dead-rows") == []
     monkeypatch.setattr(tables, "MANY_DEAD_ROWS", 500)
-    other = connect()
-    other.execute("DELETE FROM doctor_table WHERE n > 100")
-    other.execute("SELECT pg_stat_force_next_flush()")
+    other_session = connect()
+    other_session.execute("DELETE FROM doctor_table WHERE id > 100")
+    other_session.execute("SELECT pg_stat_force_next_flush()")
     (finding,) = wait_until(lambda: findings_of("dead-rows"), "the statistics are written")
     assert finding.severity == "warning"
     assert "900 rows are dead, and 100 are alive. Last vacuum: never" in finding.found
@@ -79,6 +79,7 @@ def test_a_table_with_many_dead_rows_is_found_until_it_is_vacuumed(
 
 
 @pytest.mark.parametrize(
+    # The numbers of live and dead rows, the seconds since the last vacuum, and the expected number of findings.
     ("live", "dead", "vacuum_age", "expected"),
     [
         (0, 9_000, None, 0),
@@ -89,7 +90,7 @@ def test_a_table_with_many_dead_rows_is_found_until_it_is_vacuumed(
         (1_000_000, 250_000, 3_600.0, 1),
     ],
 )
-def test_whether_dead_rows_are_found_depends_on_number_share_and_age_of_the_last_vacuum(
+def test_dead_rows_are_found_if_they_are_many_and_the_last_vacuum_is_long_ago(
     live: int, dead: int, vacuum_age: float | None, expected: int
 ) -> None:
     assert len(list(tables.dead_rows(StoreOfRows(("t", live, dead, vacuum_age, 1.0))))) == expected
@@ -98,7 +99,7 @@ def test_whether_dead_rows_are_found_depends_on_number_share_and_age_of_the_last
 def test_a_large_table_that_was_never_analyzed_is_found(
     table: str, findings_of: FindingsOf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert findings_of("never-analyzed") == [], "a small one does not count"
+    assert findings_of("never-analyzed") == [], "a small table or index does not count"
     monkeypatch.setattr(tables, "UNANALYZED_BYTES", 1)
     (finding,) = findings_of("never-analyzed")
     run_sql(finding.command)
@@ -128,37 +129,39 @@ def test_a_large_index_that_is_mostly_empty_is_found(
 ) -> None:
     Job.objects.bulk_create(Job(task="t", queue_name="q", status="queued") for _ in range(2_000))
     Job.objects.all()._raw_delete("default")
-    other = connect()
-    wait_until(lambda: entries_after_vacuum(other) == 0)
-    assert findings_of("index-bloat") == [], "a small one does not count"
+    other_session = connect()
+    wait_until(lambda: entries_after_vacuum(other_session) == 0)
+    assert findings_of("index-bloat") == [], "a small table or index does not count"
     monkeypatch.setattr(tables, "LARGE_INDEX", 50_000)
-    findings = {each.command: each for each in findings_of("index-bloat")}
-    claim = findings["python manage.py skipqueue reindex --index skipqueue_job_claim"]
-    assert claim.severity == "info"
-    assert "for about 0 entries" in claim.found
+    finding_by_command = {finding.command: finding for finding in findings_of("index-bloat")}
+    claim_index_finding = finding_by_command["python manage.py skipqueue reindex --index skipqueue_job_claim"]
+    assert claim_index_finding.severity == "info"
+    assert "for about 0 entries" in claim_index_finding.found
     monkeypatch.setattr(tables, "HUGE_INDEX", 50_000)
-    assert {each.severity for each in findings_of("index-bloat")} == {"warning"}
-    other.execute("REINDEX TABLE skipqueue_job")
-    other.execute("VACUUM skipqueue_job")
+    assert {finding.severity for finding in findings_of("index-bloat")} == {"warning"}
+    other_session.execute("REINDEX TABLE skipqueue_job")
+    other_session.execute("VACUUM skipqueue_job")
     assert findings_of("index-bloat") == []
 
 
-@pytest.mark.parametrize(("size", "entries", "expected"), [(10**8, 10**6, 0), (10**8, 10**5, 1), (10**7, 0, 0)])
-def test_an_index_is_bloated_if_it_is_far_larger_than_its_entries(size: int, entries: int, expected: int) -> None:
-    assert len(list(tables.bloated_indexes(StoreOfRows(("i", size, entries))))) == expected
+@pytest.mark.parametrize(("index_bytes", "entries", "expected"), [(10**8, 10**6, 0), (10**8, 10**5, 1), (10**7, 0, 0)])
+def test_an_index_is_bloated_if_it_is_far_larger_than_its_entries(
+    index_bytes: int, entries: int, expected: int
+) -> None:
+    assert len(list(tables.bloated_indexes(StoreOfRows(("i", index_bytes, entries))))) == expected
 
 
 def test_an_index_whose_build_failed_is_found(findings_of: FindingsOf, connect: Any) -> None:
     for _ in range(2):
         make_job(queue_name="same")
-    other = connect()
+    other_session = connect()
     with pytest.raises(psycopg.errors.UniqueViolation):
-        other.execute("CREATE UNIQUE INDEX CONCURRENTLY doctor_table ON skipqueue_job (queue_name)")
+        other_session.execute("CREATE UNIQUE INDEX CONCURRENTLY doctor_table ON skipqueue_job (queue_name)")
     try:
         (finding,) = findings_of("invalid-index")
         assert (finding.severity, finding.title) == ("warning", "The index doctor_table is invalid")
     finally:
-        other.execute("DROP INDEX doctor_table")
+        other_session.execute("DROP INDEX doctor_table")
     assert findings_of("invalid-index") == []
 
 
@@ -180,8 +183,8 @@ def test_a_table_with_old_unfrozen_transaction_ids_is_found(
 ) -> None:
     row = ("skipqueue_job", age, multixact_age, 200 * MILLION, 400 * MILLION)
     findings = list(tables.transaction_ids(StoreOfRows(row)))
-    assert [each.severity for each in findings] == severities
-    assert all(each.command == 'VACUUM (FREEZE, VERBOSE) "skipqueue_job";' for each in findings)
+    assert [finding.severity for finding in findings] == severities
+    assert all(finding.command == 'VACUUM (FREEZE, VERBOSE) "skipqueue_job";' for finding in findings)
 
 
 @pytest.mark.parametrize("table", tables.STORAGE_STATEMENTS)

@@ -56,7 +56,7 @@ def test_a_healthy_queue_has_a_verdict_without_problems() -> None:
 def test_the_verdict_lists_the_problems_of_watched_rules_by_severity(use_rules: Callable[..., None]) -> None:
     use_rules(warn, report_critical)
     verdict = Verdict.now(STORE)
-    assert [each.title for each in verdict.problems] == ["critical", "a warning"]
+    assert [finding.title for finding in verdict.problems] == ["critical", "a warning"]
     assert (verdict.is_well, verdict.severity, str(verdict)) == (False, "critical", "2 problems")
 
 
@@ -64,12 +64,14 @@ def test_the_verdict_keeps_its_time_limit_and_names_the_rules_that_did_not_finis
     use_rules: Callable[..., None],
 ) -> None:
     use_rules(*[sleep_a_minute] * 10, report_critical, fail_with_sql_error)
-    began = time.monotonic()
+    started_at = time.monotonic()
     verdict = Verdict.now(STORE, seconds=0.5)
-    assert time.monotonic() - began < 3
-    assert verdict.problems[0].title == "critical", "one that sleeps keeps no other from being applied"
+    assert time.monotonic() - started_at < 3
+    assert verdict.problems[0].title == "critical", "rules that sleep do not keep the other rules from being applied"
     assert sorted(verdict.unapplied) == ["fail_with_sql_error", *["sleep_a_minute"] * 10]
-    assert [each.title for each in verdict.problems[1:]] == ["11 rules could not be applied, sleep_a_minute among them"]
+    assert [finding.title for finding in verdict.problems[1:]] == [
+        "11 rules could not be applied, sleep_a_minute among them"
+    ]
 
 
 def test_an_unreachable_database_is_the_only_problem_of_the_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,21 +79,23 @@ def test_an_unreachable_database_is_the_only_problem_of_the_verdict(monkeypatch:
     monkeypatch.setitem(connection.settings_dict, "HOST", "/nonexistent")
     monkeypatch.setitem(connection.settings_dict, "OPTIONS", {})
     verdict = Verdict.now(STORE)
-    assert [each.code for each in verdict.problems] == ["database-unusable"]
+    assert [finding.code for finding in verdict.problems] == ["database-unusable"]
     assert verdict.is_unknown
 
 
 def test_unapplied_migrations_are_the_only_problem_although_other_rules_fail() -> None:
     with connection.cursor() as cursor:
         cursor.execute("DELETE FROM django_migrations WHERE app = 'django_skipqueue' RETURNING name, applied")
-        rows = cursor.fetchall()
+        applied_migrations = cursor.fetchall()
         cursor.execute("ALTER TABLE skipqueue_worker RENAME TO somewhere_else")
         try:
-            assert [each.code for each in Verdict.now(STORE).problems] == ["migrations"]
+            assert [finding.code for finding in Verdict.now(STORE).problems] == ["migrations"]
         finally:
             cursor.execute("ALTER TABLE somewhere_else RENAME TO skipqueue_worker")
-            for row in rows:
-                cursor.execute("INSERT INTO django_migrations VALUES (DEFAULT, 'django_skipqueue', %s, %s)", row)
+            for applied_migration in applied_migrations:
+                cursor.execute(
+                    "INSERT INTO django_migrations VALUES (DEFAULT, 'django_skipqueue', %s, %s)", applied_migration
+                )
 
 
 def test_with_several_databases_a_problem_names_its_database(settings: Any) -> None:
@@ -99,8 +103,11 @@ def test_with_several_databases_a_problem_names_its_database(settings: Any) -> N
     make_job(using="other")
     make_worker()
     with reached_at("gone", NOBODY):
-        problems = [each for alias in ("gone", "default", "other") for each in Verdict.now(Store(alias)).problems]
-    assert [(each.database, each.code) for each in problems] == [("gone", "database-unusable"), ("other", "no-worker")]
+        problems = [finding for alias in ("gone", "default", "other") for finding in Verdict.now(Store(alias)).problems]
+    assert [(finding.database, finding.code) for finding in problems] == [
+        ("gone", "database-unusable"),
+        ("other", "no-worker"),
+    ]
 
 
 def test_a_problem_exists_since_its_incident_began() -> None:

@@ -21,17 +21,19 @@ def test_waiting_jobs_without_a_live_worker_are_critical(findings_of: FindingsOf
     (finding,) = findings_of("no-worker")
     assert (finding.severity, finding.found) == ("warning", "No job is waiting.")
     make_job("scheduled")
-    assert [each.severity for each in findings_of("no-worker")] == ["warning"]
+    assert [finding.severity for finding in findings_of("no-worker")] == ["warning"]
     make_job("scheduled", run_after=timedelta(minutes=-1))
     (finding,) = findings_of("no-worker")
     assert (finding.severity, finding.command) == ("critical", "python manage.py runworker")
-    assert finding.since is None, "nobody knows"
+    assert finding.since is None, "nobody knows when the last worker ended"
     make_worker(name="w1", heartbeat=timedelta(minutes=-9))
-    last = make_worker(name="w2", heartbeat=timedelta(minutes=-5))
-    last.refresh_from_db()
+    last_worker = make_worker(name="w2", heartbeat=timedelta(minutes=-5))
+    last_worker.refresh_from_db()
     (finding,) = findings_of("no-worker")
     assert finding.since is not None
-    assert abs(finding.since - last.heartbeat_at) < timedelta(seconds=1), "since the last heartbeat of any"
+    assert abs(finding.since - last_worker.heartbeat_at) < timedelta(seconds=1), (
+        "the finding begins with the last heartbeat of any worker"
+    )
     make_worker()
     assert findings_of("no-worker") == []
 
@@ -69,7 +71,7 @@ def test_a_queue_without_a_worker_has_the_command_that_serves_it(findings_of: Fi
     assert (finding.subject, finding.since is None) == ("re ports", False)
     assert finding.command == "python manage.py runworker --queues 're ports'"
     make_job(queue_name="sms")
-    assert [each.subject for each in findings_of("queue-without-worker")] == ["re ports", "sms"]
+    assert [finding.subject for finding in findings_of("queue-without-worker")] == ["re ports", "sms"]
     make_worker(queues=[])
     assert findings_of("queue-without-worker") == []
 
@@ -88,7 +90,7 @@ def test_a_paused_queue_needs_no_worker(findings_of: FindingsOf) -> None:
 def test_a_clock_of_the_database_that_differs_by_a_minute_is_found(seconds: float, expected: int) -> None:
     clock = datetime.now(UTC) + timedelta(seconds=seconds)
     findings = list(server.clock_skew(StoreOfRows((clock,))))
-    assert [each.severity for each in findings] == ["warning"] * expected
+    assert [finding.severity for finding in findings] == ["warning"] * expected
 
 
 def test_the_clock_of_this_process_is_compared_with_the_databases(
@@ -111,7 +113,7 @@ def test_a_dead_worker_is_a_warning_until_its_jobs_are_recovered(findings_of: Fi
     assert (finding.severity, "within WORKER_TIMEOUT (1 min)" in finding.advice) == ("warning", True)
     job_of_dead_worker = make_job("running", locked_by=dead.id)
     make_worker()
-    assert [each.severity for each in findings_of("dead-worker")] == ["warning"]
+    assert [finding.severity for finding in findings_of("dead-worker")] == ["warning"]
     job_of_dead_worker.delete()
     (finding,) = findings_of("dead-worker")
     assert (finding.severity, finding.command) == ("info", "")
@@ -124,10 +126,10 @@ def test_live_workers_of_several_versions_are_named(findings_of: FindingsOf) -> 
     make_worker(name="web-3/1", version="0.1.0")
     make_worker(name="web-4/1", version="")
     (finding,) = findings_of("worker-versions")
-    assert finding.severity == "info", "a deploy takes its time"
+    assert finding.severity == "info", "a deployment may be in progress"
     assert finding.found == "unknown: web-4/1. 0.1.0: web-3/1. 0.2.0: web-1/1."
     Worker.objects.update(started_at=F("started_at") - timedelta(minutes=11))
-    assert [each.severity for each in findings_of("worker-versions")] == ["warning"]
+    assert [finding.severity for finding in findings_of("worker-versions")] == ["warning"]
 
 
 def test_jobs_in_a_paused_queue_are_named_with_the_command_that_resumes_it(findings_of: FindingsOf) -> None:
@@ -148,9 +150,9 @@ def test_jobs_that_wait_for_long_in_a_paused_queue_are_a_problem(findings_of: Fi
     for name in ("mail", "nightly"):
         Queue.pause(name)
         make_job(queue_name=name, run_after=timedelta(hours=-3))
-    assert [each.severity for each in findings_of("paused-queue")] == ["warning", "warning"]
+    assert [finding.severity for finding in findings_of("paused-queue")] == ["warning", "warning"]
     settings.SKIPQUEUE = {"RULES": {"paused-queue": {"nightly": None, "*": 3 * 3_600 - 60}}}
-    assert [(each.subject, each.severity) for each in findings_of("paused-queue")] == [
+    assert [(finding.subject, finding.severity) for finding in findings_of("paused-queue")] == [
         ("mail", "warning"),
         ("nightly", "info"),
     ]

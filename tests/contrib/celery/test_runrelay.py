@@ -11,6 +11,7 @@ import pytest
 from django.core.management import CommandError, call_command
 from django.test import override_settings
 
+from django_skipqueue.console.cli.subcommand import Exit
 from django_skipqueue.contrib.celery.carrier import carrier_id, home_of
 from django_skipqueue.contrib.celery.management.commands import runrelay as command
 from django_skipqueue.contrib.celery.relay import RelayOptions
@@ -49,17 +50,17 @@ def relay_options(*arguments: str) -> list[RelayOptions]:
 
 def test_the_only_carrier_need_not_be_named(settings: Any) -> None:
     settings.SKIPQUEUE = ONE_CARRIER
-    [chosen] = relay_options()
-    assert (chosen.carrier, chosen.queue_names, chosen.processes) == ("celery", ("pdf", "import"), 1)
-    assert all(map(chosen.serves, ("pdf", "import")))
-    assert not chosen.serves("mail")
-    assert re.fullmatch(r".+:\d+", chosen.name)
+    [options] = relay_options()
+    assert (options.carrier, options.queue_names, options.processes) == ("celery", ("pdf", "import"), 1)
+    assert all(map(options.serves, ("pdf", "import")))
+    assert not options.serves("mail")
+    assert re.fullmatch(r".+:\d+", options.name)
 
 
 def test_with_several_carriers_the_command_line_must_name_one(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     settings.SKIPQUEUE = TWO_CARRIERS
-    [chosen] = relay_options("--carrier", "rabbit")
-    assert (chosen.carrier, chosen.queue_names) == ("rabbit", ("mail",))
+    [options] = relay_options("--carrier", "rabbit")
+    assert (options.carrier, options.queue_names) == ("rabbit", ("mail",))
     with pytest.raises(CommandError, match="There are several carriers: use --carrier celery or --carrier rabbit"):
         relay_options()
     monkeypatch.setenv("SKIPQUEUE_CARRIER", "celery")
@@ -79,12 +80,13 @@ def test_without_carriers_there_is_nothing_to_relay() -> None:
 
 def test_runrelay_takes_options_of_runworker_for_the_relays_of_each_database(settings: Any) -> None:
     settings.SKIPQUEUE = ONE_CARRIER | {"POLL_INTERVAL": 7}
-    first, second = relay_options(
+    of_default, of_other = relay_options(
         "--database", "default,other", "--name", "r", "--processes", "3", "--no-listen", "--worker-timeout", "20"
     )
-    assert (first.name, first.database) == ("r@default", "default")
-    assert (second.name, second.database) == ("r@other", "other")
-    assert (first.processes, first.listen, first.poll_interval, first.worker_timeout) == (3, False, 7, 20)
+    assert (of_default.name, of_default.database) == ("r@default", "default")
+    assert (of_other.name, of_other.database) == ("r@other", "other")
+    assert (of_default.processes, of_default.listen) == (3, False)
+    assert (of_default.poll_interval, of_default.worker_timeout) == (7, 20)
 
 
 @uses_database
@@ -130,7 +132,7 @@ def test_the_metrics_of_a_relay_have_its_window_in_place_of_slots(manage: StartP
     port = free_port()
     manage("runrelay", "--health-port", str(port), skipqueue=ONE_CARRIER)
     wait_until(lambda: has(port, "/readyz", 200), "ready")
-    wait_until(lambda: metrics(port).get("jobs_carried{1}") == 3, "it has counted")
+    wait_until(lambda: metrics(port).get("jobs_carried{1}") == 3, "the relay has counted the jobs")
     values = metrics(port)
     assert (values["up{1}"], values["window_room{1}"]) == (1, 0), "the broker cannot be reached"
     assert not values.keys() & {"slots{1}", "slots_free{1}", "jobs_running{1}"}
@@ -139,10 +141,10 @@ def test_the_metrics_of_a_relay_have_its_window_in_place_of_slots(manage: StartP
 # Reclaim: an operator takes back the jobs that a carrier holds
 
 
-def make_carried_jobs(number: int, *, carrier: str = "celery", using: str = "default") -> list[Job]:
+def make_carried_jobs(count: int, *, carrier: str = "celery", using: str = "default") -> list[Job]:
     """Make jobs that a carrier holds, in their second attempt."""
     holder = carrier_id(carrier)
-    return [make_job("running", locked_by=holder, attempts=2, queue_name="pdf", using=using) for _ in range(number)]
+    return [make_job("running", locked_by=holder, attempts=2, queue_name="pdf", using=using) for _ in range(count)]
 
 
 def reclaim(*arguments: str, capsys: pytest.CaptureFixture[str]) -> str:
@@ -155,17 +157,19 @@ def reclaim(*arguments: str, capsys: pytest.CaptureFixture[str]) -> str:
 def test_reclaim_releases_only_the_jobs_that_the_carrier_holds(capsys: pytest.CaptureFixture[str]) -> None:
     make_worker(id=carrier_id("celery"), name="celery", is_external=True)
     carried_jobs = make_carried_jobs(3)
-    others = [make_job("running", locked_by="w:0123456789ab"), *make_carried_jobs(1, carrier="rabbit")]
+    jobs_of_others = [make_job("running", locked_by="w:0123456789ab"), *make_carried_jobs(1, carrier="rabbit")]
     assert reclaim("celery", "--yes", capsys=capsys) == "default: 3 jobs of celery released.\n"
     released = Job.objects.filter(pk__in=[job.pk for job in carried_jobs])
     assert set(released.values_list("status", "attempts", "lease", "locked_by")) == {("queued", 1, 2, "")}
-    assert set(Job.objects.running()) == set(others)
-    assert reclaim("celery", capsys=capsys) == "default: 0 jobs of celery released.\n", "and asks nobody"
+    assert set(Job.objects.running()) == set(jobs_of_others)
+    assert reclaim("celery", capsys=capsys) == "default: 0 jobs of celery released.\n", (
+        "without jobs, the command does not ask"
+    )
 
 
 @both_databases
 @override_settings(SKIPQUEUE=ONE_CARRIER | {"DATABASES": ("default", "other")})
-def test_reclaim_goes_over_all_databases(capsys: pytest.CaptureFixture[str]) -> None:
+def test_reclaim_releases_the_jobs_in_all_databases(capsys: pytest.CaptureFixture[str]) -> None:
     make_carried_jobs(2)
     make_carried_jobs(1, using="other")
     output = reclaim("celery", "--yes", capsys=capsys)
@@ -187,7 +191,7 @@ def test_reclaim_releases_jobs_in_one_database_if_another_cannot_be_used(capsys:
 
 @uses_database
 @override_settings(SKIPQUEUE=ONE_CARRIER)
-def test_reclaim_takes_a_carrier_that_the_settings_no_longer_name(capsys: pytest.CaptureFixture[str]) -> None:
+def test_reclaim_accepts_a_carrier_that_the_settings_no_longer_name(capsys: pytest.CaptureFixture[str]) -> None:
     make_worker(id=carrier_id("old"), name="old", is_external=True)
     make_carried_jobs(1, carrier="old")
     assert reclaim("old", "--yes", capsys=capsys) == "default: 1 job of old released.\n"
@@ -208,9 +212,9 @@ def test_reclaim_refuses_an_unknown_carrier() -> None:
 def test_reclaim_asks_before_it_changes_anything(manage: StartProcess) -> None:
     make_carried_jobs(2)
     process_without_terminal = manage("runrelay", "--reclaim", "celery", skipqueue=ONE_CARRIER)
-    assert process_without_terminal.wait() == 2
+    assert process_without_terminal.wait() == Exit.USAGE
     assert "Cannot ask whether to release 2 jobs of the carrier celery" in process_without_terminal.log
-    for answer, code in (("n", 3), ("y", 0)):
+    for answer, code in (("n", Exit.NEGATIVE), ("y", Exit.DONE)):
         assert Job.objects.running().count() == 2
         process = manage("runrelay", "--reclaim", "celery", skipqueue=ONE_CARRIER, terminal=True)
         process.wait_for("Release 2 jobs of the carrier celery? Jobs that it has not lost will run twice. [y/N]")
@@ -224,24 +228,24 @@ def test_reclaim_does_not_release_jobs_that_a_relay_hands_over_meanwhile(manage:
     make_carried_jobs(2)
     process = manage("runrelay", "--reclaim", "celery", skipqueue=ONE_CARRIER, terminal=True)
     process.wait_for("Release 2 jobs of the carrier celery?")
-    [newer] = make_carried_jobs(1)
+    [newer_job] = make_carried_jobs(1)
     process.type("y\n")
-    assert process.wait() == 0, "and it does not say that a row is locked"
+    assert process.wait() == 0, "the command does not say that a row is locked"
     assert "2 jobs of celery released" in process.log
-    assert list(Job.objects.running()) == [newer]
+    assert list(Job.objects.running()) == [newer_job]
 
 
 @uses_database
 @override_settings(SKIPQUEUE=ONE_CARRIER)
 def test_reclaim_says_that_a_row_is_locked(session: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    locked, _ = make_carried_jobs(2)
-    other = session()
-    other.begin()
-    other(lambda: list(Job.objects.select_for_update().filter(pk=locked.pk)))
+    locked_job, _ = make_carried_jobs(2)
+    locking_session = session()
+    locking_session.begin()
+    locking_session(lambda: list(Job.objects.select_for_update().filter(pk=locked_job.pk)))
     with pytest.raises(CommandError, match="default: 1 job could not be released, because other transactions have"):
         reclaim("celery", "--yes", capsys=capsys)
     assert capsys.readouterr().out == "default: 1 job of celery released.\n"
-    other.rollback()
+    locking_session.rollback()
     assert reclaim("celery", "--yes", capsys=capsys) == "default: 1 job of celery released.\n"
 
 
@@ -253,22 +257,25 @@ def test_the_topology_is_shown_as_definitions_that_rabbitmq_imports(settings: An
     settings.SKIPQUEUE = ONE_CARRIER
     call_command("runrelay", "--show-topology", "--database", "default,other")
     definitions = json.loads(capsys.readouterr().out)
-    rows = {alias: Worker.objects.using(alias).get(pk=carrier_id("celery")) for alias in ("default", "other")}
-    homes = [home_of(alias, row.started_at) for alias, row in rows.items()]
+    rows_of_carriers = {
+        alias: Worker.objects.using(alias).get(pk=carrier_id("celery")) for alias in ("default", "other")
+    }
+    homes = [home_of(alias, row.started_at) for alias, row in rows_of_carriers.items()]
     own_queues = {f"skipqueue.{kind}.{home}" for kind in ("outcomes", "back") for home in homes}
-    assert {each["name"] for each in definitions["exchanges"]} == {"skipqueue.back", "skipqueue.foreign"}
-    assert {each["name"] for each in definitions["queues"]} == {"skipqueue.foreign", "pdf", "slow", *own_queues}
-    assert {each["arguments"]["x-queue-type"] for each in definitions["queues"]} == {"quorum"}
-    assert {(each["source"], each["destination"]) for each in definitions["bindings"]} == {
+    assert {definition["name"] for definition in definitions["exchanges"]} == {"skipqueue.back", "skipqueue.foreign"}
+    queue_names = {definition["name"] for definition in definitions["queues"]}
+    assert queue_names == {"skipqueue.foreign", "pdf", "slow", *own_queues}
+    assert {definition["arguments"]["x-queue-type"] for definition in definitions["queues"]} == {"quorum"}
+    assert {(definition["source"], definition["destination"]) for definition in definitions["bindings"]} == {
         ("skipqueue.foreign", "skipqueue.foreign"),
         *(("skipqueue.back", f"skipqueue.back.{home}") for home in homes),
     }
     [permission] = definitions["permissions"]
     assert (permission["user"], permission["configure"], permission["vhost"]) == ("guest", "^$", "/")
-    readable = {each["name"] for each in definitions["queues"] if re.search(permission["read"], each["name"])}
+    readable = {queue_name for queue_name in queue_names if re.search(permission["read"], queue_name)}
     assert readable == {"pdf", "slow", *own_queues}
     call_command("runrelay", "--show-topology", "--database", "default,other")
-    assert json.loads(capsys.readouterr().out) == definitions, "the row stays as it is"
+    assert json.loads(capsys.readouterr().out) == definitions, "the names of the queues do not change"
 
 
 @uses_database

@@ -8,6 +8,7 @@ from django_skipqueue import checks, conf
 from django_skipqueue.contrib.celery.settings import CarrierSettings, carriers
 
 REQUIRED_OPTIONS: dict[str, Any] = {"APP": "shop.celery.app", "QUEUES": {"pdf": "pdf"}}
+VIDEO_QUEUE: dict[str, Any] = {"QUEUES": {"video": "video"}}
 
 
 def settings_with(**changes: Any) -> dict[str, Any]:
@@ -52,16 +53,15 @@ def test_every_option_of_a_carrier_is_taken(settings: Any) -> None:
     )
 
 
-def test_the_carried_queues_are_those_of_all_carriers(settings: Any) -> None:
+def test_the_queues_of_all_carriers_are_external(settings: Any) -> None:
     settings.SKIPQUEUE = {
         "CARRIERS": {"a": REQUIRED_OPTIONS | {"QUEUES": {"pdf": "x", "mail": "x"}}, "b": REQUIRED_OPTIONS | VIDEO_QUEUE}
     }
     assert conf.settings.external_queues == {"pdf": "a", "mail": "a", "video": "b"}
 
 
-VIDEO_QUEUE: dict[str, Any] = {"QUEUES": {"video": "video"}}
-
 CELERY_SETTING = "SKIPQUEUE['CARRIERS']['celery']"
+# For each case: the setting SKIPQUEUE, and how the reported problem begins.
 WRONG_SETTINGS: dict[str, tuple[dict[str, Any], str]] = {
     "no dict": ({"CARRIERS": ["celery"]}, "SKIPQUEUE['CARRIERS'] must be a dict of carriers by name, not ['celery']."),
     "no name": (

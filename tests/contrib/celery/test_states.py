@@ -37,16 +37,16 @@ def celery_state() -> CarrierNow:
 
 
 def test_the_state_of_a_carrier_counts_its_jobs_relays_and_refusals() -> None:
-    make_carrier(refused=7, heartbeat=-MINUTE / 12)
+    make_carrier(refused=7, heartbeat=-timedelta(seconds=5))
     make_relay()
     make_relay(heartbeat=-10 * MINUTE)
     make_relay(relay_of="other")
-    oldest = make_carried(locked_at=-5 * MINUTE)
+    oldest_job = make_carried(locked_at=-5 * MINUTE)
     make_carried()
-    make_job("running", locked_by=make_worker().pk, locked_at=-60 * MINUTE)
+    make_job("running", locked_by=make_worker().pk, locked_at=-60 * MINUTE)  # not a job of the carrier
     state = celery_state()
     assert (state.name, state.queues, state.window, state.held) == ("celery", ("pdf",), 2_000, 2)
-    assert state.oldest == oldest.locked_at
+    assert state.oldest == oldest_job.locked_at
     assert 300 <= (state.oldest_seconds or 0) < 330
     assert (state.relays, state.refused) == (1, 7)
     assert 5 <= state.heartbeat_age < 35
@@ -91,7 +91,8 @@ def test_without_a_carrier_no_job_is_read() -> None:
     make_job("running")
     with CaptureQueriesContext(connection) as queries:
         assert carriers_now(STORE) == []
-    ((plan,),) = STORE.rows("EXPLAIN (ANALYZE, FORMAT JSON) " + queries[0]["sql"].replace("%", "%%"))
+    statement = queries[0]["sql"].replace("%", "%%")
+    ((plan,),) = STORE.rows(f"EXPLAIN (ANALYZE, FORMAT JSON) {statement}")
     scans = [node for node in plan_nodes(plan[0]["Plan"]) if node.get("Relation Name") == "skipqueue_job"]
     assert scans
     assert all(node["Actual Loops"] == 0 for node in scans)
@@ -120,20 +121,23 @@ def timed() -> None:
 
 
 def test_a_job_is_overdue_after_its_wait_and_three_times_its_time_limit(registry: Registry) -> None:
-    limits = {job(timeout=100)(timed).name: 600 + 3 * 100, "unknown": 600 + 3 * BROKERS_TIMEOUT}
-    overdue = set()
+    wait = 600  # the default of the carrier's option WAIT, in seconds
+    limits = {job(timeout=100)(timed).name: wait + 3 * 100, "unknown": wait + 3 * BROKERS_TIMEOUT}
+    overdue_ids = set()
     for task, limit in limits.items():
         make_carried(task=task, locked_at=-timedelta(seconds=limit - 30))
-        overdue.add(make_carried(task=task, locked_at=-timedelta(seconds=limit + 1)).pk)
+        overdue_ids.add(make_carried(task=task, locked_at=-timedelta(seconds=limit + 1)).pk)
     make_carried(task="unknown", timeout=9_000.0, locked_at=-timedelta(seconds=limits["unknown"] + 1))
     make_job("running", locked_by="w", locked_at=-timedelta(days=1))
     rows = list(overdue_jobs(STORE, carriers_by_name()["celery"]))
-    assert {job_id for job_id, *_ in rows} == overdue
+    assert {job_id for job_id, *_ in rows} == overdue_ids
     assert rows[0][1] == "unknown", "the longest overdue job comes first"
 
 
 def test_clock_time_has_a_date_only_for_another_day() -> None:
-    row = make_carried(locked_at=-timedelta(seconds=1))
-    assert row.locked_at is not None
-    assert len(clock_time(row.locked_at, row.locked_at)) == len("14:02:11")
-    assert len(clock_time(row.locked_at - timedelta(days=1), row.locked_at)) == len("2026-03-01 14:02:11")
+    carried_job = make_carried(locked_at=-timedelta(seconds=1))
+    assert carried_job.locked_at is not None
+    assert len(clock_time(carried_job.locked_at, carried_job.locked_at)) == len("14:02:11")
+    assert len(clock_time(carried_job.locked_at - timedelta(days=1), carried_job.locked_at)) == len(
+        "2026-03-01 14:02:11"
+    )

@@ -83,7 +83,7 @@ class StoredResult(UnreadResult):
     @status.setter
     @in_any_thread
     def status(self, value: Any) -> None:
-        (status,) = (ours for ours, theirs in TASK_STATUSES.items() if theirs == value)
+        (status,) = (our_status for our_status, djangos_status in TASK_STATUSES.items() if djangos_status == value)
         Job.objects.filter(pk=self.id).update(status=status, finished_at=Now())
 
 
@@ -146,33 +146,35 @@ def run_all(folder: Path) -> tuple[unittest.TestResult, set[str], set[str]]:
 
 @contextmanager
 def _adapted(folder: Path) -> Iterator[list[ModuleType]]:
-    """The modules of Django's tests, with our two backends in place of Django's."""
+    """Yield the modules of Django's tests, with our two backends in place of Django's."""
     with ExitStack() as stack:
         stack.callback(_forget_modules)
         stack.enter_context(mock.patch.dict(registry.by_name))
         stack.enter_context(mock.patch.object(sys, "path", [str(folder), *sys.path]))
         if django.VERSION < (6, 0):
             stack.enter_context(_backport_in_django())
-        for ours in (ListingBackend, RunningBackend):
-            stack.enter_context(mock.patch(ours.in_place_of, ours))
-        # The immediate backend makes one attempt.
-        setting = {"default": {"BACKEND": ListingBackend.in_place_of}}
-        stack.enter_context(override_settings(SKIPQUEUE={"MAX_ATTEMPTS": 1}, TASKS=setting))
+        for backend in (ListingBackend, RunningBackend):
+            stack.enter_context(mock.patch(backend.in_place_of, backend))
+        # One attempt for each job, as with Django's immediate backend.
+        tasks_setting = {"default": {"BACKEND": ListingBackend.in_place_of}}
+        stack.enter_context(override_settings(SKIPQUEUE={"MAX_ATTEMPTS": 1}, TASKS=tasks_setting))
         yield [importlib.import_module(f"tasks.{path.stem}") for path in sorted((folder / "tasks").glob("test_*.py"))]
 
 
 @contextmanager
 def _backport_in_django() -> Iterator[None]:
     """Before Django 6.0: import the backport under the names that Django's tests use."""
-    backends = (".backends", ".backends.base", ".backends.dummy", ".backends.immediate")
-    names = ("", ".base", ".exceptions", ".signals", *backends)
-    modules = {f"django.tasks{name}": importlib.import_module(f"django_tasks{name}") for name in names}
+    backend_modules = (".backends", ".backends.base", ".backends.dummy", ".backends.immediate")
+    module_names = ("", ".base", ".exceptions", ".signals", *backend_modules)
+    modules = {f"django.tasks{name}": importlib.import_module(f"django_tasks{name}") for name in module_names}
     exceptions = modules["django.tasks.exceptions"]
-    renamed = {name: getattr(exceptions, f"{name}Error") for name in ("InvalidTask", "InvalidTaskBackend")}
-    loggers = logging.Logger.manager.loggerDict
+    exceptions_by_djangos_name = {
+        name: getattr(exceptions, f"{name}Error") for name in ("InvalidTask", "InvalidTaskBackend")
+    }
+    logger_by_name = logging.Logger.manager.loggerDict
     with (
-        mock.patch.multiple(exceptions, create=True, **renamed),
-        mock.patch.dict(loggers, {"django.tasks": logging.getLogger("django_tasks")}),
+        mock.patch.multiple(exceptions, create=True, **exceptions_by_djangos_name),
+        mock.patch.dict(logger_by_name, {"django.tasks": logging.getLogger("django_tasks")}),
     ):
         sys.modules.update(modules)
         with mock.patch.object(django, "tasks", modules["django.tasks"], create=True):
@@ -181,11 +183,8 @@ def _backport_in_django() -> Iterator[None]:
 
 def _forget_modules() -> None:
     packages = ("tasks",) if django.VERSION >= (6, 0) else ("tasks", "django.tasks")
-    for name in [
-        name
-        for name in sys.modules
-        if name.startswith(tuple(f"{package}." for package in packages)) or name in packages
-    ]:
+    prefixes = tuple(f"{package}." for package in packages)
+    for name in [name for name in sys.modules if name in packages or name.startswith(prefixes)]:
         del sys.modules[name]
 
 

@@ -12,12 +12,12 @@ FRAMEWORK = "django.tasks" if django.VERSION >= (6, 0) else "django_tasks"
 
 collect_ignore_glob = [] if find_spec(FRAMEWORK) else ["test_*.py"]
 
-OURS = "django_skipqueue.backend.SkipQueueBackend"
+OUR_BACKEND = "django_skipqueue.backend.SkipQueueBackend"
 
 TASKS: dict[str, Any] = {
-    "default": {"BACKEND": OURS, "QUEUES": []},
+    "default": {"BACKEND": OUR_BACKEND, "QUEUES": []},
     "mail": {
-        "BACKEND": OURS,
+        "BACKEND": OUR_BACKEND,
         "QUEUES": ["mail"],
         "OPTIONS": {
             "max_attempts": 3,
@@ -25,13 +25,13 @@ TASKS: dict[str, Any] = {
             "timeout": 45.0,
         },
     },
-    "other": {"BACKEND": OURS, "QUEUES": [], "OPTIONS": {"database": "other"}},
+    "other": {"BACKEND": OUR_BACKEND, "QUEUES": [], "OPTIONS": {"database": "other"}},
     "elsewhere": {"BACKEND": f"{FRAMEWORK}.backends.dummy.DummyBackend", "QUEUES": []},
 }
 
 
 if not collect_ignore_glob:
-    with override_settings(TASKS=TASKS):  # because the decorators of the tasks read it
+    with override_settings(TASKS=TASKS):  # because the decorators of the tasks read the setting TASKS
         from .app import tasks, typed_tasks  # noqa: F401
 
     from django_skipqueue.integrations.django_tasks import backend
@@ -39,7 +39,8 @@ if not collect_ignore_glob:
     UID = backend.__name__
 
     for signal, _ in backend.RECEIVERS:
-        signal.disconnect(dispatch_uid=UID)  # all other tests are of a project without Django's tasks
+        # The tests of all other folders are about a project without Django's tasks.
+        signal.disconnect(dispatch_uid=UID)
 
 
 @pytest.fixture(autouse=True)

@@ -21,10 +21,10 @@ def claim(queue_name: str = "default", *, database: str = "default", worker_id: 
 
 
 def execute(job: ClaimedJob, *, database: str = "default") -> Attempt:
-    """Run a claimed job, and write nothing."""
+    """Run a claimed job, and write nothing to its row."""
     executor = Executor(worker="w", database=database)
-    known = entry(job.task)
-    run = async_to_sync(executor.execute_async) if known and known.is_async else executor.execute
+    registered_task = entry(job.task)
+    run = async_to_sync(executor.execute_async) if registered_task and registered_task.is_async else executor.execute
     return run(RunningAttempt(job))
 
 

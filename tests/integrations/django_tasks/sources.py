@@ -25,7 +25,7 @@ class Unreachable(Exception):
 
 
 def folder() -> Path:
-    """The folder that holds Django's package `tasks`, ready to be put on the path. Raises `Unreachable`."""
+    """Return the folder of Django's test package `tasks`, for `sys.path`. Download it first if it is not cached."""
     cache_folder = cache() / REQUIREMENT.replace("==", "-").replace("~=", "-")
     cache_folder.mkdir(parents=True, exist_ok=True)
     with (cache_folder / "lock").open("w") as lock:
@@ -36,7 +36,7 @@ def folder() -> Path:
 
 
 def cache() -> Path:
-    """The cache folder for Django's tests, outside of the repository."""
+    """Return the cache folder for Django's tests, which is outside of the repository."""
     base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     if not os.access(base if base.exists() else base.parent, os.W_OK):
         base = Path(tempfile.gettempdir())
@@ -50,7 +50,7 @@ def _fetch(cache_folder: Path) -> None:
         process = subprocess.run([*command, "--dest", scratch], capture_output=True, text=True, timeout=300)
         archives = list(Path(scratch).glob("*.tar.gz"))
         if process.returncode or not archives:
-            reason = (process.stderr.strip() or "it brought no source distribution").splitlines()[-1]
+            reason = (process.stderr.strip() or "pip downloaded no source distribution").splitlines()[-1]
             raise Unreachable(f"pip download {REQUIREMENT}: {reason}")
         with tarfile.open(archives[0]) as archive:
             members = [member for member in archive if "/tests/tasks/" in member.name]

@@ -33,7 +33,7 @@ from ...app import jobs
 from ...app.rows import FINISHED, STATUSES, are_in_order, make_job
 from ...harness.table import Row
 from .app import tasks
-from .conftest import FRAMEWORK, OURS, TASKS
+from .conftest import FRAMEWORK, OUR_BACKEND, TASKS
 from .running import WORKER, claim, execute, run_next
 
 store = Store("default")
@@ -49,7 +49,7 @@ def yields_numbers() -> Iterator[int]:
 
 
 def read(result: Any) -> Any:
-    """The result as another process reads it."""
+    """Read a result from the database, as another process does."""
     return task_backends[result.backend].get_result(result.id)
 
 
@@ -66,13 +66,13 @@ class TestEnqueue:
         with pytest.raises(InvalidTask, match="yields, so calling it would run nothing of it"):
             task_backends["default"].validate_task(variant(tasks.add, func=yields_numbers))
 
-    def test_a_task_becomes_a_row_like_that_of_a_job(self) -> None:
+    def test_enqueueing_a_task_inserts_a_job(self) -> None:
         result = tasks.add.using(priority=7, queue_name="high").enqueue(1, b=2)
-        row = Job.objects.get()
-        assert str(row.pk) == result.id
-        assert (row.task, row.args, row.kwargs) == (ADD, [1], {"b": 2})
-        assert (row.queue_name, row.priority, row.status, row.max_attempts) == ("high", 7, "queued", 10)
-        assert row.metadata == {"backend": "default"}
+        job = Job.objects.get()
+        assert str(job.pk) == result.id
+        assert (job.task, job.args, job.kwargs) == (ADD, [1], {"b": 2})
+        assert (job.queue_name, job.priority, job.status, job.max_attempts) == ("high", 7, "queued", 10)
+        assert job.metadata == {"backend": "default"}
 
     def test_a_job_is_inserted_at_once_and_rolls_back_with_the_callers_transaction(self) -> None:
         with transaction.atomic():
@@ -86,16 +86,16 @@ class TestEnqueue:
     def test_run_after_can_be_a_datetime(self) -> None:
         due = datetime.now(UTC) + HOUR
         result = tasks.add.using(run_after=due).enqueue(1)
-        row = Job.objects.get()
-        assert (row.status, row.run_after) == ("scheduled", due)
+        job = Job.objects.get()
+        assert (job.status, job.run_after) == ("scheduled", due)
         assert result.status == TaskResultStatus.READY
         assert result.task.run_after == read(result).task.run_after == due
 
     def test_run_after_as_a_timedelta_counts_from_the_databases_clock(self) -> None:
         result = tasks.add.using(run_after=HOUR).enqueue(1)  # type: ignore[arg-type]  # Django's type allows no timedelta
-        row = Job.objects.get()
-        assert (row.status, row.run_after) == ("scheduled", row.enqueued_at + HOUR)
-        assert result.task.run_after == read(result).task.run_after == row.run_after
+        job = Job.objects.get()
+        assert (job.status, job.run_after) == ("scheduled", job.enqueued_at + HOUR)
+        assert result.task.run_after == read(result).task.run_after == job.run_after
         with pytest.raises(InvalidTask, match="Queue 'x' is not valid"):  # all other options are validated
             tasks.add.using(backend="mail", queue_name="x", run_after=HOUR)  # type: ignore[arg-type]
 
@@ -131,7 +131,7 @@ class TestEnqueue:
 
     def test_a_task_is_validated_again_when_it_is_enqueued(self) -> None:
         task_of_missing_queue = tasks.add.using(queue_name="gone")
-        strict_settings = override_settings(TASKS={"default": {"BACKEND": OURS}})
+        strict_settings = override_settings(TASKS={"default": {"BACKEND": OUR_BACKEND}})
         with strict_settings, pytest.raises(InvalidTask, match="Queue 'gone' is not valid"):
             task_of_missing_queue.enqueue(1)
         assert not Job.objects.exists()
@@ -143,9 +143,9 @@ class TestEnqueue:
 
     def test_an_alias_has_its_own_options(self) -> None:
         tasks.add.using(backend="mail", queue_name="mail").enqueue(1)
-        row = Job.objects.get()
-        assert row.max_attempts == 3
-        assert (row.metadata, row.timeout) == ({"backend": "mail"}, 45.0)
+        job = Job.objects.get()
+        assert job.max_attempts == 3
+        assert (job.metadata, job.timeout) == ({"backend": "mail"}, 45.0)
 
     def test_an_alias_can_use_another_database(self) -> None:
         result = tasks.add.using(backend="other").enqueue(1)
@@ -188,12 +188,13 @@ class TestEnqueue:
 
 class TestRegistry:
     def test_a_task_is_registered_where_it_is_defined(self, registry: Registry) -> None:
-        defined = tasks.add.using()
-        (known,) = registry
-        assert (known.name, known.is_async, str(known.signature)) == (ADD, False, "(a: int, b: int = 0) -> int")
-        assert (known.__module__, known.__qualname__) == ("tests.integrations.django_tasks.app.tasks", "add")
-        defined.using(priority=3)
-        assert [*registry] == [known]
+        task = tasks.add.using()
+        (registered_task,) = registry
+        assert (registered_task.name, registered_task.is_async) == (ADD, False)
+        assert str(registered_task.signature) == "(a: int, b: int = 0) -> int"
+        assert f"{registered_task.__module__}.{registered_task.__qualname__}" == ADD
+        task.using(priority=3)
+        assert [*registry] == [registered_task]
 
     def test_a_task_of_another_backend_is_registered_where_it_is_enqueued(self, registry: Registry) -> None:
         assert type(tasks.visit) is framework.Task
@@ -260,15 +261,15 @@ class TestResult:
         for template in ("0{}", " {}", "{}\n", "+{}", "{}.0", "{}e0"):
             with row(template=template):
                 id = tasks.add.enqueue(1).id
-                arabic = id.translate({ord("0") + digit: 0x660 + digit for digit in range(10)})
-                for wrong_id in (template.format(id), arabic):
+                arabic_id = id.translate({ord("0") + digit: 0x660 + digit for digit in range(10)})
+                for wrong_id in (template.format(id), arabic_id):
                     with pytest.raises(TaskResultDoesNotExist):
                         task_backends["default"].get_result(wrong_id)
 
     def test_a_job_of_a_task_that_is_not_djangos_has_no_django_result(self) -> None:
-        row = jobs.add.defer(1)
+        job = jobs.add.defer(1)
         with pytest.raises(TaskResultDoesNotExist):
-            task_backends["default"].get_result(str(row.pk))
+            task_backends["default"].get_result(str(job.pk))
 
     def test_any_alias_of_the_same_database_finds_a_result_with_its_own_alias(self) -> None:
         result = tasks.add.using(backend="mail", queue_name="mail").enqueue(1)
@@ -277,8 +278,8 @@ class TestResult:
         assert (found_result.backend, found_result.task.backend) == ("mail", "mail")
 
     def test_a_result_of_a_task_that_this_process_does_not_know_can_be_read_but_not_run(self) -> None:
-        row = make_job("completed", task="os.system", args=["true"], result=1, metadata={"backend": "default"})
-        result = task_backends["default"].get_result(str(row.pk))
+        job = make_job("completed", task="os.system", args=["true"], result=1, metadata={"backend": "default"})
+        result = task_backends["default"].get_result(str(job.pk))
         assert (result.return_value, result.task.module_path, result.args) == (1, "os.system", ["true"])
         result.refresh()
         with pytest.raises(UnknownTask, match=r"os\.system"):
@@ -288,7 +289,7 @@ class TestResult:
 
     def test_a_result_whose_queue_the_settings_no_longer_allow_can_still_be_read(self) -> None:
         result = tasks.add.using(queue_name="gone").enqueue(1)
-        with override_settings(TASKS={"default": {"BACKEND": OURS, "QUEUES": ["default"]}}):
+        with override_settings(TASKS={"default": {"BACKEND": OUR_BACKEND, "QUEUES": ["default"]}}):
             assert task_backends["default"].get_result(result.id).task.queue_name == "gone"
 
     def test_a_result_that_is_read_equals_the_enqueued_result(self) -> None:
@@ -298,10 +299,11 @@ class TestResult:
         assert [result.task for result in results[:2]] == variants[:2]
         run_next()
         results[0].refresh()
-        row = Job.objects.order_by("id")[2]  # the job that was due first
-        finished = read(results[2])
-        assert (finished.started_at, finished.last_attempted_at) == (row.started_at, row.started_at)
-        assert (finished.enqueued_at, finished.finished_at) == (row.enqueued_at, row.finished_at)
+        first_due_job = Job.objects.order_by("id")[2]  # its `run_after` is an hour ago
+        finished_result = read(results[2])
+        assert finished_result.started_at == finished_result.last_attempted_at == first_due_job.started_at
+        assert finished_result.enqueued_at == first_due_job.enqueued_at
+        assert finished_result.finished_at == first_due_job.finished_at
 
     @pytest.mark.parametrize(
         ("kind", "value"),
@@ -365,9 +367,9 @@ class TestAttempts:
         assert (result.attempts, result.worker_ids) == (3, ["one", "two", "three"])
         assert [error.exception_class for error in result.errors] == [ValueError, ValueError]
         assert "attempt 1 of 2" in result.errors[0].traceback
-        row = Job.objects.get()
-        assert are_in_order(row.enqueued_at, result.started_at, result.last_attempted_at, result.finished_at)
-        assert result.last_attempted_at == row.started_at
+        job = Job.objects.get()
+        assert are_in_order(job.enqueued_at, result.started_at, result.last_attempted_at, result.finished_at)
+        assert result.last_attempted_at == job.started_at
 
     def test_attempts_whose_errors_the_row_no_longer_has_count_without_a_worker(self) -> None:
         result = tasks.fail_times.enqueue(12)
@@ -382,30 +384,30 @@ class TestAttempts:
     def test_an_attempt_whose_worker_died_counts_with_an_error(self) -> None:
         result = tasks.add.enqueue(1)
         claim(worker_id="gone")
-        started = Job.objects.get().started_at
+        started_at = Job.objects.get().started_at
         store.recover(worker_ids=["gone"], reason="worker died: signal 9 (SIGKILL)")
         result.refresh()
         assert (result.status, result.attempts, result.worker_ids) == (TaskResultStatus.READY, 1, ["gone"])
-        assert result.started_at == result.last_attempted_at == started
+        assert result.started_at == result.last_attempted_at == started_at
         (error,) = result.errors
         assert error.exception_class is WorkerDied
         assert "SIGKILL" in error.traceback
         run_next()
         result.refresh()
         assert (result.return_value, result.worker_ids) == (1, ["gone", WORKER])
-        assert result.started_at == started
+        assert result.started_at == started_at
 
     def test_a_released_attempt_does_not_count(self) -> None:
         result = tasks.fail.enqueue()
         run_attempts(result, count=1)
-        first = Job.objects.get().started_at
+        started_at = Job.objects.get().started_at
         job = claim()
         store.release([(job.id, job.lease)])
         result.refresh()
         assert (result.status, result.attempts, result.worker_ids) == (TaskResultStatus.READY, 1, [WORKER])
         assert result.last_attempted_at is not None
-        assert first is not None
-        assert abs(result.last_attempted_at - first) < timedelta(seconds=1)
+        assert started_at is not None
+        assert abs(result.last_attempted_at - started_at) < timedelta(seconds=1)
         assert result.started_at == result.last_attempted_at
 
     def test_attempts_start_again_after_a_manual_retry(self) -> None:
@@ -465,20 +467,20 @@ class TestAttempts:
 
 
 class TestOptions:
-    def test_the_backoff_of_the_alias_decides_and_not_that_of_the_task(self) -> None:
-        plain = tasks.fail.enqueue()
-        mailed = tasks.fail.using(backend="mail", queue_name="mail").enqueue()
+    def test_the_delay_of_a_retry_comes_from_the_backoff_of_the_alias(self) -> None:
+        result_of_default = tasks.fail.enqueue()
+        result_of_mail = tasks.fail.using(backend="mail", queue_name="mail").enqueue()
         run_next()
         run_next("mail")
-        delays = {row.pk: (row.run_after - row.enqueued_at).total_seconds() for row in Job.objects.all()}
-        assert delays[int(plain.id)] < 5  # the default backoff
-        assert 59 < delays[int(mailed.id)] < 65  # the backoff in the OPTIONS of the alias "mail"
+        delays = {job.pk: (job.run_after - job.enqueued_at).total_seconds() for job in Job.objects.all()}
+        assert delays[int(result_of_default.id)] < 5  # the default backoff
+        assert 59 < delays[int(result_of_mail.id)] < 65  # the backoff in the OPTIONS of the alias "mail"
 
     @pytest.mark.skipif(not tasks.HAS_OPTIONS, reason="Django 6.0's @task takes no options")
-    def test_the_options_of_a_task_override_those_of_the_alias(self) -> None:
+    def test_the_options_of_a_task_override_the_options_of_the_alias(self) -> None:
         result = tasks.picky.using(backend="mail", queue_name="mail").enqueue()
-        row = Job.objects.get()
-        assert (row.max_attempts, row.metadata) == (2, {"backend": "mail"})
+        job = Job.objects.get()
+        assert (job.max_attempts, job.metadata) == (2, {"backend": "mail"})
         run_next("mail")
         assert Job.objects.get().status == "queued"
         run_next("mail")
@@ -489,13 +491,14 @@ class TestOptions:
     @pytest.mark.skipif(not tasks.HAS_OPTIONS, reason="Django 6.0's @task takes no options")
     @pytest.mark.parametrize("option", [{"max_attempts": 0}, {"timeout": -1}, {"max_attempts": "3"}])
     def test_an_option_that_cannot_be_used_is_an_invalid_task(self, option: dict[str, Any]) -> None:
-        with pytest.raises(InvalidTask, match=next(iter(option))):
+        [option_name] = option
+        with pytest.raises(InvalidTask, match=option_name):
             import_string(f"{FRAMEWORK}.task")(**option)(tasks.add.func)
 
     def test_the_jobs_of_an_alias_have_its_retention(self) -> None:
         backend = {"BACKEND": "django_skipqueue.backend.SkipQueueBackend"}
-        brief = backend | {"OPTIONS": {"retention": {"completed": 0, "failed": timedelta(hours=1)}}}
-        with override_settings(TASKS={"default": backend, "brief": brief}):
+        brief_backend = backend | {"OPTIONS": {"retention": {"completed": 0, "failed": timedelta(hours=1)}}}
+        with override_settings(TASKS={"default": backend, "brief": brief_backend}):
             kept_result = tasks.add.enqueue(1, 2)
             brief_result = tasks.add.using(backend="brief").enqueue(1, 2)
             assert Job.objects.get(pk=brief_result.id).retention == {"completed": 0.0, "failed": 3600.0}
@@ -546,8 +549,8 @@ class TestOptions:
         assert [message.id for message in task_backends["default"].check()] == ["skipqueue.E006"]
 
     def test_the_check_names_a_database_that_is_not_postgresql(self) -> None:
-        lite = {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}
-        connections.settings["lite"] = connections.configure_settings({"default": lite})["default"]
+        sqlite = {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}
+        connections.settings["lite"] = connections.configure_settings({"default": sqlite})["default"]
         try:
             (message,) = SkipQueueBackend("x", {"OPTIONS": {"database": "lite"}}).check()
         finally:
@@ -621,16 +624,16 @@ def test_arguments_that_are_too_large_are_refused(settings: Any) -> None:
         ({"backend": "mail", "queue_name": "mail"}, 'add.using(queue_name="mail", backend="mail").enqueue('),
     ],
 )
-def test_the_code_that_enqueues_the_job_again_uses_djangos_enqueue(options: dict[str, Any], shown: str) -> None:
-    def row_of(result: Any) -> Job:
+def test_the_code_that_a_page_shows_for_enqueueing_the_job_again_works(options: dict[str, Any], shown: str) -> None:
+    def job_of(result: Any) -> Job:
         return Job.objects.using(registered(import_string(ADD).using(**options)).database).get(pk=result.id)
 
     add: Any = import_string(ADD)
-    job = row_of(add.using(**options).enqueue(1, b=[{"x": "y"}]))
+    job = job_of(add.using(**options).enqueue(1, b=[{"x": "y"}]))
     code = defer_call(job, redacted(job.task, job.args, job.kwargs))
     assert code == f'from tests.integrations.django_tasks.app.tasks import add\n\n{shown}1, b=[{{"x": "y"}}])'
     names: dict[str, Any] = {}
-    exec(code.replace("\n\nadd", "\n\nmade = add"), names)
-    job_made_by_code = row_of(names["made"])
+    exec(code.replace("\n\nadd", "\n\nresult = add"), names)
+    job_made_by_code = job_of(names["result"])
     for name in ("task", "args", "kwargs", "queue_name", "priority", "metadata"):
         assert getattr(job_made_by_code, name) == getattr(job, name)

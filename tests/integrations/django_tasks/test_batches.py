@@ -70,26 +70,26 @@ def test_task_finished_is_sent_for_a_job_discarded_with_its_predecessor() -> Non
     def receive(task_result: Any, **_: Any) -> None:
         received_results.append((task_result.id, task_result.status))
 
-    before = tasks.fail.s().defer()
-    last = tasks.add.s(1).after(before, on_failure="discard").defer()
-    before.discard()
+    predecessor = tasks.fail.s().defer()
+    successor = tasks.add.s(1).after(predecessor, on_failure="discard").defer()
+    predecessor.discard()
     task_finished.connect(receive)
     try:
         run_jobs()
     finally:
         task_finished.disconnect(receive)
-    assert received_results == [(str(last.pk), TaskResultStatus.FAILED)]
+    assert received_results == [(str(successor.pk), TaskResultStatus.FAILED)]
 
 
 def test_deferring_a_call_of_a_django_task_sends_task_enqueued() -> None:
-    received_results: list[Any] = []
+    enqueued_ids: list[Any] = []
 
     def receive(task_result: Any, **_: Any) -> None:
-        received_results.append(task_result.id)
+        enqueued_ids.append(task_result.id)
 
     task_enqueued.connect(receive)
     try:
         job = tasks.add.s(1).defer()
     finally:
         task_enqueued.disconnect(receive)
-    assert received_results == [str(job.pk)]
+    assert enqueued_ids == [str(job.pk)]

@@ -28,7 +28,7 @@ pytestmark = pytest.mark.django_db(databases=["default", "other"])
 
 @pytest.fixture
 def signalled_ids() -> Any:
-    """The ids of the results that `task_started` and `task_finished` carry."""
+    """Collect the ids of the results in the signals `task_started` and `task_finished`."""
     ids: list[str] = []
 
     def receive(task_result: Any, **_: Any) -> None:
@@ -56,7 +56,7 @@ def test_the_placement_chooses_the_database_and_the_id_names_it(set_placement: A
         run_next(database=result.database)
         result.refresh()
         assert result.return_value == result.args[0]
-    assert sorted(signalled_ids) == sorted(result.id for result in results for _ in range(2))
+    assert sorted(signalled_ids) == sorted(result.id for result in results for _ in range(2))  # one id for each signal
 
 
 def test_the_database_in_the_options_of_an_alias_wins_over_the_placement(set_placement: Any) -> None:  # noqa: F811
@@ -65,7 +65,7 @@ def test_the_database_in_the_options_of_an_alias_wins_over_the_placement(set_pla
     assert ids == [f"other:{pk}" for pk in Job.objects.using("other").order_by("pk").values_list("pk", flat=True)]
 
 
-def test_an_id_without_a_database_is_found_and_one_of_an_unknown_database_is_not(set_placement: Any) -> None:  # noqa: F811
+def test_an_id_without_a_database_is_found_but_not_an_id_of_an_unknown_database(set_placement: Any) -> None:  # noqa: F811
     result: Any = tasks.add.enqueue(1)
     assert result.id.isdecimal()
     set_placement()
@@ -88,9 +88,9 @@ def test_a_result_finds_the_batch_of_its_job_and_can_be_a_predecessor(set_placem
         found_batch = Batch.of(result)
         assert found_batch is not None
         assert (found_batch.id, found_batch.database) == (batch.id, batch.database)
-        call: Any = tasks.add
-        after = call.s(2).after(result).defer()
-        assert after._state.db == result.database
+        add: Any = tasks.add
+        next_job = add.s(2).after(result).defer()
+        assert next_job._state.db == result.database
 
 
 def test_shard_by_of_with_options_chooses_the_database(set_placement: Any, registry: Registry) -> None:  # noqa: F811

@@ -35,7 +35,8 @@ def test_results_are_found_by_their_handles() -> None:
 
 
 def test_an_id_without_a_database_is_in_the_default_database() -> None:
-    result = next(result for result in (tasks.add.enqueue(1, 2) for _ in range(2)) if result.id.startswith("default:"))
+    results = [tasks.add.enqueue(1, 2) for _ in range(2)]  # one in each database
+    [result] = [result for result in results if result.id.startswith("default:")]
     assert tasks.add.get_result(result.id.partition(":")[2]) == result
 
 

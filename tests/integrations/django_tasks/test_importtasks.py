@@ -27,7 +27,7 @@ LATER = datetime(2100, 1, 1, tzinfo=UTC)
 
 @pytest.fixture
 def old_model(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """The model of a table like that of django-tasks-db, made in both databases."""
+    """Make a table like that of django-tasks-db in both databases, and yield its model."""
     with isolate_apps("django_skipqueue"):
 
         class DBTaskResult(models.Model):  # noqa: DJ008
@@ -74,13 +74,13 @@ def test_waiting_tasks_become_jobs_in_their_order_and_leave_the_old_table(old_mo
     out, err = import_tasks()
     assert (out, err) == (f"Moved 4 tasks (4 {ADD}).\n", "")
     assert not old_model.objects.exists()
-    rows = {row.args[0]: row for row in Job.objects.all()}
-    assert rows[1].kwargs == {"b": 2}
-    assert (rows[2].priority, rows[2].queue_name, rows[3].run_after) == (9, "high", LATER)
-    assert [rows[number].status for number in (1, 2, 3, 4)] == ["queued", "queued", "scheduled", "queued"]
-    assert rows[1].pk < rows[4].pk
+    job_by_number = {job.args[0]: job for job in Job.objects.all()}
+    assert job_by_number[1].kwargs == {"b": 2}
+    assert (job_by_number[2].priority, job_by_number[2].queue_name, job_by_number[3].run_after) == (9, "high", LATER)
+    assert [job_by_number[number].status for number in (1, 2, 3, 4)] == ["queued", "queued", "scheduled", "queued"]
+    assert job_by_number[1].pk < job_by_number[4].pk
     run_next()
-    assert task_backends["default"].get_result(str(rows[1].pk)).return_value == 3
+    assert task_backends["default"].get_result(str(job_by_number[1].pk)).return_value == 3
 
 
 def test_tasks_that_are_not_waiting_stay_in_the_old_table(old_model: Any) -> None:
@@ -118,8 +118,8 @@ def test_importtasks_moves_several_batches(old_model: Any, monkeypatch: pytest.M
 def test_tasks_are_imported_from_another_database_with_the_options_of_an_alias(old_model: Any) -> None:
     add_old_task(old_model, 1, using="other", queue_name="anything")
     import_tasks(source="other", backend="mail")
-    row = Job.objects.get()
-    assert (row.queue_name, row.max_attempts, row.timeout, row.metadata) == ("anything", 3, 45.0, {"backend": "mail"})
+    job = Job.objects.get()
+    assert (job.queue_name, job.max_attempts, job.timeout, job.metadata) == ("anything", 3, 45.0, {"backend": "mail"})
     assert not old_model.objects.using("other").exists()
 
 
@@ -136,7 +136,7 @@ def test_the_placement_chooses_the_database_of_imported_tasks(old_model: Any, se
 
 def test_an_import_that_fails_changes_nothing(old_model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     add_old_task(old_model, 1)
-    monkeypatch.setattr(old_model.objects.none().__class__, "delete", lambda self: 1 / 0)
+    monkeypatch.setattr(old_model.objects.none().__class__, "delete", lambda self: 1 / 0)  # raises an error
     with pytest.raises(ZeroDivisionError):
         import_tasks()
     assert old_model.objects.count() == 1

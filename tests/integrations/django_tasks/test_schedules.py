@@ -28,18 +28,18 @@ def test_a_schedule_enqueues_a_django_task_as_enqueue_does() -> None:
     make_schedule("s", due=1, task=entry.task, kwargs=dict(entry.kwargs))
     assert fire_all() == 1
     tasks.add.enqueue(1, b=2)
-    fired, enqueued = Job.objects.order_by("id")
-    assert fired.metadata.pop("schedule")["name"] == "s"
+    fired_job, enqueued_job = Job.objects.order_by("id")
+    assert fired_job.metadata.pop("schedule")["name"] == "s"
     for name in ("task", "queue_name", "priority", "max_attempts", "timeout", "retention", "metadata"):
-        assert getattr(fired, name) == getattr(enqueued, name), name
+        assert getattr(fired_job, name) == getattr(enqueued_job, name), name
     run_next()
-    fired.refresh_from_db()
-    assert result_of(fired, tasks.add).return_value == 3
+    fired_job.refresh_from_db()
+    assert result_of(fired_job, tasks.add).return_value == 3
 
 
 def test_a_job_of_a_schedule_has_the_options_of_the_alias_of_its_task() -> None:
     task_for_mail = variant(tasks.add, backend="mail", queue_name="mail")
-    registered(task_for_mail).definition = task_for_mail
+    registered(task_for_mail).definition = task_for_mail  # as if the task were defined for the alias "mail"
     try:
         make_schedule("s", due=1, task=tasks.add.module_path, args=[1])
         fire_all()

@@ -69,7 +69,7 @@ def test_each_signal_is_sent_once_by_the_class_of_the_backend(received: Received
     run_next()
     assert received.names == ["enqueued", "started", "finished"]
     assert received.senders == {SkipQueueBackend}
-    enqueued, started, finished = (result for _, result in received)
+    enqueued, started, finished = (received_result for _, received_result in received)
     assert enqueued == result
     assert (started.status, started.attempts, started.args, started.task) == ("RUNNING", 1, [1], result.task)
     assert finished == task_backends["default"].get_result(result.id)
@@ -82,7 +82,7 @@ def test_a_job_that_is_not_of_a_django_task_sends_no_signal_of_django(received: 
     assert received == []
 
 
-def test_task_started_is_sent_before_the_task_runs_and_task_finished_after_the_outcome_is_written(
+def test_task_started_comes_before_the_task_and_task_finished_after_the_outcome(
     received: ReceivedSignals,
 ) -> None:
     tasks.add.enqueue(1)
@@ -101,7 +101,7 @@ def test_task_finished_is_sent_after_the_last_attempt_only(received: ReceivedSig
     Job.objects.update(status="queued")
     run_next()
     assert received.names == ["enqueued", "started", "started", "finished"]
-    finished = received[-1][1]
+    _, finished = received[-1]
     assert (finished.id, finished.status, finished.attempts) == (result.id, "FAILED", 2)
     assert [error.exception_class for error in finished.errors] == [ValueError, ValueError]
     assert "ValueError: why" in str(received.error)
@@ -115,7 +115,7 @@ def test_task_finished_reads_the_job_if_the_relay_lacks_its_arguments(received: 
     attempt = execute(claim())
     attempt_without_arguments = attempt._replace(job=wire.without_large_arguments(attempt.job, 0), outcome=COMPLETED)
     finish(attempt_without_arguments)
-    finished = received[-1][1]
+    _, finished = received[-1]
     assert (finished.id, finished.status, finished.args) == (result.id, "SUCCESSFUL", ["why"])
     assert received.error is None, "the error of the first attempt is over"
     Job.objects.all().delete()
@@ -127,7 +127,8 @@ def test_task_finished_is_sent_for_a_discarded_job(received: ReceivedSignals) ->
     tasks.fail.enqueue()
     attempt = execute(claim())
     finish(attempt._replace(outcome=Outcome("discarded", last_error="x", error=attempt.outcome.error)))
-    assert received[-1][1].status == "FAILED"
+    _, finished = received[-1]
+    assert finished.status == "FAILED"
 
 
 def test_task_finished_is_not_sent_for_a_lost_lease(received: ReceivedSignals) -> None:
@@ -141,13 +142,14 @@ def test_task_finished_is_not_sent_for_a_lost_lease(received: ReceivedSignals) -
 @pytest.mark.django_db(databases=["default", "other"])
 def test_task_finished_is_sent_when_the_worker_of_the_last_attempt_died(received: ReceivedSignals, alias: str) -> None:
     result = tasks.add.using(backend=alias).enqueue(1)
-    rows = Job.objects.using(alias)
+    jobs_of_alias = Job.objects.using(alias)
     for attempts_left in (1, 0):
         claim(database=alias, worker_id="gone")
-        rows.update(max_attempts=2)
+        jobs_of_alias.update(max_attempts=2)
         assert Store(alias).recover(worker_ids=["gone"], reason="worker died: signal 9")
         assert received.names.count("finished") == 1 - attempts_left
-    assert (received[-1][1].id, received[-1][1].status, received[-1][1].attempts) == (result.id, "FAILED", 2)
+    _, finished = received[-1]
+    assert (finished.id, finished.status, finished.attempts) == (result.id, "FAILED", 2)
     assert "signal 9" in str(received.error)
 
 
@@ -175,11 +177,9 @@ class TestCost:
         job = claim()
         with caplog.at_level(logging.INFO, LOGGER), django_assert_num_queries(0):
             report(execute(job))
-        assert [record.message.rpartition(" ")[2] for record in caplog.records if record.name == LOGGER] == [
-            "state=RUNNING",
-            "state=SUCCESSFUL",
-        ]
-        assert all(f"id={result.id}" in record.message for record in caplog.records if record.name == LOGGER)
+        messages = [record.message for record in caplog.records if record.name == LOGGER]
+        assert [message.rpartition(" ")[2] for message in messages] == ["state=RUNNING", "state=SUCCESSFUL"]
+        assert all(f"id={result.id}" in message for message in messages)
 
     def test_no_result_is_made_for_a_logger_that_is_disabled(self, caplog: pytest.LogCaptureFixture) -> None:
         tasks.add.enqueue(1)

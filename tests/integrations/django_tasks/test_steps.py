@@ -12,7 +12,7 @@ from .app import tasks
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-def test_a_task_goes_on_where_it_stopped() -> None:
+def test_a_django_task_with_steps_continues_at_the_step_where_it_stopped() -> None:
     result: Any = tasks.approve.enqueue(5)
     run_jobs()
     job = Job.objects.by_handle(result.id)

@@ -19,8 +19,8 @@ framework: Any = import_module(FRAMEWORK)
 class TaskTests(TestCase):
     def test_assert_deferred_finds_a_django_task_by_its_arguments(self) -> None:
         tasks.add.enqueue(1, b=2)
-        either: list[Any] = [tasks.add, tasks.add.module_path]
-        for task in either:
+        task_or_path: list[Any] = [tasks.add, tasks.add.module_path]
+        for task in task_or_path:
             assert_deferred(task, 1, b=2, count=1)
             assert_not_deferred(task, 2)
             with pytest.raises(InvalidArguments):
@@ -49,9 +49,9 @@ class TaskTests(TestCase):
         assert [job.args for job in deferred] == [[1, 2]]
 
     def test_assert_deferred_refuses_a_task_of_another_backend(self) -> None:
-        elsewhere: Any = framework.task(backend="elsewhere")(a_function)
+        task_of_other_backend: Any = framework.task(backend="elsewhere")(a_function)
         with pytest.raises(InvalidTask, match="does TASKS have"):
-            assert_deferred(elsewhere, 1)
+            assert_deferred(task_of_other_backend, 1)
 
 
 def a_function(number: int) -> None:

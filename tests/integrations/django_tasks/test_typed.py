@@ -22,14 +22,14 @@ from .app import typed_tasks as tasks
 pytestmark = pytest.mark.django_db
 
 MOMENT = datetime(2026, 3, 29, 1, 30, tzinfo=UTC)
-STORED = "2026-03-29T01:30:00+00:00"
+MOMENT_AS_STORED = "2026-03-29T01:30:00+00:00"
 
 
 @pytest.fixture(autouse=True)
 def received() -> Iterator[list[Any]]:
-    tasks.seen.clear()
-    yield tasks.seen
-    tasks.seen.clear()
+    tasks.received_arguments.clear()
+    yield tasks.received_arguments
+    tasks.received_arguments.clear()
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ def run_and_return(result: Any) -> Any:
 def test_annotated_arguments_arrive_unchanged_and_all_others_as_django_normalizes_them(received: list[Any]) -> None:
     lines = [Line("mug", Decimal("9.90"), Size.LARGE)]
     result: Any = tasks.see.enqueue(MOMENT, Decimal("1.50"), timedelta(hours=2), lines=lines, note=(1, b"b"))
-    assert result.args == [STORED, "1.50", "P0DT02H00M00S"]
+    assert result.args == [MOMENT_AS_STORED, "1.50", "P0DT02H00M00S"]
     assert result.kwargs == {"lines": [{"sku": "mug", "price": "9.90", "size": "l"}], "note": [1, "b"]}
     assert task_backends["default"].get_result(result.id) == result
     assert run_and_return(result) is None
@@ -63,7 +63,8 @@ def test_a_model_instance_is_fetched_for_the_task_and_for_the_reader_of_its_resu
     return_value = run_and_return(result)
     reference = {"model": "auth.user", "pk": user.pk, "database": "default"}
     assert received == [([reference], user, Size.SMALL)]
-    assert (received[0][1].username, type(return_value), return_value.username) == ("lovelace", User, "lovelace")
+    [(_, received_user, _)] = received
+    assert (received_user.username, type(return_value), return_value.username) == ("lovelace", User, "lovelace")
     User.objects.all().delete()
     with pytest.raises(RowMissing):
         _ = result.return_value
@@ -90,9 +91,9 @@ def test_a_result_that_does_not_fit_its_annotation_is_stored_as_django_does(rece
 
 
 def test_wrong_typed_arguments_are_refused_before_a_job_is_inserted() -> None:
-    anything: Any = "tomorrow"
+    no_datetime: Any = "tomorrow"
     with pytest.raises(InvalidArguments, match="at is 'tomorrow', but its annotation is datetime"):
-        tasks.see.enqueue(anything, Decimal(1))
+        tasks.see.enqueue(no_datetime, Decimal(1))
     with pytest.raises(TypeError, match="Unsupported type"):
         tasks.see.enqueue(MOMENT, Decimal(1), note=MOMENT)
     assert not Job.objects.exists()

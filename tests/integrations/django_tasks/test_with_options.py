@@ -27,12 +27,12 @@ def test_the_options_of_with_options_are_stored_in_the_job() -> None:
     job = Job.objects.get()
     assert (job.unique_key, job.max_attempts, job.priority) == ("keyed-DE1", 4, 3)
     assert job.timeout is None, "the task's own timeout is read at each attempt"
-    known = entry(job.task)
-    assert known is not None
-    assert (known.timeout, known.redact) == (20, ("iban",))
+    registered_task = entry(job.task)
+    assert registered_task is not None
+    assert (registered_task.timeout, registered_task.redact) == (20, ("iban",))
 
 
-def test_options_of_with_options_override_those_of_the_alias() -> None:
+def test_options_of_with_options_override_the_options_of_the_alias() -> None:
     tasks.keyed.using(backend="mail", queue_name="mail").enqueue("DE1")
     job = Job.objects.get()
     assert (job.max_attempts, job.timeout) == (4, None)
@@ -47,9 +47,9 @@ def test_a_concurrency_limit_applies_to_django_tasks() -> None:
     for account in ("a", "a", "b"):
         tasks.limited.enqueue(account)
     sweep_gates(Store("default"))
-    limits = Job.objects.order_by("id").values_list("status", "limit_key", "capacity")
-    a, b = (f'limit:{tasks.limited.module_path} account="{account}"' for account in "ab")
-    assert list(limits) == [("queued", a, 1), ("blocked", a, 1), ("queued", b, 1)]
+    gates = Job.objects.order_by("id").values_list("status", "limit_key", "capacity")
+    key_of_a, key_of_b = (f'limit:{tasks.limited.module_path} account="{account}"' for account in "ab")
+    assert list(gates) == [("queued", key_of_a, 1), ("blocked", key_of_a, 1), ("queued", key_of_b, 1)]
     assert registry.is_limited(tasks.limited.module_path)
 
 
@@ -76,13 +76,13 @@ def test_enqueueing_with_a_held_unique_key_returns_the_result_of_the_holding_job
     task_enqueued.connect(note_id)
     try:
         first = tasks.keyed.enqueue("DE1")
-        again = tasks.keyed.enqueue("DE1", times=2)
-        other = tasks.keyed.enqueue("DE2")
+        second = tasks.keyed.enqueue("DE1", times=2)
+        result_of_other_key = tasks.keyed.enqueue("DE2")
     finally:
         task_enqueued.disconnect(note_id)
-    assert again == first
-    assert again.id != other.id
-    assert enqueued_ids == [first.id, other.id]
+    assert second == first
+    assert second.id != result_of_other_key.id
+    assert enqueued_ids == [first.id, result_of_other_key.id]
 
 
 def test_a_unique_key_can_be_held_by_a_job_of_another_task() -> None:
@@ -91,14 +91,14 @@ def test_a_unique_key_can_be_held_by_a_job_of_another_task() -> None:
     assert result.id == str(holder.pk)
     assert Job.objects.count() == 1
     tasks.keyed_with_context.enqueue(5)
-    shared = variant(tasks.echo)
-    assert shared.enqueue(1).id != result.id
+    task_without_key = variant(tasks.echo)
+    assert task_without_key.enqueue(1).id != result.id
 
 
 def test_a_unique_key_function_does_not_get_the_context() -> None:
-    first, again = (tasks.keyed_with_context.enqueue(5) for _ in range(2))
+    first, second = (tasks.keyed_with_context.enqueue(5) for _ in range(2))
     assert Job.objects.get().unique_key == "context-5"
-    assert first.id == again.id
+    assert first.id == second.id
 
 
 def test_a_call_with_wrong_arguments_for_the_unique_key_inserts_no_job() -> None:
@@ -114,17 +114,19 @@ def test_a_task_of_another_backend_keeps_its_options_when_sent_to_this_one() -> 
 
 
 def test_a_unique_key_is_made_of_normalized_arguments() -> None:
-    first, again, other = (tasks.unique_call.enqueue(*args) for args in (((1, b"x"),), ([1, "x"], "a"), ([1], "b")))
-    assert first.id == again.id != other.id
+    first = tasks.unique_call.enqueue((1, b"x"))
+    second = tasks.unique_call.enqueue([1, "x"], "a")
+    of_other_value = tasks.unique_call.enqueue([1], "b")
+    assert first.id == second.id != of_other_value.id
     key = f'{tasks.unique_call.module_path}(value=[1, "x"])'
     assert Job.objects.get(pk=first.id).unique_key == key
 
 
 def test_until_and_on_conflict_apply_to_django_tasks() -> None:
     first = tasks.debounced.enqueue(1, "a")
-    again = tasks.debounced.enqueue(1, "b")
-    assert again.id == first.id
-    assert again.args == [1, "b"]
+    second = tasks.debounced.enqueue(1, "b")
+    assert second.id == first.id
+    assert second.args == [1, "b"]
     run_next()
     assert tasks.debounced.enqueue(1, "c").id != first.id
     tasks.lone.enqueue()
@@ -145,9 +147,9 @@ def test_a_task_may_be_fair_and_its_queue_limited(settings: Any) -> None:
     settings.SKIPQUEUE = {"QUEUES": {"default": {"concurrency": 3}}}
     tasks.fair.enqueue("b")
     tasks.add.enqueue(1, 2)
-    keys = Job.objects.order_by("pk").values_list("limit_key", "limit_kind", "capacity")
+    limits = Job.objects.order_by("pk").values_list("limit_key", "limit_kind", "capacity")
     key_prefix = f"fair:{Job.objects.order_by('pk')[0].task} tenant="
-    assert list(keys) == [
+    assert list(limits) == [
         (f'{key_prefix}"a"', "fair", 2),
         (f'{key_prefix}"b"', "fair", 2),
         ("queue:default", "concurrency", 3),

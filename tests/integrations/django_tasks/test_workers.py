@@ -101,21 +101,21 @@ def test_a_result_is_refreshed_while_its_task_runs(start: Start) -> None:
 
 
 def test_tasks_whose_worker_was_killed_are_retried_or_fail(start: Start) -> None:
-    again, never = tasks.die_once.enqueue(), tasks.die.enqueue()
-    Job.objects.filter(pk=never.id).update(max_attempts=1)
+    retried, failed = tasks.die_once.enqueue(), tasks.die.enqueue()
+    Job.objects.filter(pk=failed.id).update(max_attempts=1)
     start("-c", "1")
     wait_for_statuses(completed=1, failed=1)
-    again.refresh()
-    never.refresh()
-    assert (again.return_value, again.attempts, len(set(again.worker_ids))) == (2, 2, 2)
-    assert never.status == TaskResultStatus.FAILED
-    for result in (again, never):
+    retried.refresh()
+    failed.refresh()
+    assert (retried.return_value, retried.attempts, len(set(retried.worker_ids))) == (2, 2, 2)
+    assert failed.status == TaskResultStatus.FAILED
+    for result in (retried, failed):
         (error,) = result.errors
         assert error.exception_class.__name__ == "WorkerDied"
         assert "SIGKILL" in error.traceback
 
 
-LISTENERS = f"""
+SOURCE_OF_LISTENERS = f"""
     import os
 
     from {LOGGER}.signals import task_finished, task_started
@@ -142,7 +142,7 @@ def signal_lines(worker: ManagePy) -> list[str]:
 def test_a_worker_sends_the_signals_in_its_process(start: Start) -> None:
     tasks.add.enqueue(1)
     tasks.aadd.enqueue(2)
-    assert signal_lines(start("--drain", jobs=LISTENERS)) == [
+    assert signal_lines(start("--drain", jobs=SOURCE_OF_LISTENERS)) == [
         "FINISHED aadd SUCCESSFUL False",
         "FINISHED add SUCCESSFUL False",
         "STARTED aadd 1 False",
@@ -153,7 +153,10 @@ def test_a_worker_sends_the_signals_in_its_process(start: Start) -> None:
 def test_the_supervisor_sends_task_finished_for_the_job_of_a_killed_worker(start: Start) -> None:
     tasks.die.enqueue()
     Job.objects.update(max_attempts=1)
-    assert signal_lines(start("--drain", jobs=LISTENERS)) == ["FINISHED die FAILED False", "STARTED die 1 False"]
+    assert signal_lines(start("--drain", jobs=SOURCE_OF_LISTENERS)) == [
+        "FINISHED die FAILED False",
+        "STARTED die 1 False",
+    ]
 
 
 def test_a_worker_runs_a_task_of_another_backend_that_was_sent_to_this_one(start: Start) -> None:
@@ -181,14 +184,14 @@ def test_workers_run_a_thousand_tasks_of_two_aliases(start: Start) -> None:
 
 
 def test_an_alias_in_another_database_needs_a_worker_there(start: Start) -> None:
-    here, there = tasks.add.enqueue(1), tasks.add.using(backend="other").enqueue(2)
+    in_default, in_other = tasks.add.enqueue(1), tasks.add.using(backend="other").enqueue(2)
     assert start("--drain").wait() == 0
-    there.refresh()
-    assert there.status == TaskResultStatus.READY
+    in_other.refresh()
+    assert in_other.status == TaskResultStatus.READY
     assert start("--drain", "--database", "other").wait() == 0
-    here.refresh()
-    there.refresh()
-    assert (here.return_value, there.return_value) == (1, 2)
+    in_default.refresh()
+    in_other.refresh()
+    assert (in_default.return_value, in_other.return_value) == (1, 2)
 
 
 def test_manage_py_check_reports_a_wrong_option_of_an_alias(manage: Start) -> None:
@@ -209,7 +212,8 @@ def test_a_task_may_be_defined_where_apps_are_still_loading(manage: Start, tmp_p
     process = manage(
         "shell",
         "-c",
-        "from early.models import early; r = early.enqueue(1); r.refresh(); print(type(early).__name__, r.status)",
+        "from early.models import early\nresult = early.enqueue(1)\nresult.refresh()\n"
+        "print(type(early).__name__, result.status)",
         settings=f"import sys\nsys.path.append({str(tmp_path)!r})\nTASKS = {TASKS!r}\nINSTALLED_APPS[:0] = ['early']\n",
     )
     assert process.wait() == 0, process.log

@@ -20,7 +20,7 @@ from django_skipqueue.queue.observe import queues_now
 from django_skipqueue.values.counting import BUCKETS, histogram
 
 from ...app.rows import make_job, make_worker
-from ...console.metrics.test_scrape import STORE, scrape_by_key, series_key, values_by_key
+from ...console.metrics.test_scrape import STORE, scraped_values, series_key, values_by_series
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -32,7 +32,7 @@ def count_attempts(queue_name: str, task: str, **counts: Any) -> None:
 
 def test_a_queue_that_is_empty_now_has_zeros() -> None:
     count_attempts("mail", "t", completed=1)
-    metrics_found = scrape_by_key()
+    metrics_found = scraped_values()
     assert (
         metrics_found[series_key("queued_jobs", queue="mail")]
         == metrics_found[series_key("oldest_queued_seconds", queue="mail")]
@@ -46,7 +46,7 @@ def test_the_scrape_has_counters_and_histograms_of_each_task() -> None:
     sums = {"waited_seconds": 3.2, "ran_seconds": 0.03}
     count_attempts("mail", "shop.send", completed=5, retried=2, failed=1, recovered=3, lost=4, **durations, **sums)
     count_attempts("mail", "shop.send", completed=1, discarded=1, snoozed=2)
-    metrics_found = scrape_by_key()
+    metrics_found = scraped_values()
     task_labels = {"queue": "mail", "task": "shop.send"}
     outcomes = {
         outcome: metrics_found[series_key("attempts_total", outcome=outcome, **task_labels)]
@@ -69,7 +69,7 @@ def test_the_scrape_has_counters_and_histograms_of_each_task() -> None:
 
 def test_claims_of_all_queues_have_one_histogram() -> None:
     count_attempts("", "", claims=2, claim_times=histogram([0.004, 0.3]), claim_seconds=0.304)
-    metrics_found = scrape_by_key()
+    metrics_found = scraped_values()
     assert metrics_found[series_key("claim_seconds_count")] == 2
     assert metrics_found[series_key("claim_seconds_bucket", le="0.005")] == 1
     assert metrics_found[series_key("claim_seconds_sum")] == pytest.approx(0.304)
@@ -79,7 +79,7 @@ def test_the_scrape_has_the_claim_costs_of_the_deepest_queues() -> None:
     count_attempts("mail", "t", completed=1)
     make_job(queue_name="mail")
     roll_up_depths(STORE, queues_now(STORE), [ClaimCost("mail", 12, 34)])
-    metrics_found = scrape_by_key()
+    metrics_found = scraped_values()
     assert metrics_found[series_key("claim_pages", queue="mail")] == 12
     assert metrics_found[series_key("claim_index_entries", queue="mail")] == 34
 
@@ -93,7 +93,7 @@ def test_the_busiest_queues_have_labels_of_their_own_and_all_others_share_a_labe
         make_job(queue_name=f"q{number}", run_after=timedelta(seconds=-60 * number))
         for _ in range(number):
             make_job(queue_name=f"q{number}")
-    metrics_found = scrape_by_key()
+    metrics_found = scraped_values()
     assert metrics_found[series_key("attempts_total", queue="q4", task="t", outcome="completed")] == 4
     assert metrics_found[series_key("attempts_total", queue="(other)", task="(other)", outcome="completed")] == 1 + 2
     assert metrics_found[series_key("run_seconds_count", queue="(other)", task="(other)")] == 3
@@ -134,7 +134,7 @@ def test_metrics_of_other_parts_are_served_if_the_history_fails(
     rollups_hidden: None, caplog: pytest.LogCaptureFixture
 ) -> None:
     make_worker()
-    metrics_found = scrape_by_key()
+    metrics_found = scraped_values()
     failed = {
         dict(series_labels)["part"]
         for (name, series_labels), value in metrics_found.items()
@@ -150,7 +150,7 @@ def test_the_collector_has_the_histograms_of_each_task() -> None:
     count_attempts("mail", "t", completed=2, ran=histogram([0.1, 0.2]), ran_seconds=0.3)
     registry = CollectorRegistry(auto_describe=True)
     registry.register(SkipqueueCollector())
-    by_library, by_package = values_by_key(generate_latest(registry).decode()), scrape_by_key()
+    by_library, by_package = values_by_series(generate_latest(registry).decode()), scraped_values()
     assert by_library.keys() == by_package.keys()
     assert by_library[series_key("run_seconds_bucket", queue="mail", task="t", le="0.1")] == 1
 

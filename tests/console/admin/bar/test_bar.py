@@ -24,7 +24,7 @@ from ..pages import JOBS, made_addresses  # noqa: F401 (a fixture)
 pytestmark = pytest.mark.django_db(transaction=True)
 
 LABELS = ["Dashboard", "Jobs", "Failing now", "Queues", "Workers", "Schedules", "Batches", "Limits", "Doctor"]
-CURRENT = {
+ENTRY_OF_PAGE = {
     "dashboard": "Dashboard",
     "failures": "Failing now",
     "cause": "Failing now",
@@ -82,16 +82,17 @@ def test_the_bar_of_every_page_has_all_entries_and_marks_the_current_one(
         entries = bar_entries(operator, f"/admin/{address}")
         assert list(entries) == LABELS, name
         marked = [label for label, (current, _) in entries.items() if current]
-        assert marked == ([] if name == "app" else [CURRENT.get(name, marked[0])]), name
+        assert marked == ([] if name == "app" else [ENTRY_OF_PAGE.get(name, marked[0])]), name
         if name in OWN_PAGES:
-            assert entries[CURRENT[name]][0] == "page", name
+            aria_current, _ = entries[ENTRY_OF_PAGE[name]]
+            assert aria_current == "page", name
 
 
 def test_the_list_of_jobs_links_to_the_archive(addresses: Mapping[str, str], operator: Client, settings: Any) -> None:
     link = '<a href="/admin/django_skipqueue/archivedjob/">Archive</a>'
     assert link in operator.get(LIST).text
-    for other in (QUEUES, f"/admin/{addresses['archive']}"):
-        assert link not in operator.get(other).text
+    for address in (QUEUES, f"/admin/{addresses['archive']}"):
+        assert link not in operator.get(address).text
     settings.SKIPQUEUE = {}
     assert link not in operator.get(LIST).text
 

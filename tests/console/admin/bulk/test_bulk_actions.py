@@ -39,7 +39,7 @@ from ..conftest import LIST, messages_of, page
 
 pytestmark = pytest.mark.django_db
 
-FAILED = f"{LIST}?status=failed"
+FAILED_JOBS = f"{LIST}?status=failed"
 
 NEW_YEAR = datetime(2100, 1, 1, 12, tzinfo=UTC)
 
@@ -51,7 +51,7 @@ def _two_jobs_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(many_jobs, "BATCH_ROWS", 2)
 
 
-def retry_all(client: Client, address: str = FAILED, *, action: str = "retry_selected", **more: str) -> Any:
+def act_on_all_jobs(client: Client, address: str = FAILED_JOBS, *, action: str = "retry_selected", **more: str) -> Any:
     data = {"action": action, "_selected_action": "all", "select_across": "1", "confirmed": "yes", **more}
     return client.post(address, data, follow=True)
 
@@ -69,21 +69,21 @@ class TestHandingOver:
         make_worker()
         jobs = [make_job("failed") for _ in range(5)]
         discarded_job = make_job("discarded")
-        response = retry_all(operator, reason="the PSP is back")
-        job = get_bulk_job()
-        assert response.redirect_chain == [(page("progress", job.pk), 302)]
+        response = act_on_all_jobs(operator, reason="the PSP is back")
+        bulk_job = get_bulk_job()
+        assert response.redirect_chain == [(page("progress", bulk_job.pk), 302)]
         assert "Retry 5 jobs" in response.text
         assert "0 of 5 jobs" in response.text
         assert "data-final" not in response.text
-        assert (job.queue_name, job.priority) == ("default", 100)
-        assert {state(each)["status"] for each in jobs} == {"failed"}
-        run_only(job)
+        assert (bulk_job.queue_name, bulk_job.priority) == ("default", 100)
+        assert {state(job)["status"] for job in jobs} == {"failed"}
+        run_only(bulk_job)
         assert get_bulk_job().result == {"changed": 5, "skipped": 0}
-        assert {state(each)["status"] for each in jobs} == {"queued"}
+        assert {state(job)["status"] for job in jobs} == {"queued"}
         assert state(discarded_job)["status"] == "discarded"
         (operation,) = state(jobs[0])["operations"]
         assert (operation["verb"], operation["by"], operation["reason"]) == ("retry", "ann", "the PSP is back")
-        text = operator.get(page("progress", job.pk)).text
+        text = operator.get(page("progress", bulk_job.pk)).text
         assert "5 of 5 jobs" in text
         assert "5 jobs were put back into their queues." in text
         assert "data-final" in text
@@ -95,9 +95,9 @@ class TestHandingOver:
         for _ in range(3):
             make_job("failed")
         question = {"action": "retry_selected", "_selected_action": "all", "select_across": "1"}
-        assert "There is no live worker to change so many jobs." in operator.post(FAILED, question).text
+        assert "There is no live worker to change so many jobs." in operator.post(FAILED_JOBS, question).text
         make_worker()
-        assert "There are so many jobs that a worker will change them." in operator.post(FAILED, question).text
+        assert "There are so many jobs that a worker will change them." in operator.post(FAILED_JOBS, question).text
 
     def test_the_question_about_a_partly_searched_list_counts_at_least_the_found_jobs(
         self, operator: Client, monkeypatch: pytest.MonkeyPatch
@@ -105,7 +105,7 @@ class TestHandingOver:
         monkeypatch.setattr(window, "WINDOW_SIZE", 2)
         for task in ("a", "b", "a", "a"):
             make_job("failed", task=task)
-        address = f"{FAILED}&task=a"
+        address = f"{FAILED_JOBS}&task=a"
         question = {"action": "delete_selected", "_selected_action": "all", "select_across": "1"}
         text = operator.post(address, question).text
         assert "Delete 2 jobs?" in text
@@ -124,10 +124,11 @@ class TestHandingOver:
         for _ in range(4):
             make_job("failed", task="a")
         question = {"action": "delete_selected", "_selected_action": "all", "select_across": "1"}
-        assert "Delete 2 jobs?" in operator.post(f"{FAILED}&task=a", question).text
+        assert "Delete 2 jobs?" in operator.post(f"{FAILED_JOBS}&task=a", question).text
         make_worker()
-        assert "Type 51,000 to delete these jobs." in operator.post(f"{FAILED}&task=a", question).text
-        assert "Type 2 to delete these jobs." in operator.post(f"{FAILED}&task=a&q=a", question).text
+        assert "Type 51,000 to delete these jobs." in operator.post(f"{FAILED_JOBS}&task=a", question).text
+        # PostgreSQL cannot estimate the matches of a text, so only the found jobs are counted.
+        assert "Type 2 to delete these jobs." in operator.post(f"{FAILED_JOBS}&task=a&q=a", question).text
 
     def test_a_worker_changes_all_matches_of_a_partly_searched_list(
         self, operator: Client, monkeypatch: pytest.MonkeyPatch
@@ -135,16 +136,16 @@ class TestHandingOver:
         monkeypatch.setattr(window, "WINDOW_SIZE", 2)
         make_worker()
         jobs = [make_job("failed", task=task) for task in ("a", "b", "a", "a", "b", "a")]
-        retry_all(operator, f"{FAILED}&look=2&task=a")
-        job = get_bulk_job()
-        assert (job.kwargs["query"], job.kwargs["number"]) == ("status=failed&task=a", 2)
-        text = operator.get(page("progress", job.pk)).text
+        act_on_all_jobs(operator, f"{FAILED_JOBS}&look=2&task=a")
+        bulk_job = get_bulk_job()
+        assert (bulk_job.kwargs["query"], bulk_job.kwargs["number"]) == ("status=failed&task=a", 2)
+        text = operator.get(page("progress", bulk_job.pk)).text
         assert "Retry at least 2 jobs" in text
         assert "0 of at least 2 jobs" in text
         assert "Continue without a worker" not in text
-        run_only(job)
-        assert [state(each)["status"] for each in jobs] == ["queued" if each.task == "a" else "failed" for each in jobs]
-        text = operator.get(page("progress", job.pk)).text
+        run_only(bulk_job)
+        assert [state(job)["status"] for job in jobs] == ["queued" if job.task == "a" else "failed" for job in jobs]
+        text = operator.get(page("progress", bulk_job.pk)).text
         assert "Retry 4 jobs" in text
         assert "4 of 4 jobs" in text
 
@@ -157,23 +158,23 @@ class TestHandingOver:
         make_worker()
         for _ in range(5):
             make_job("failed")
-        retry_all(operator)
-        job = get_bulk_job()
-        assert job.kwargs["number"] == 3
-        assert "0 of at least 3 jobs" in operator.get(page("progress", job.pk)).text
-        run_only(job)
-        assert "5 of 5 jobs" in operator.get(page("progress", job.pk)).text
+        act_on_all_jobs(operator)
+        bulk_job = get_bulk_job()
+        assert bulk_job.kwargs["number"] == 3
+        assert "0 of at least 3 jobs" in operator.get(page("progress", bulk_job.pk)).text
+        run_only(bulk_job)
+        assert "5 of 5 jobs" in operator.get(page("progress", bulk_job.pk)).text
 
     def test_without_a_live_worker_the_web_server_changes_the_jobs(self, operator: Client) -> None:
         for _ in range(3):
             make_job("failed")
-        assert messages_of(retry_all(operator)) == ["3 jobs were put back into their queues."]
+        assert messages_of(act_on_all_jobs(operator)) == ["3 jobs were put back into their queues."]
         assert not Job.objects.filter(task=BULK_TASK).exists()
 
     def test_the_web_server_changes_few_jobs_itself(self, operator: Client) -> None:
         make_worker()
         make_job("failed")
-        assert messages_of(retry_all(operator)) == ["1 job was put back into its queue."]
+        assert messages_of(act_on_all_jobs(operator)) == ["1 job was put back into its queue."]
 
     @pytest.mark.parametrize(
         ("queues", "expected"), [([], "default"), (["mail", "x"], "mail"), (["mail", "default"], "default")]
@@ -202,7 +203,7 @@ class TestHandingOver:
     ) -> None:
         make_worker()
         jobs = [make_job(status) for _ in range(3)]
-        retry_all(operator, LIST, action=f"{action}_selected", **answers)
+        act_on_all_jobs(operator, LIST, action=f"{action}_selected", **answers)
         run_only(get_bulk_job())
         assert get_bulk_job().status == "completed"
         for job in jobs:
@@ -210,8 +211,8 @@ class TestHandingOver:
 
     def test_run_again_copies_each_matching_job_once_and_does_not_copy_the_copies(self, operator: Client) -> None:
         make_worker()
-        jobs = [make_job("completed", kwargs={"n": n}) for n in range(5)]
-        retry_all(operator, f"{LIST}?status=completed", action="run_again_selected", reason="lost on the way")
+        jobs = [make_job("completed", kwargs={"n": number}) for number in range(5)]
+        act_on_all_jobs(operator, f"{LIST}?status=completed", action="run_again_selected", reason="lost on the way")
         run_only(get_bulk_job())
         assert get_bulk_job().result == {"changed": 5, "skipped": 0}
         copies = Job.objects.queued().order_by("pk")
@@ -222,28 +223,28 @@ class TestHandingOver:
         make_worker()
         for _ in range(3):
             make_job("completed")
-        retry_all(operator, f"{LIST}?status=completed", action="delete_selected", number="3", typed="4")
+        act_on_all_jobs(operator, f"{LIST}?status=completed", action="delete_selected", number="3", typed="4")
         assert not Job.objects.filter(task=BULK_TASK).exists()
-        retry_all(operator, f"{LIST}?status=completed", action="delete_selected", number="3", typed="3")
+        act_on_all_jobs(operator, f"{LIST}?status=completed", action="delete_selected", number="3", typed="3")
         run_jobs()
         assert get_bulk_job().result == {"changed": 3, "skipped": 0}
         assert Job.objects.count() == 1
 
 
 def run_only(job: Job) -> None:
-    """Run only this job, which is moved to a queue of its own."""
+    """Move this job to a queue of its own, and run the queue."""
     Job.objects.filter(pk=job.pk).update(queue_name="only")
     run_jobs(queue_names=["only"])
 
 
 @pytest.mark.django_db(transaction=True)
 class TestRunning:
-    def begin(self, operator: Client, address: str = FAILED) -> Job:
+    def begin(self, operator: Client, address: str = FAILED_JOBS) -> Job:
         make_worker()
-        retry_all(operator, address)
-        job = get_bulk_job()
-        Job.objects.filter(pk=job.pk).update(queue_name="only")
-        return job
+        act_on_all_jobs(operator, address)
+        bulk_job = get_bulk_job()
+        Job.objects.filter(pk=bulk_job.pk).update(queue_name="only")
+        return bulk_job
 
     def test_a_bulk_action_continues_after_its_last_batch_when_it_has_crashed(
         self, operator: Client, monkeypatch: pytest.MonkeyPatch
@@ -254,7 +255,7 @@ class TestRunning:
         run_jobs(queue_names=["only"])
         assert (progress := BulkProgress.of(get_bulk_job())) is not None
         assert (progress.changed, progress.after) == (2, jobs[1].pk)
-        assert [state(each)["status"] for each in jobs] == ["queued", "queued", "failed", "failed", "failed"]
+        assert [state(job)["status"] for job in jobs] == ["queued", "queued", "failed", "failed", "failed"]
         Job.objects.filter(pk=jobs[0].pk).update(status="failed", finished_at=state(jobs[4])["finished_at"])
         run_jobs(queue_names=["only"], include_scheduled=True)
         assert get_bulk_job().result == {"changed": 5, "skipped": 0}
@@ -266,24 +267,24 @@ class TestRunning:
             [jobs[4].pk],
         ]
 
-    @pytest.mark.parametrize("crash", range(1, 7))
+    @pytest.mark.parametrize("crashing_batch", range(1, 7))
     def test_a_bulk_action_that_has_crashed_changes_each_job_of_all_windows_once(
-        self, operator: Client, crash: int, monkeypatch: pytest.MonkeyPatch
+        self, operator: Client, crashing_batch: int, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(window, "WINDOW_SIZE", 4)
         jobs = [make_job("failed", queue_name=f"q{number}") for number in range(11)]
         other_jobs = [make_job("failed", task="another") for _ in range(6)]
         jobs += [make_job("failed")]
-        job = self.begin(operator, f"{FAILED}&task=tests.app.jobs.noop")
-        ids_of_batches = fail_in_batch(crash, monkeypatch)
+        bulk_job = self.begin(operator, f"{FAILED_JOBS}&task=tests.app.jobs.noop")
+        ids_of_batches = fail_in_batch(crashing_batch, monkeypatch)
         run_jobs(queue_names=["only"])
         assert Job.objects.filter(operations__isnull=False).count() < len(jobs)
         run_jobs(queue_names=["only"], include_scheduled=True)
-        assert state(job)["result"] == {"changed": 12, "skipped": 0}
-        assert {state(each)["status"] for each in other_jobs} == {"failed"}
-        assert [len(state(each)["operations"]) for each in jobs] == [1] * len(jobs)
+        assert state(bulk_job)["result"] == {"changed": len(jobs), "skipped": 0}
+        assert {state(job)["status"] for job in other_jobs} == {"failed"}
+        assert [len(state(job)["operations"]) for job in jobs] == [1] * len(jobs)
         # Only the batch of the crash was repeated.
-        assert sum(map(len, ids_of_batches)) == len(jobs) + len(ids_of_batches[crash - 1])
+        assert sum(map(len, ids_of_batches)) == len(jobs) + len(ids_of_batches[crashing_batch - 1])
 
     @pytest.mark.parametrize(
         ("action", "answers"),
@@ -301,36 +302,38 @@ class TestRunning:
         status = "scheduled" if action == "postpone" else "queued"
         jobs = [make_job(status) for _ in range(6)]
         if status == "scheduled":
-            Job.objects.filter(pk__in=[each.pk for each in jobs]).update(run_after=Now() + timedelta(minutes=5))
+            Job.objects.filter(pk__in=[job.pk for job in jobs]).update(run_after=Now() + timedelta(minutes=5))
         Job.objects.filter(pk=jobs[5].pk).update(run_after=Now() + timedelta(minutes=5, seconds=1))
-        retry_all(operator, f"{LIST}?status={status}&task=tests.app.jobs.noop", action=f"{action}_selected", **answers)
+        act_on_all_jobs(
+            operator, f"{LIST}?status={status}&task=tests.app.jobs.noop", action=f"{action}_selected", **answers
+        )
         run_only(get_bulk_job())
         assert get_bulk_job().result == {"changed": 6, "skipped": 0}
-        assert [len(state(each)["operations"]) for each in jobs] == [1] * 6
+        assert [len(state(job)["operations"]) for job in jobs] == [1] * 6
 
     def test_a_job_that_the_user_has_retried_before_is_retried_again(
         self, operator: Client, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(window, "WINDOW_SIZE", 2)
         jobs = [make_job("failed") for _ in range(5)]
-        Store.default().retry([each.pk for each in jobs], by="ann")
-        for each in jobs:
-            Job.objects.filter(pk=each.pk).update(status="failed", finished_at=Now())
-        job = self.begin(operator, f"{FAILED}&task=tests.app.jobs.noop")
+        Store.default().retry([job.pk for job in jobs], by="ann")
+        for job in jobs:
+            Job.objects.filter(pk=job.pk).update(status="failed", finished_at=Now())
+        bulk_job = self.begin(operator, f"{FAILED_JOBS}&task=tests.app.jobs.noop")
         run_jobs(queue_names=["only"])
-        assert state(job)["result"] == {"changed": 5, "skipped": 0}
+        assert state(bulk_job)["result"] == {"changed": 5, "skipped": 0}
 
     def test_a_job_that_a_search_finds_by_its_id_is_visited_once(
         self, operator: Client, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(window, "WINDOW_SIZE", 3)
-        first = make_job(priority=7)
+        job_with_id = make_job(priority=7)
         for _ in range(8):
-            make_job(kwargs={"n": first.pk})
+            make_job(kwargs={"n": job_with_id.pk})
         make_worker()
-        retry_all(operator, f"{LIST}?q={first.pk}", action="change_priority_selected", priority="7")
+        act_on_all_jobs(operator, f"{LIST}?q={job_with_id.pk}", action="change_priority_selected", priority="7")
         run_only(get_bulk_job())
-        assert get_bulk_job().result == {"changed": 8, "skipped": 1}
+        assert get_bulk_job().result == {"changed": 8, "skipped": 1}, "one job has this priority already"
 
     def test_stop_ends_a_bulk_action_between_two_batches(
         self, operator: Client, monkeypatch: pytest.MonkeyPatch
@@ -338,20 +341,20 @@ class TestRunning:
         monkeypatch.setattr(window, "WINDOW_SIZE", 2)
         for _ in range(8):
             make_job("failed")
-        job = self.begin(operator, f"{FAILED}&task=tests.app.jobs.noop")
+        bulk_job = self.begin(operator, f"{FAILED_JOBS}&task=tests.app.jobs.noop")
         batches: list[Any] = []
 
-        def stop_third(store: Store, ids: list[int], **noted: Any) -> Any:
+        def stop_in_third_batch(store: Store, ids: list[int], **notes: Any) -> Any:
             batches.append(ids)
             if len(batches) == 3:
-                call_in_another_thread(job.cancel)
-            return RETRY.change(store, ids, **noted)
+                call_in_another_thread(bulk_job.cancel)
+            return RETRY.change(store, ids, **notes)
 
-        replace_retry(stop_third, monkeypatch)
+        replace_retry(stop_in_third_batch, monkeypatch)
         run_jobs(queue_names=["only"])
-        assert state(job)["status"] == "discarded"
+        assert state(bulk_job)["status"] == "discarded"
         assert (Job.objects.failed().count(), len(batches)) == (4, 3)
-        text = operator.get(page("progress", job.pk)).text
+        text = operator.get(page("progress", bulk_job.pk)).text
         assert "4 of 8 jobs" in text
         assert "4 jobs were put back into their queues." in text
         assert LogEntry.objects.get().change_message.startswith("4 jobs were put back")
@@ -364,9 +367,9 @@ class TestRunning:
         self.begin(operator)
         fail_in_batch(2, monkeypatch)
         run_jobs(queue_names=["only"])
-        later = make_job("failed")
+        later_job = make_job("failed")
         run_jobs(queue_names=["only"], include_scheduled=True)
-        assert state(later)["status"] == "failed"
+        assert state(later_job)["status"] == "failed"
 
     @pytest.mark.parametrize(
         "change",
@@ -381,41 +384,41 @@ class TestRunning:
         self, operator: Client, change: Callable[[User], Any]
     ) -> None:
         jobs = [make_job("failed") for _ in range(3)]
-        job = self.begin(operator)
+        bulk_job = self.begin(operator)
         change(User.objects.get())
         run_jobs(queue_names=["only"])
-        assert state(job)["status"] == "discarded"
-        assert {state(each)["status"] for each in jobs} == {"failed"}
+        assert state(bulk_job)["status"] == "discarded"
+        assert {state(job)["status"] for job in jobs} == {"failed"}
 
     def test_the_batch_in_which_a_bulk_action_is_cancelled_is_rolled_back(
         self, operator: Client, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         jobs = [make_job("failed") for _ in range(3)]
-        job = self.begin(operator)
+        bulk_job = self.begin(operator)
 
-        def cancel_first(store: Store, ids: list[int], **noted: Any) -> Any:
-            job.cancel()
-            return RETRY.change(store, ids, **noted)
+        def cancel_and_retry(store: Store, ids: list[int], **notes: Any) -> Any:
+            bulk_job.cancel()
+            return RETRY.change(store, ids, **notes)
 
-        replace_retry(cancel_first, monkeypatch)
+        replace_retry(cancel_and_retry, monkeypatch)
         run_jobs(queue_names=["only"])
-        assert "failed" in {state(each)["status"] for each in jobs}
+        assert "failed" in {state(job)["status"] for job in jobs}
         assert not LogEntry.objects.exists()
 
     def test_the_admin_log_counts_the_jobs_changed_before_a_stop(
         self, operator: Client, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         jobs = [make_job("failed") for _ in range(5)]
-        job = self.begin(operator)
+        bulk_job = self.begin(operator)
 
-        def cancel_second(store: Store, ids: list[int], **noted: Any) -> Any:
+        def cancel_in_second_batch(store: Store, ids: list[int], **notes: Any) -> Any:
             if jobs[2].pk in ids:
-                job.cancel()
-            return RETRY.change(store, ids, **noted)
+                bulk_job.cancel()
+            return RETRY.change(store, ids, **notes)
 
-        replace_retry(cancel_second, monkeypatch)
+        replace_retry(cancel_in_second_batch, monkeypatch)
         run_jobs(queue_names=["only"])
-        assert [state(each)["status"] for each in jobs] == ["queued"] * 2 + ["failed"] * 3
+        assert [state(job)["status"] for job in jobs] == ["queued"] * 2 + ["failed"] * 3
         assert LogEntry.objects.get().change_message.startswith("2 jobs were put back")
 
 
@@ -432,14 +435,14 @@ def call_in_another_thread(function: Callable[[], Any]) -> None:
         pool.submit(run).result()
 
 
-def fail_in_batch(number: int, monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
+def fail_in_batch(batch_number: int, monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
     """Raise an error once, after the change of this batch. Returns a list to which the ids of each batch are added."""
     ids_of_batches: list[list[int]] = []
 
-    def change(store: Store, ids: list[int], **noted: Any) -> Any:
+    def change(store: Store, ids: list[int], **notes: Any) -> Any:
         ids_of_batches.append(list(ids))
-        changed = RETRY.change(store, ids, **noted)
-        if len(ids_of_batches) == number:
+        changed = RETRY.change(store, ids, **notes)
+        if len(ids_of_batches) == batch_number:
             raise RuntimeError("the plug was pulled")
         return changed
 
@@ -454,65 +457,65 @@ def replace_retry(change: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -
 
 
 class TestThePage:
-    def job(self, operator: Client) -> Job:
+    def make_bulk_job(self, operator: Client) -> Job:
         make_worker()
         for _ in range(3):
             make_job("failed")
-        retry_all(operator)
+        act_on_all_jobs(operator)
         return get_bulk_job()
 
     def test_the_fragment_of_the_progress_page_has_no_html_around_it(self, operator: Client) -> None:
-        job = self.job(operator)
-        text = operator.get(page("progress", job.pk) + "?fragment=1").text
+        bulk_job = self.make_bulk_job(operator)
+        text = operator.get(page("progress", bulk_job.pk) + "?fragment=1").text
         assert "<html" not in text
         assert "0 of 3 jobs" in text
-        assert operator.get(page("progress", job.pk + 1) + "?fragment=1").status_code == 404
+        assert operator.get(page("progress", bulk_job.pk + 1) + "?fragment=1").status_code == 404
 
     def test_only_bulk_actions_have_a_progress_page(self, operator: Client) -> None:
         job = make_job()
         assert operator.get(page("progress", job.pk)).headers["Location"] == LIST
         assert page("progress", job.pk) not in operator.get(page("change", job.pk)).text
-        bulk = self.job(operator)
-        assert page("progress", bulk.pk) in operator.get(page("change", bulk.pk)).text
+        bulk_job = self.make_bulk_job(operator)
+        assert page("progress", bulk_job.pk) in operator.get(page("change", bulk_job.pk)).text
 
     def test_the_stop_button_cancels_the_bulk_action(self, operator: Client) -> None:
-        job = self.job(operator)
-        operator.post(page("progress", job.pk))
-        assert state(job)["status"] == "discarded"
-        assert "data-final" in operator.get(page("progress", job.pk)).text
+        bulk_job = self.make_bulk_job(operator)
+        operator.post(page("progress", bulk_job.pk))
+        assert state(bulk_job)["status"] == "discarded"
+        assert "data-final" in operator.get(page("progress", bulk_job.pk)).text
         assert LogEntry.objects.get().change_message == "Cancelled."
 
     def test_a_user_who_may_only_view_jobs_cannot_stop_a_bulk_action(
         self, operator: Client, log_in: Callable[..., Client]
     ) -> None:
-        job = self.job(operator)
+        bulk_job = self.make_bulk_job(operator)
         User.objects.update(username="eve")
         client = log_in("view_job")
-        text = client.get(page("progress", job.pk)).text
+        text = client.get(page("progress", bulk_job.pk)).text
         assert "Stop" not in text
         assert "Continue without a worker" not in text
-        assert client.post(page("progress", job.pk)).status_code == 403
-        assert state(job)["status"] == "queued"
+        assert client.post(page("progress", bulk_job.pk)).status_code == 403
+        assert state(bulk_job)["status"] == "queued"
 
     def test_the_web_server_can_take_over_a_bulk_action_that_waits(self, operator: Client) -> None:
-        job = self.job(operator)
-        assert "Continue without a worker" in operator.get(page("progress", job.pk)).text
-        response = retry_all(operator, by_hand=str(job.pk))
+        bulk_job = self.make_bulk_job(operator)
+        assert "Continue without a worker" in operator.get(page("progress", bulk_job.pk)).text
+        response = act_on_all_jobs(operator, by_hand=str(bulk_job.pk))
         assert messages_of(response) == ["3 jobs were put back into their queues."]
-        assert state(job)["status"] == "discarded"
+        assert state(bulk_job)["status"] == "discarded"
 
     def test_the_web_server_cannot_take_over_a_bulk_action_that_runs(self, operator: Client) -> None:
-        job = self.job(operator)
+        bulk_job = self.make_bulk_job(operator)
         Job.objects.claim(queue_names=["default"], worker_id="w")
-        assert "Continue without a worker" not in operator.get(page("progress", job.pk)).text
-        assert messages_of(retry_all(operator, by_hand=str(job.pk))) == ["A worker has already begun."]
+        assert "Continue without a worker" not in operator.get(page("progress", bulk_job.pk)).text
+        assert messages_of(act_on_all_jobs(operator, by_hand=str(bulk_job.pk))) == ["A worker has already begun."]
         assert Job.objects.failed().count() == 3
 
     def test_taking_over_a_bulk_action_discards_no_other_job(self, operator: Client) -> None:
-        self.job(operator)
-        other = make_job("queued")
-        retry_all(operator, by_hand=str(other.pk))
-        assert state(other)["status"] == "queued"
+        self.make_bulk_job(operator)
+        other_job = make_job("queued")
+        act_on_all_jobs(operator, by_hand=str(other_job.pk))
+        assert state(other_job)["status"] == "queued"
 
 
 @pytest.mark.django_db(transaction=True)
@@ -524,77 +527,79 @@ class TestForWhomItActs:
         make_worker()
         for _ in range(3):
             make_job("failed")
-        retry_all(operator, action="delete_selected", number="3", typed="3")
-        job = get_bulk_job()
+        act_on_all_jobs(operator, action="delete_selected", number="3", typed="3")
+        bulk_job = get_bulk_job()
         finished_at = None if status == "queued" else state(Job.objects.failed()[0])["finished_at"]
-        Job.objects.filter(pk=job.pk).update(status=status, finished_at=finished_at, queue_name="only", **fields)
+        Job.objects.filter(pk=bulk_job.pk).update(status=status, finished_at=finished_at, queue_name="only", **fields)
         User.objects.update(username="root")
-        return job
+        return bulk_job
 
     def test_a_bulk_action_cannot_be_run_again(self, operator: Client, log_in: Callable[..., Client]) -> None:
-        job = self.make_superusers_bulk_job(operator, "completed")
+        bulk_job = self.make_superusers_bulk_job(operator, "completed")
         client = log_in("view_job", "add_job")
-        text = client.get(page("change", job.pk)).text
-        assert page("run_again", job.pk) not in text
-        assert page("edit", job.pk) not in text
-        response = client.post(page("run_again", job.pk), {"confirmed": "yes"}, follow=True)
-        assert messages_of(response) == [f"Job {job.pk} acts for the user who asked for it, so it cannot be run again."]
-        client.post(LIST, {"action": "run_again_selected", "_selected_action": job.pk, "confirmed": "yes"})
+        text = client.get(page("change", bulk_job.pk)).text
+        assert page("run_again", bulk_job.pk) not in text
+        assert page("edit", bulk_job.pk) not in text
+        response = client.post(page("run_again", bulk_job.pk), {"confirmed": "yes"}, follow=True)
+        assert messages_of(response) == [
+            f"Job {bulk_job.pk} acts for the user who asked for it, so it cannot be run again."
+        ]
+        client.post(LIST, {"action": "run_again_selected", "_selected_action": bulk_job.pk, "confirmed": "yes"})
         assert Job.objects.filter(task=BULK_TASK).count() == 1
 
     def test_the_arguments_of_a_bulk_action_cannot_be_edited(
         self, operator: Client, log_in: Callable[..., Client]
     ) -> None:
-        job = self.make_superusers_bulk_job(operator, "completed")
+        bulk_job = self.make_superusers_bulk_job(operator, "completed")
         client = log_in("view_job", "add_job")
-        edited = {**job.kwargs, "query": "status=completed"}
-        client.post(page("edit", job.pk), {"confirmed": "yes", "argument_0": json.dumps(edited)})
+        edited = {**bulk_job.kwargs, "query": "status=completed"}
+        client.post(page("edit", bulk_job.pk), {"confirmed": "yes", "argument_0": json.dumps(edited)})
         assert Job.objects.filter(task=BULK_TASK).count() == 1
 
-    @pytest.mark.parametrize(("username", "left"), [("ann", 3), ("root", 0)])
+    @pytest.mark.parametrize(("username", "failed_count"), [("ann", 3), ("root", 0)])
     def test_a_bulk_action_that_another_user_retries_changes_nothing(
-        self, operator: Client, log_in: Callable[..., Client], username: str, left: int
+        self, operator: Client, log_in: Callable[..., Client], username: str, failed_count: int
     ) -> None:
-        job = self.make_superusers_bulk_job(operator, "discarded")
+        bulk_job = self.make_superusers_bulk_job(operator, "discarded")
         bulk_action = BulkAction.of(get_bulk_job())
         assert bulk_action is not None
         signed_action = replace(bulk_action, user="root").signed()
-        Job.objects.filter(pk=job.pk).update(kwargs=asdict(signed_action))
+        Job.objects.filter(pk=bulk_job.pk).update(kwargs=asdict(signed_action))
         client = log_in("view_job", "retry_job") if username == "ann" else operator
-        client.post(page("retry", job.pk))
+        client.post(page("retry", bulk_job.pk))
         run_jobs(queue_names=["only"])
-        assert state(job)["status"] == ("discarded" if left else "completed")
-        assert Job.objects.failed().count() == left
+        assert state(bulk_job)["status"] == ("discarded" if failed_count else "completed")
+        assert Job.objects.failed().count() == failed_count
 
     def test_a_bulk_action_with_a_full_history_is_discarded(self, operator: Client) -> None:
-        job = self.make_superusers_bulk_job(operator, "queued")
+        bulk_job = self.make_superusers_bulk_job(operator, "queued")
         for minutes in range(1, 51):
-            Store.default().postpone([job.pk], timedelta(minutes=minutes), by="bob")
-        Store.default().run_now([job.pk], by="bob")
+            Store.default().postpone([bulk_job.pk], timedelta(minutes=minutes), by="bob")
+        Store.default().run_now([bulk_job.pk], by="bob")
         run_jobs(queue_names=["only"])
-        assert state(job)["status"] == "discarded"
-        assert "job's history is full" in state(job)["last_error"]
+        assert state(bulk_job)["status"] == "discarded"
+        assert "job's history is full" in state(bulk_job)["last_error"]
         assert Job.objects.failed().count() == 3
 
     def test_a_bulk_action_of_one_list_is_not_taken_over_from_another_list(self, operator: Client) -> None:
-        job = self.make_superusers_bulk_job(operator, "queued")
+        bulk_job = self.make_superusers_bulk_job(operator, "queued")
         for _ in range(3):
             make_job("completed")
         answers = {"action": "delete_selected", "number": "3", "typed": "3"}
-        retry_all(operator, f"{LIST}?status=completed", by_hand=str(job.pk), **answers)
-        assert state(job)["status"] == "queued"
+        act_on_all_jobs(operator, f"{LIST}?status=completed", by_hand=str(bulk_job.pk), **answers)
+        assert state(bulk_job)["status"] == "queued"
         assert Job.objects.completed().count() == 3
 
     def test_a_bulk_action_is_not_taken_over_for_another_verb(
         self, operator: Client, log_in: Callable[..., Client]
     ) -> None:
-        job = self.make_superusers_bulk_job(operator, "queued")
-        retry_all(log_in("view_job", "retry_job"), by_hand=str(job.pk))
-        assert state(job)["status"] == "queued"
+        bulk_job = self.make_superusers_bulk_job(operator, "queued")
+        act_on_all_jobs(log_in("view_job", "retry_job"), by_hand=str(bulk_job.pk))
+        assert state(bulk_job)["status"] == "queued"
         assert Job.objects.failed().count() == 3
 
 
-ADMIN = """
+SETTINGS_WITH_ADMIN = """
 INSTALLED_APPS += ["django.contrib.admin", "django.contrib.messages", "django.contrib.sessions"]
 """
 
@@ -604,18 +609,18 @@ def test_another_worker_continues_the_bulk_action_of_a_killed_worker(
     operator: Client, runworker: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.undo()  # use batches of the usual size
-    number = 12_000
-    multiply(make_job("failed"), number - 1)
+    job_count = 12_000
+    multiply(make_job("failed"), job_count - 1)
     make_worker(name="for the question")  # without a live worker, the web server would change the jobs itself
-    retry_all(operator, FAILED, over="100000")
-    job = get_bulk_job()
-    runworker("--processes", "1", settings=ADMIN)
+    act_on_all_jobs(operator, FAILED_JOBS, over="100000")
+    bulk_job = get_bulk_job()
+    runworker("--processes", "1", settings=SETTINGS_WITH_ADMIN)
     wait_until(lambda: BulkProgress.of(get_bulk_job()))
-    worker = next(each for each in workers(2) if each.name != "for the question")
+    worker = next(worker for worker in workers(2) if worker.name != "for the question")
     os.kill(worker.pid, signal.SIGKILL)
-    wait_until(lambda: state(job)["status"] == "completed", deadline=60.0)
-    assert get_bulk_job().result == {"changed": number, "skipped": 0}
-    assert Job.objects.filter(operations__0__verb="retry", operations__1__isnull=True).count() == number
+    wait_until(lambda: state(bulk_job)["status"] == "completed", deadline=60.0)
+    assert get_bulk_job().result == {"changed": job_count, "skipped": 0}
+    assert Job.objects.filter(operations__0__verb="retry", operations__1__isnull=True).count() == job_count
 
 
 class TestForgeries:
@@ -624,7 +629,7 @@ class TestForgeries:
     def test_an_enqueued_action_that_the_admin_has_not_signed_changes_nothing(self, operator: Client) -> None:
         jobs = [make_job("failed") for _ in range(3)]
         make_worker()
-        retry_all(operator)
+        act_on_all_jobs(operator)
         genuine_kwargs = get_bulk_job().kwargs
         forged_kwargs = [
             genuine_kwargs | {"signature": ""},

@@ -37,19 +37,24 @@ def _small_window(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(window, "MOST_WINDOWS", 2)
 
 
-def make_jobs_that_pages_do_not_search(number: int = 2) -> list[Job]:
+def make_jobs_that_pages_do_not_search(count: int = 2) -> list[Job]:
     """Make matching jobs so far down the list that a page does not search them. Return the matching jobs."""
-    unsearched_jobs = [make_job("completed", kwargs={"payment_id": 7}) for _ in range(number)]
-    for n in range(8):
-        make_job("completed", kwargs={"payment_id": 100 + n})
+    unsearched_jobs = [make_job("completed", kwargs={"payment_id": 7}) for _ in range(count)]
+    for number in range(8):
+        make_job("completed", kwargs={"payment_id": 100 + number})
     return unsearched_jobs
+
+
+def ids_newest_first(jobs: list[Job]) -> list[int]:
+    return [job.pk for job in reversed(jobs)]
 
 
 def search_everything(client: Client, address: str = QUERY_FOR_PAYMENT_7) -> Any:
     return client.post(SEARCH + address, follow=True)
 
 
-def search_job() -> Job:
+def get_search_job() -> Job:
+    """Return the job that searches, moved to a queue of its own."""
     job = Job.objects.get(task=BULK_TASK)
     Job.objects.filter(pk=job.pk).update(queue_name="only")
     return job
@@ -88,21 +93,22 @@ def test_a_worker_finds_the_jobs_that_a_page_does_not_reach(operator: Client) ->
     make_worker()
     unsearched_jobs = make_jobs_that_pages_do_not_search()
     response = search_everything(operator, f"{QUERY_FOR_PAYMENT_7}&look=2")
-    job = search_job()
-    assert response.redirect_chain == [(page("progress", job.pk), 302)]
+    search_job = get_search_job()
+    assert response.redirect_chain == [(page("progress", search_job.pk), 302)]
     assert "Search everything" in response.text
     assert "Continue without a worker" not in response.text
-    assert (job.priority, job.kwargs["query"], job.kwargs["action"]) == (100, "q=payment_id%3D7", "search")
-    assert listed(operator, f"?found={job.pk}") == []
+    assert (search_job.kwargs["query"], search_job.kwargs["action"]) == ("q=payment_id%3D7", "search")
+    assert search_job.priority == 100, "the highest priority"
+    assert listed(operator, f"?found={search_job.pk}") == []
     run_search()
-    assert state(job)["result"] == {"found": 2}
-    text = text_in_one_line(operator.get(page("progress", job.pk)))
+    assert state(search_job)["result"] == {"found": 2}
+    text = text_in_one_line(operator.get(page("progress", search_job.pk)))
     assert "All jobs in the list were searched" in text
     assert re.search(r"max=\"(\d+)\" value=\"\1\"", text)
     assert "2 jobs match." in text
     assert "data-final" in text
-    assert f'href="{LIST}?found={job.pk}"' in text
-    assert listed(operator, f"?found={job.pk}") == [each.pk for each in reversed(unsearched_jobs)]
+    assert f'href="{LIST}?found={search_job.pk}"' in text
+    assert listed(operator, f"?found={search_job.pk}") == ids_newest_first(unsearched_jobs)
     assert not LogEntry.objects.exists()
 
 
@@ -110,10 +116,10 @@ def test_the_list_of_found_jobs_can_be_filtered_and_acted_on(operator: Client) -
     make_worker()
     first, second = make_jobs_that_pages_do_not_search()
     search_everything(operator)
-    job = search_job()
+    search_job = get_search_job()
     run_search()
     Job.objects.filter(pk=second.pk).update(status="failed")
-    address = f"?found={job.pk}"
+    address = f"?found={search_job.pk}"
     tabs = {tab.state: str(tab.count) for tab in operator.get(LIST + address).context["cl"].tabs if tab.count}
     assert {state: count for state, count in tabs.items() if count != "0"} == {"completed": "1", "failed": "1"}
     assert listed(operator, f"{address}&status=failed") == [second.pk]
@@ -129,10 +135,10 @@ def test_the_list_of_found_jobs_can_be_filtered_and_acted_on(operator: Client) -
     assert listed(operator, address) == [second.pk]
 
 
-@pytest.mark.parametrize("found", ["0", "x", "99999999999999999999", "{other}"])
+@pytest.mark.parametrize("found", ["0", "x", "99999999999999999999", "{other_job}"])
 def test_an_id_that_no_search_has_lists_nothing(operator: Client, found: str) -> None:
-    other = make_job(metadata={"progress": {"newest": 1, "edges": [None, None], "found": [1]}})
-    assert listed(operator, f"?found={found.format(other=other.pk)}") == []
+    other_job = make_job(metadata={"progress": {"newest": 1, "edges": [None, None], "found": [1]}})
+    assert listed(operator, f"?found={found.format(other_job=other_job.pk)}") == []
 
 
 def test_a_search_keeps_the_filters_of_its_list(operator: Client) -> None:
@@ -142,9 +148,9 @@ def test_a_search_keeps_the_filters_of_its_list(operator: Client) -> None:
     for _ in range(5):
         make_job("failed")
     search_everything(operator, f"{QUERY_FOR_PAYMENT_7}&status=failed")
-    job = search_job()
+    search_job = get_search_job()
     run_search()
-    assert listed(operator, f"?found={job.pk}") == [failed.pk]
+    assert listed(operator, f"?found={search_job.pk}") == [failed.pk]
 
 
 def test_a_search_ends_at_the_largest_number_of_jobs_that_it_keeps(
@@ -155,10 +161,10 @@ def test_a_search_ends_at_the_largest_number_of_jobs_that_it_keeps(
     make_worker()
     unsearched_jobs = make_jobs_that_pages_do_not_search(7)
     search_everything(operator)
-    job = search_job()
+    search_job = get_search_job()
     run_search()
-    assert listed(operator, f"?found={job.pk}") == [each.pk for each in reversed(unsearched_jobs[-3:])]
-    text = text_in_one_line(operator.get(page("progress", job.pk)))
+    assert listed(operator, f"?found={search_job.pk}") == ids_newest_first(unsearched_jobs[-3:])
+    text = text_in_one_line(operator.get(page("progress", search_job.pk)))
     assert "3 jobs match. The search stopped there, because it keeps no more jobs." in text
     assert re.search(r"\d+ of about \d+ jobs were searched", text)
 
@@ -169,7 +175,7 @@ def test_a_search_that_has_failed_continues_with_the_window_where_it_failed(
     make_worker()
     unsearched_jobs = make_jobs_that_pages_do_not_search(4)
     search_everything(operator)
-    job = search_job()
+    search_job = get_search_job()
     starts_of_windows: list[Any] = []
     jobs_within = JobChangeList.jobs_within
 
@@ -181,12 +187,12 @@ def test_a_search_that_has_failed_continues_with_the_window_where_it_failed(
 
     monkeypatch.setattr(JobChangeList, "jobs_within", fail_at_fourth_window)
     run_search()
-    assert (state(job)["status"], len(starts_of_windows)) == ("scheduled", 4)
-    Job.objects.filter(pk=job.pk).run_now()
+    assert (state(search_job)["status"], len(starts_of_windows)) == ("scheduled", 4)
+    Job.objects.filter(pk=search_job.pk).run_now()
     run_search()
     assert starts_of_windows[3] == starts_of_windows[4]  # the second attempt begins with the unfinished window
     assert len(set(starts_of_windows)) == len(starts_of_windows) - 1
-    assert listed(operator, f"?found={job.pk}") == [each.pk for each in reversed(unsearched_jobs)]
+    assert listed(operator, f"?found={search_job.pk}") == ids_newest_first(unsearched_jobs)
 
 
 def test_stop_ends_a_search_and_keeps_the_jobs_that_it_has_found(
@@ -195,22 +201,22 @@ def test_stop_ends_a_search_and_keeps_the_jobs_that_it_has_found(
     make_worker()
     unsearched_jobs = make_jobs_that_pages_do_not_search(4)
     search_everything(operator)
-    job = search_job()
+    search_job = get_search_job()
     save = BulkProgress.save
 
     def cancel_once_found(progress: BulkProgress, context: Any) -> None:
         save(progress, context)
         if progress.found:
-            response = operator.post(page("progress", job.pk), follow=True)
+            response = operator.post(page("progress", search_job.pk), follow=True)
             assert response.status_code == 200
 
     monkeypatch.setattr(BulkProgress, "save", cancel_once_found)
     run_search()
-    assert state(job)["status"] == "discarded"
-    found = listed(operator, f"?found={job.pk}")
-    assert 0 < len(found) < 4
-    assert set(found) < {each.pk for each in unsearched_jobs}
-    text = text_in_one_line(operator.get(page("progress", job.pk)))
+    assert state(search_job)["status"] == "discarded"
+    found_ids = listed(operator, f"?found={search_job.pk}")
+    assert 0 < len(found_ids) < 4
+    assert set(found_ids) < {matching_job.pk for matching_job in unsearched_jobs}
+    text = text_in_one_line(operator.get(page("progress", search_job.pk)))
     assert "Show these jobs" in text
     assert "of about" in text
 
@@ -219,12 +225,12 @@ def test_a_search_sends_one_statement_for_each_window(operator: Client) -> None:
     make_worker()
     make_jobs_that_pages_do_not_search()
     search_everything(operator)
-    job = search_job()
+    search_job = get_search_job()
     with CaptureQueriesContext(connection) as queries:
         run_search()
     searches = [query["sql"] for query in queries if "jsonb_path_exists" in query["sql"]]
     assert len(searches) >= 5
-    assert state(job)["result"] == {"found": 2}
+    assert state(search_job)["result"] == {"found": 2}
 
 
 def test_without_a_worker_the_page_says_that_nobody_can_search_everything(operator: Client) -> None:
@@ -241,10 +247,10 @@ class TestForWhomItSearches:
         unsearched_jobs = make_jobs_that_pages_do_not_search()
         client = log_in("view_job")
         assert search_everything(client).status_code == 200
-        job = search_job()
-        assert "Stop" in client.get(page("progress", job.pk)).text
+        search_job = get_search_job()
+        assert "Stop" in client.get(page("progress", search_job.pk)).text
         run_search()
-        assert set(listed(client, f"?found={job.pk}")) == {each.pk for each in unsearched_jobs}
+        assert set(listed(client, f"?found={search_job.pk}")) == {matching_job.pk for matching_job in unsearched_jobs}
 
     def test_a_user_who_may_not_view_jobs_may_not_search(self, log_in: Callable[..., Client]) -> None:
         make_worker()
@@ -259,23 +265,23 @@ class TestForWhomItSearches:
         make_worker()
         make_jobs_that_pages_do_not_search()
         search_everything(log_in("view_job"))
-        job = search_job()
+        search_job = get_search_job()
         User.objects.get().user_permissions.clear()
         run_search()
-        assert state(job)["status"] == "discarded"
-        assert state(job)["last_error"].endswith("ann may not see jobs.")
-        assert BulkProgress.of(Job.objects.get(pk=job.pk)) is None
+        assert state(search_job)["status"] == "discarded"
+        assert state(search_job)["last_error"].endswith("ann may not see jobs.")
+        assert BulkProgress.of(Job.objects.get(pk=search_job.pk)) is None
 
     def test_a_search_whose_arguments_were_forged_is_refused(self, operator: Client) -> None:
         make_worker()
         make_jobs_that_pages_do_not_search()
         search_everything(operator)
-        job = search_job()
-        bulk_action = BulkAction.of(job)
+        search_job = get_search_job()
+        bulk_action = BulkAction.of(search_job)
         assert bulk_action is not None
-        Job.objects.filter(pk=job.pk).update(kwargs=asdict(replace(bulk_action, query="q=password")))
+        Job.objects.filter(pk=search_job.pk).update(kwargs=asdict(replace(bulk_action, query="q=password")))
         run_search()
-        assert "The signature of these arguments is not valid" in state(job)["last_error"]
+        assert "The signature of these arguments is not valid" in state(search_job)["last_error"]
 
     def test_searching_everything_finds_no_masked_value(self, operator: Client) -> None:
         make_worker()
@@ -283,10 +289,10 @@ class TestForWhomItSearches:
         make_jobs_that_pages_do_not_search()
         for text in ("password%3Dhunter2", "hunter2"):
             search_everything(operator, f"?q={text}")
-            job = search_job()
+            search_job = get_search_job()
             run_search()
-            assert state(job)["result"] == {"found": 0}
-            job.delete()
+            assert state(search_job)["result"] == {"found": 0}
+            search_job.delete()
 
 
 def test_the_button_search_everything_posts_to_its_own_address() -> None:
@@ -301,9 +307,9 @@ def test_in_a_browser_the_button_hands_the_search_to_a_worker(open_admin: Callab
     page = open_admin(User.objects.create_superuser("boss"), f"django_skipqueue/job/?q={text}")
     page.get_by_role("button", name="Search everything").click()
     expect(page.get_by_role("heading", name="Search everything")).to_be_visible()
-    job = search_job()
+    search_job = get_search_job()
     run_search()
     page.reload()
     page.get_by_role("link", name="Show these jobs").click()
     expect(page.locator("#result_list tbody tr")).to_have_count(1)
-    assert state(job)["result"] == {"found": 1}
+    assert state(search_job)["result"] == {"found": 1}

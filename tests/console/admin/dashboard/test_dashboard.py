@@ -37,8 +37,8 @@ def test_the_cards_count_jobs_and_workers() -> None:
     make_job("failed", finished_at=timedelta(hours=-2))
     make_job("failed", finished_at=timedelta(hours=-30))
     make_worker(name="a")
-    found = {str(card.label): (card.value, card.detail, card.level) for card, _ in get_dashboard().cards}
-    assert found == {
+    texts_by_label = {str(card.label): (card.value, card.detail, card.level) for card, _ in get_dashboard().cards}
+    assert texts_by_label == {
         "queued": ("2", "in 2 queues", ""),
         "oldest waiting": ("3 min", "in mail", "warning"),
         "running": ("1", "the longest for 12 min", ""),
@@ -53,8 +53,8 @@ def test_the_cards_count_jobs_and_workers() -> None:
 def test_the_cards_of_serious_problems_have_the_level_alarm() -> None:
     make_job(run_after=timedelta(minutes=-20))
     make_job("failed")
-    found = {str(card.label): card.level for card, _ in get_dashboard().cards}
-    assert {label for label, level in found.items() if level == "alarm"} == {
+    level_by_label = {str(card.label): card.level for card, _ in get_dashboard().cards}
+    assert {label for label, level in level_by_label.items() if level == "alarm"} == {
         "oldest waiting", "failed in 24 h", "workers alive",
     }  # fmt: skip
 
@@ -62,12 +62,12 @@ def test_the_cards_of_serious_problems_have_the_level_alarm() -> None:
 def test_a_job_that_waits_in_a_paused_queue_raises_no_alarm() -> None:
     make_job(queue_name="mail", run_after=timedelta(hours=-3))
     Queue.pause("mail", by="ann")
-    found = get_card("oldest waiting")
-    assert (found.value, found.detail, found.level) == ("3 h", "in mail, paused", "")
+    card = get_card("oldest waiting")
+    assert (card.value, card.detail, card.level) == ("3 h", "in mail, paused", "")
     make_job(queue_name="other", run_after=timedelta(minutes=-2))
-    found = get_card("oldest waiting")
-    assert (found.value, found.detail, found.level) == ("2 min", "in other", "warning")
-    assert found.address == f"{LIST}?status=queued&queue=other"
+    card = get_card("oldest waiting")
+    assert (card.value, card.detail, card.level) == ("2 min", "in other", "warning")
+    assert card.address == f"{LIST}?status=queued&queue=other"
 
 
 def test_the_card_of_workers_counts_late_and_dead_workers() -> None:
@@ -81,11 +81,11 @@ def test_the_cards_of_one_queue_count_only_its_jobs() -> None:
     make_job(queue_name="other")
     make_job("failed", queue_name="other")
     make_worker(name="a", queues=["other"])
-    found = {str(card.label): card for card, _ in get_dashboard(queue="mail").cards}
-    assert found["queued"].value == "1"
-    assert found["queued"].address == f"{LIST}?status=queued&queue=mail"
-    assert found["failed in 24 h"].value == "0"
-    assert found["workers alive"].value == "0"
+    card_by_label = {str(card.label): card for card, _ in get_dashboard(queue="mail").cards}
+    assert card_by_label["queued"].value == "1"
+    assert card_by_label["queued"].address == f"{LIST}?status=queued&queue=mail"
+    assert card_by_label["failed in 24 h"].value == "0"
+    assert card_by_label["workers alive"].value == "0"
 
 
 def section_content(name: str, **query: str) -> Any:
@@ -93,13 +93,13 @@ def section_content(name: str, **query: str) -> Any:
 
 
 def test_the_five_longest_running_jobs_are_listed() -> None:
-    jobs = [
-        make_job("running", locked_at=timedelta(hours=-hours), locked_by="web/1:0123456789ab", queue_name="mail")
+    job_by_hours = {
+        hours: make_job("running", locked_at=timedelta(hours=-hours), locked_by="web/1:0123456789ab", queue_name="mail")
         for hours in (1, 8, 3, 4, 5, 6, 7)
-    ]
-    found = section_content("longest_jobs")
-    assert [each["id"] for each in found] == [jobs[index].pk for index in (1, 6, 5, 4, 3)]
-    assert (found[0]["ran"], found[0]["worker_id"]) == ("8 h", "web/1:0123456789ab")
+    }
+    listed_jobs = section_content("longest_jobs")
+    assert [listed_job["id"] for listed_job in listed_jobs] == [job_by_hours[hours].pk for hours in (8, 7, 6, 5, 4)]
+    assert (listed_jobs[0]["ran"], listed_jobs[0]["worker_id"]) == ("8 h", "web/1:0123456789ab")
     assert section_content("longest_jobs", queue="other") == []
 
 
@@ -126,20 +126,18 @@ def test_an_invalid_query_of_the_dashboard_is_no_error(operator: Client, address
 
 
 def test_the_number_of_queries_is_fixed(operator: Client) -> None:
-    def queries() -> int:
-        with CaptureQueriesContext(
-            connection,
-        ) as captured:
+    def count_queries() -> int:
+        with CaptureQueriesContext(connection) as captured:
             assert operator.get(DASHBOARD).status_code == 200
         return len(captured)
 
     operator.get(DASHBOARD)  # fills the cache of notices
-    before = queries()
+    count_before = count_queries()
     for number in range(8):
         make_job(queue_name=f"q{number}")
         make_job("running", queue_name=f"r{number}")
         make_worker(name=f"w{number}")
-    assert queries() == before <= 32
+    assert count_queries() == count_before <= 32
 
 
 def test_without_a_permission_to_view_jobs_there_is_no_dashboard(log_in: Callable[..., Client]) -> None:
@@ -164,5 +162,6 @@ def test_the_dashboard_lists_running_batches_and_batches_with_failures() -> None
         JobBatch.objects.create(name=f"failed {number}", finished_at=Now(), completed=0, failed=1, discarded=0)
     JobBatch.objects.create(name="good", finished_at=Now(), completed=1, failed=0, discarded=0)
     cells = [str(row[0][1]) for row in section_content("batches")["rows"]]
-    names = [f"runs {number}" for number in (6, 5, 4, 3, 2)] + [f"failed {number}" for number in (6, 5, 4, 3, 2)]
+    newest = (6, 5, 4, 3, 2)
+    names = [f"runs {number}" for number in newest] + [f"failed {number}" for number in newest]
     assert [name for name, cell in zip(names, cells, strict=True) if f">{name}</a>" not in cell] == []

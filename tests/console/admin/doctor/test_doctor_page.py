@@ -18,7 +18,7 @@ from django_skipqueue.models import Worker
 
 from ....app.rows import make_job, make_worker
 from ....harness.languages import Text, use_translations
-from ..browser import Complaints, another_look
+from ..browser import Complaints, skip_by_default
 from ..conftest import LIST, WORKERS
 
 DOCTOR = f"{LIST}doctor/"
@@ -126,7 +126,7 @@ def test_the_page_of_the_doctor_escapes_html_in_names(operator: Client) -> None:
 
 
 @pytest.mark.browser
-@pytest.mark.parametrize("scheme", ["light", pytest.param("dark", marks=another_look)])
+@pytest.mark.parametrize("scheme", ["light", pytest.param("dark", marks=skip_by_default)])
 def test_the_page_of_the_doctor_fits_a_phone(
     open_admin: Callable[..., Page], complaints: Complaints, scheme: str
 ) -> None:

@@ -40,7 +40,7 @@ def notice_box(client: Client, address: str = LIST) -> str:
 
 
 def listed_problems(client: Client) -> list[str]:
-    return [re.sub("<[^>]*>", "", each).strip() for each in re.findall(r"<li>(.*?)</li>", notice_box(client))]
+    return [re.sub("<[^>]*>", "", item).strip() for item in re.findall(r"<li>(.*?)</li>", notice_box(client))]
 
 
 @pytest.mark.parametrize("address", ["/admin/", APP, LIST, WORKERS, QUEUES])
@@ -61,20 +61,20 @@ def test_the_dashboard_also_says_that_all_is_well(operator: Client) -> None:
     make_job(queue_name="mail")
     make_worker(queues=["mail"], name="w", heartbeat=timedelta(seconds=-40))
     notices_cache.clear()
-    found = notice_box(operator, DASHBOARD)
-    assert 'data-status="warning"' in found
-    assert "1 problem" in found
+    box = notice_box(operator, DASHBOARD)
+    assert 'data-status="warning"' in box
+    assert "1 problem" in box
 
 
 def test_a_problem_has_a_link_and_a_command(operator: Client) -> None:
     make_worker(queues=["default"])
     make_job(queue_name="it's", run_after=LONG_AGO)
-    found = notice_box(operator)
+    box = notice_box(operator)
     assert (
         f'<a href="{LIST}?status=queued&amp;queue=it%27s">No worker serves queue it&#x27;s: 1 job has waited since '
-        in found
+        in box
     )
-    assert "<code>python manage.py runworker --queues &#x27;it&#x27;&quot;&#x27;&quot;&#x27;s&#x27;</code>" in found
+    assert "<code>python manage.py runworker --queues &#x27;it&#x27;&quot;&#x27;&quot;&#x27;s&#x27;</code>" in box
 
 
 def test_the_box_says_how_long_a_problem_has_lasted(operator: Client) -> None:
@@ -88,11 +88,11 @@ def test_the_worst_problem_comes_first_and_all_but_two_are_folded(operator: Clie
     make_worker(queues=["other"], name="w", heartbeat=timedelta(seconds=-40))
     for name in ("a", "b", "c", "d"):
         make_job(queue_name=name)
-    found = notice_box(operator)
-    assert 'data-status="critical"' in found
-    assert "<strong>5 problems</strong>" in found
-    shown, _, folded = found.partition("<details>")
-    assert (shown.count("<li>"), folded.count("<li>")) == (2, 3)
+    box = notice_box(operator)
+    assert 'data-status="critical"' in box
+    assert "<strong>5 problems</strong>" in box
+    visible, _, folded = box.partition("<details>")
+    assert (visible.count("<li>"), folded.count("<li>")) == (2, 3)
     assert "<summary>3 more problems</summary>" in folded
     assert "The worker w is late with its heartbeat" in folded
 
@@ -135,9 +135,9 @@ def test_users_who_may_not_view_jobs_see_no_box(log_in: Callable[..., Client]) -
 
 def test_the_box_has_no_link_to_a_page_that_the_user_may_not_view(log_in: Callable[..., Client]) -> None:
     make_worker(name="w", heartbeat=timedelta(seconds=-40))
-    found = notice_box(log_in("view_job"))
-    assert "<strong>The worker w is late with its heartbeat</strong>" in found
-    assert WORKERS not in found
+    box = notice_box(log_in("view_job"))
+    assert "<strong>The worker w is late with its heartbeat</strong>" in box
+    assert WORKERS not in box
 
 
 def test_the_index_says_that_rules_could_not_be_applied(operator: Client) -> None:
@@ -177,13 +177,13 @@ def test_a_worker_is_late_after_two_missed_heartbeats_and_stale_after_a_minute(a
 def test_a_worker_that_is_late_or_dead_is_named_until_its_jobs_are_recovered(operator: Client) -> None:
     make_worker(name="web-1/1")
     make_worker(name="web-2/1", heartbeat=timedelta(seconds=-40))
-    dead = make_worker(name="web-3/1", heartbeat=LONG_AGO)
-    held = make_job("running", locked_by=dead.id)
-    assert f'href="{WORKERS}{quote(dead.id)}/change/"' in notice_box(operator)
-    late, died = listed_problems(operator)
-    assert late == "The worker web-2/1 is late with its heartbeat."
-    assert died.startswith("1 worker has been dead since ")
-    held.delete()
+    dead_worker = make_worker(name="web-3/1", heartbeat=LONG_AGO)
+    held_job = make_job("running", locked_by=dead_worker.id)
+    assert f'href="{WORKERS}{quote(dead_worker.id)}/change/"' in notice_box(operator)
+    late_problem, dead_problem = listed_problems(operator)
+    assert late_problem == "The worker web-2/1 is late with its heartbeat."
+    assert dead_problem.startswith("1 worker has been dead since ")
+    held_job.delete()
     notices_cache.clear()
     assert len(listed_problems(operator)) == 1
 
@@ -198,9 +198,9 @@ def test_the_box_is_only_a_few_lines_high(open_admin: Callable[..., Page], width
     for number in range(12):
         make_job(queue_name=f"queue-{number}")
     address = LIST.removeprefix("/admin/")
-    shown = open_admin(User.objects.create_superuser("ann"), address, viewport={"width": width, "height": 900})
-    height = shown.locator(".skipqueue-banner").evaluate("each => each.offsetHeight")
+    browser_page = open_admin(User.objects.create_superuser("ann"), address, viewport={"width": width, "height": 900})
+    height = browser_page.locator(".skipqueue-banner").evaluate("box => box.offsetHeight")
     assert height < (150 if width > 800 else 290)
-    assert shown.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
-    shown.locator(".skipqueue-banner summary").click()
-    assert shown.locator(".skipqueue-banner li").last.is_visible()
+    assert browser_page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+    browser_page.locator(".skipqueue-banner summary").click()
+    assert browser_page.locator(".skipqueue-banner li").last.is_visible()

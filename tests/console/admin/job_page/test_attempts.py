@@ -10,7 +10,7 @@ from django_skipqueue.console.operations import number_of_attempts
 from django_skipqueue.models import Job
 
 from ....app.rows import STATUSES, make_job
-from ..scene import ago
+from ..scene import iso_seconds_ago
 
 pytestmark = pytest.mark.django_db
 
@@ -34,12 +34,17 @@ def test_a_running_job_has_an_attempt_without_an_end() -> None:
 
 def make_operation(verb: str, *, seconds_ago: float, attempts: int = 0, **fields: Any) -> dict[str, Any]:
     """Return an entry of `Job.operations`, which records what an operator has done."""
-    return {"at": ago(seconds_ago), "verb": verb, "by": "ann", "reason": "", "attempts": attempts} | fields
+    return {"at": iso_seconds_ago(seconds_ago), "verb": verb, "by": "ann", "reason": "", "attempts": attempts} | fields
 
 
 def make_failure(number: int, *, seconds_ago: float, **fields: Any) -> dict[str, Any]:
     """Return an entry of `Job.errors`, which records a failed attempt."""
-    return {"attempt": number, "exception": "builtins.ValueError", "message": "no", "at": ago(seconds_ago)} | fields
+    return {
+        "attempt": number,
+        "exception": "builtins.ValueError",
+        "message": "no",
+        "at": iso_seconds_ago(seconds_ago),
+    } | fields
 
 
 def test_attempt_numbers_continue_after_a_manual_retry() -> None:

@@ -22,7 +22,7 @@ from ..conftest import LIST, QUEUES, messages_of, page
 
 pytestmark = pytest.mark.django_db
 
-HOUR, LONG = timedelta(hours=1), timedelta(minutes=1)
+HOUR, MINUTE = timedelta(hours=1), timedelta(minutes=1)
 
 
 @pytest.fixture(autouse=True)
@@ -127,10 +127,10 @@ class TestVerdict:
 
     def test_without_any_process_a_queue_that_is_not_carried_needs_a_worker(self) -> None:
         make_job(queue_name="pdf")
-        codes = {code: each.severity for each in Verdict.now(Store("default")).problems for code in [each.code]}
-        assert codes == {"carrier-without-relay": "critical", "no-worker": "warning"}
+        severity_by_code = {problem.code: problem.severity for problem in Verdict.now(Store("default")).problems}
+        assert severity_by_code == {"carrier-without-relay": "critical", "no-worker": "warning"}
         make_job(queue_name="mail")
-        assert [each.severity for each in Verdict.now(Store("default")).problems] == ["critical", "critical"]
+        assert [problem.severity for problem in Verdict.now(Store("default")).problems] == ["critical", "critical"]
 
     def test_a_relay_serves_only_its_queues(self) -> None:
         make_relay()
@@ -140,17 +140,17 @@ class TestVerdict:
     def test_carried_jobs_take_no_slot_of_a_worker(self) -> None:
         make_carrier()
         relay = make_relay()
-        make_carried(locked_by=relay.pk, locked_at=-2 * LONG)
-        make_job(queue_name="pdf", run_after=-2 * LONG)
-        make_carried(locked_at=-2 * LONG)
+        make_carried(locked_by=relay.pk, locked_at=-2 * MINUTE)
+        make_job(queue_name="pdf", run_after=-2 * MINUTE)
+        make_carried(locked_at=-2 * MINUTE)
         assert self.problems() == []
 
     def test_a_queue_without_a_free_slot_is_found_beside_carried_jobs(self) -> None:
         make_carrier()
-        make_carried(locked_at=-3 * LONG)
+        make_carried(locked_at=-3 * MINUTE)
         worker = make_worker(queues=["mail"], concurrency=1)
-        make_job("running", locked_by=worker.pk, locked_at=-2 * LONG)
-        make_job(queue_name="mail", run_after=-2 * LONG)
+        make_job("running", locked_by=worker.pk, locked_at=-2 * MINUTE)
+        make_job(queue_name="mail", run_after=-2 * MINUTE)
         assert self.problems() == [("no-free-slot", "mail"), ("carrier-without-relay", "celery")]
 
 

@@ -19,7 +19,7 @@ from ..conftest import page
 pytestmark = pytest.mark.django_db
 
 ADD_TASK: Any = tasks.add
-COPIED = ("task", "args", "kwargs", "queue_name", "priority", "max_attempts", "timeout", "unique_key")
+COPIED_COLUMNS = ("task", "args", "kwargs", "queue_name", "priority", "max_attempts", "timeout", "unique_key")
 
 
 def defer_code(job: Job) -> str:
@@ -49,7 +49,9 @@ def test_the_code_enqueues_the_same_job(row: Row) -> None:
             job.delete()
             new_job = run_code(code)
             new_job.refresh_from_db()
-            assert {name: getattr(new_job, name) for name in COPIED} == {name: getattr(job, name) for name in COPIED}
+            assert {name: getattr(new_job, name) for name in COPIED_COLUMNS} == {
+                name: getattr(job, name) for name in COPIED_COLUMNS
+            }
 
 
 def test_the_code_for_a_job_with_default_options_has_no_options() -> None:

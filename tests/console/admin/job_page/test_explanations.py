@@ -17,7 +17,7 @@ from django_skipqueue.console.queues_and_workers import Workforce
 from django_skipqueue.models import Job, Queue, RateBucket
 
 from ....app.rows import make_job, make_worker
-from ..scene import at
+from ..scene import seconds_ago
 from .test_attempts import make_failure, make_operation
 
 pytestmark = pytest.mark.django_db
@@ -54,8 +54,8 @@ class TestQueued:
         first = make_job(priority=5)
         make_job(queue_name="mail", priority=9)
         make_job("completed", priority=9)
-        job = make_job(run_after=at(5))
-        make_job(run_after=at(1))
+        job = make_job(run_after=seconds_ago(5))
+        make_job(run_after=seconds_ago(1))
         assert why_job_waits(first).startswith("It is the next job in the queue “default”")
         assert why_job_waits(job) == "1 job in the queue “default” comes before it."
         for _ in range(3):
@@ -76,9 +76,9 @@ class TestQueued:
         job = make_job()
         with CaptureQueriesContext(connection) as queries:
             assert why_job_waits(job).startswith("100+ jobs")
-        (counting,) = (query["sql"] for query in queries if "COUNT" in query["sql"])
+        (counting_statement,) = (query["sql"] for query in queries if "COUNT" in query["sql"])
         with connection.cursor() as cursor:
-            cursor.execute(f"EXPLAIN {counting}")
+            cursor.execute(f"EXPLAIN {counting_statement}")
             plan = "\n".join(line for (line,) in cursor.fetchall())
         assert "using skipqueue_job_claim" in plan
         assert "Sort" not in plan
@@ -105,7 +105,7 @@ class TestScheduled:
         assert why_job_waits(job).startswith("Postponed by ann: due in 1 h, at ")
 
     def test_a_scheduled_job_that_is_overdue(self) -> None:
-        job = make_job("scheduled", run_after=at(43))
+        job = make_job("scheduled", run_after=seconds_ago(43))
         assert re.fullmatch(r"It was due [45]\d s ago, but no worker is alive\.", why_job_waits(job))
         make_worker()
         assert why_job_waits(job).startswith("It is due now")
@@ -113,7 +113,7 @@ class TestScheduled:
 
 class TestRunning:
     def test_a_running_job_whose_worker_is_late_with_its_heartbeat(self) -> None:
-        live, late = make_worker(), make_worker(name="web-1/1", heartbeat=at(44))
+        live, late = make_worker(), make_worker(name="web-1/1", heartbeat=seconds_ago(44))
         assert (
             why_job_waits(make_job("running", locked_by=live.pk))
             == why_job_waits(make_job("running", locked_by="by hand"))
@@ -144,14 +144,14 @@ class TestNotRetried:
 
     def why_not_retried(self, status: str = "failed", task: str = "mail", **fields: Any) -> str:
         """Return the sentence that explains why a job was not retried after the first of five attempts."""
-        entry = make_failure(1, seconds_ago=0, worker="w") | fields.pop("entry", {})
-        values: dict[str, Any] = {
+        failure = make_failure(1, seconds_ago=0, worker="w") | fields.pop("failure", {})
+        columns: dict[str, Any] = {
             "attempts": 1,
             "max_attempts": 5,
-            "errors": [entry],
+            "errors": [failure],
             "last_error": "Blocked: no",
         } | fields
-        job = make_job(status, task=task, **values)
+        job = make_job(status, task=task, **columns)
         return why_it_was_not_retried(job, attempts_of(job))
 
     def test_no_retry_after_the_last_attempt(self) -> None:
@@ -164,20 +164,20 @@ class TestNotRetried:
 
     def test_no_retry_for_an_exception_that_is_not_in_retry_on(self) -> None:
         assert (
-            self.why_not_retried(entry={"exception": "shop.Blocked"})
+            self.why_not_retried(failure={"exception": "shop.Blocked"})
             == "Not retried: Blocked is not in the task's retry_on."
         )
 
     def test_no_retry_of_a_job_that_its_task_discarded(self) -> None:
         entry = {"exception": "django_skipqueue.Discard"}
-        assert self.why_not_retried("discarded", entry=entry) == "Not retried: the task itself discarded its job."
-        text = self.why_not_retried("discarded", task="sort", entry={"exception": "shop.Blocked"})
+        assert self.why_not_retried("discarded", failure=entry) == "Not retried: the task itself discarded its job."
+        text = self.why_not_retried("discarded", task="sort", failure={"exception": "shop.Blocked"})
         assert text == "Not retried: Blocked is in the task's discard_on."
 
     @pytest.mark.parametrize(
         "entry",
         [
-            {"exception": "builtins.OSError"},  # it is in `retry_on`, so the code has changed since
+            {"exception": "builtins.OSError"},  # OSError is in `retry_on`, so the code has changed since
             {"exception": "django_skipqueue.exceptions.WorkerDied"},
             {"exception": "django_skipqueue.exceptions.UnstorableResult"},
             {"exception": "django_skipqueue.exceptions.UnknownTask"},
@@ -185,14 +185,14 @@ class TestNotRetried:
         ],
     )
     def test_no_reason_is_given_if_none_is_known(self, entry: dict[str, Any]) -> None:
-        assert self.why_not_retried(entry=entry) == ""
+        assert self.why_not_retried(failure=entry) == ""
 
     def test_there_is_no_reason_for_a_job_of_an_unknown_task(self) -> None:
         assert self.why_not_retried(task="elsewhere") == self.why_not_retried("discarded", task="elsewhere") == ""
 
     def test_there_is_no_reason_for_a_job_that_an_operator_ended(self) -> None:
         assert self.why_not_retried("discarded", operations=[make_operation("discard", seconds_ago=-1)]) == ""
-        assert self.why_not_retried("completed", errors=[], started_at=at(1)) == ""
+        assert self.why_not_retried("completed", errors=[], started_at=seconds_ago(1)) == ""
 
 
 class TestBlocked:
@@ -201,10 +201,10 @@ class TestBlocked:
         make_job("queued", **columns)
         make_job("running", **columns)
         first, job = (make_job("blocked", **columns) for _ in range(2))
-        permits = 'It waits for a permit of its key “limit:t account="a"”: 2 of 2 are taken.'
-        permits += " Of these, jobs waiting for a worker: 1 in “default”."
-        assert why_job_waits(first) == permits
-        assert why_job_waits(job) == f"{permits} 1 job comes before it."
+        explanation = 'It waits for a permit of its key “limit:t account="a"”: 2 of 2 are taken.'
+        explanation += " Of these, jobs waiting for a worker: 1 in “default”."
+        assert why_job_waits(first) == explanation
+        assert why_job_waits(job) == f"{explanation} 1 job comes before it."
 
     def test_a_job_blocked_by_the_limit_of_its_queue(self, settings: Any) -> None:
         settings.SKIPQUEUE = {"QUEUES": {"default": {"concurrency": 2}}}
@@ -230,15 +230,17 @@ class TestBlocked:
 
     def test_a_job_blocked_by_a_sequence(self) -> None:
         columns: dict[str, Any] = {"limit_key": "sequence:t", "limit_kind": "halting", "capacity": 1}
-        first, job = make_job("running", **columns), make_job("blocked", **columns)
-        assert why_job_waits(job) == f"It waits for job {first.pk} of its sequence “sequence:t”, which is running."
-        Job.objects.filter(pk=first.pk).delete()
+        running_job, job = make_job("running", **columns), make_job("blocked", **columns)
+        assert (
+            why_job_waits(job) == f"It waits for job {running_job.pk} of its sequence “sequence:t”, which is running."
+        )
+        Job.objects.filter(pk=running_job.pk).delete()
         assert why_job_waits(job) == (
             "It is next in its sequence “sequence:t”, and will be admitted within a second or two."
         )
-        failed = make_job("failed", **columns)
+        failed_job = make_job("failed", **columns)
         assert why_job_waits(job) == (
-            f"Its sequence “sequence:t” has halted because job {failed.pk} failed. Retry or discard that job."
+            f"Its sequence “sequence:t” has halted because job {failed_job.pk} failed. Retry or discard that job."
         )
 
     def test_a_secret_in_the_key_of_a_limit_is_masked(self) -> None:
@@ -270,10 +272,10 @@ class TestBlocked:
         assert why_job_waits(job) == "It waits for the rate 6/h of “rate:t”: over 20 min. 1+ jobs come before it."
 
     def test_a_job_blocked_by_a_limit_and_then_by_a_rate(self) -> None:
-        limited: dict[str, Any] = {"limit_key": "limit:t", "limit_kind": "concurrency", "capacity": 1}
-        rated: dict[str, Any] = {"rate_key": "rate:t", "rate_interval": 0.6, "rate_burst": 1}
-        first = make_job("blocked", gate="rate", **limited, **rated)
-        second = make_job("blocked", **limited, **rated)
+        limit_columns: dict[str, Any] = {"limit_key": "limit:t", "limit_kind": "concurrency", "capacity": 1}
+        rate_columns: dict[str, Any] = {"rate_key": "rate:t", "rate_interval": 0.6, "rate_burst": 1}
+        first = make_job("blocked", gate="rate", **limit_columns, **rate_columns)
+        second = make_job("blocked", **limit_columns, **rate_columns)
         assert why_job_waits(first).startswith("It waits for the rate 100/m")
         assert why_job_waits(second) == "It waits for a permit of its key “limit:t”: 1 of 1 are taken."
 

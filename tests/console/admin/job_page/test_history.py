@@ -85,14 +85,17 @@ def test_only_the_newest_entries_of_the_admin_log_are_searched(
     operator: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(history, "LOG_ENTRIES_SEARCHED", 3)
-    first, other = make_job("failed"), make_job("failed")
-    operator.post(page("run_again", first.pk), {"confirmed": "yes"})  # two entries: one of the job and one of its copy
-    assert len(history_entries(first)) == 1
+    copied_job, retried_job = make_job("failed"), make_job("failed")
+    # Running a job again writes two entries: one for the job and one for its copy.
+    operator.post(page("run_again", copied_job.pk), {"confirmed": "yes"})
+    assert len(history_entries(copied_job)) == 1
     for _ in range(3):
-        operator.post(page("retry", other.pk))
-        Job.objects.filter(pk=other.pk).update(status="failed", finished_at="2026-01-01T00:00Z")
-    assert history_entries(first) == []
-    assert [text for _, text, _ in history_entries(other)] == ["retried"] * 3, "the row has them"
+        operator.post(page("retry", retried_job.pk))
+        Job.objects.filter(pk=retried_job.pk).update(status="failed", finished_at="2026-01-01T00:00Z")
+    assert history_entries(copied_job) == []
+    assert [text for _, text, _ in history_entries(retried_job)] == ["retried"] * 3, (
+        "the row of the job contains its operations"
+    )
 
 
 def test_a_job_without_changes_has_a_history_that_says_so(operator: Client) -> None:

@@ -15,7 +15,7 @@ from django_skipqueue.models import Job
 from ....app.rows import STATUSES, make_job
 from ....harness.table import Row
 from ..conftest import LIST, page
-from ..scene import ago
+from ..scene import iso_seconds_ago
 
 pytestmark = pytest.mark.django_db
 
@@ -90,20 +90,20 @@ class TestThePage:
         assert log_in("view_job").get(page("delete", job.pk)).status_code == 403
 
 
-def attempt_notes(**others: Any) -> dict[str, Any]:
+def attempt_notes(**more_columns: Any) -> dict[str, Any]:
     """Return columns for a job in its second attempt, with progress and log lines."""
     return {
         "lease": 3,
-        "progress": {"lease": 3, "value": 0.4, "text": "40 of 100 <b> hunter2!", "at": ago(5)},
+        "progress": {"lease": 3, "value": 0.4, "text": "40 of 100 <b> hunter2!", "at": iso_seconds_ago(5)},
         "kwargs": {"password": "hunter2!"},
         "logs": [
-            {"lease": 1, "attempt": 1, "started": ago(90), "lines": [[0, "INFO", "shop", "of the first"]]},
+            {"lease": 1, "attempt": 1, "started": iso_seconds_ago(90), "lines": [[0, "INFO", "shop", "of the first"]]},
             {
-                "lease": 3, "attempt": 2, "started": ago(20), "dropped": 7,
+                "lease": 3, "attempt": 2, "started": iso_seconds_ago(20), "dropped": 7,
                 "lines": [[1500, "WARNING", "shop", "it is hunter2!"], [1600, "INFO", "", "<script>alert(1)"]],
             },
         ],
-    } | others  # fmt: skip
+    } | more_columns  # fmt: skip
 
 
 class TestNotes:
@@ -133,7 +133,7 @@ class TestNotes:
         assert "<progress" in operator.get(page("change", make_job("failed", **attempt_notes(lease=4)).pk)).text
 
     def test_each_attempt_has_its_log(self, operator: Client) -> None:
-        errors = [{"attempt": 1, "message": "no", "exception": "ValueError", "at": ago(80)}]
+        errors = [{"attempt": 1, "message": "no", "exception": "ValueError", "at": iso_seconds_ago(80)}]
         job = make_job("running", attempts=2, errors=errors, **attempt_notes())
         second, first = JobPage(job, now()).attempts
         assert first.log is not None
@@ -153,7 +153,7 @@ class TestNotes:
         assert "of the first" in operator.get(page("change", job.pk)).text
 
     def test_the_log_of_an_attempt_after_a_manual_retry_has_the_number_of_the_attempt(self) -> None:
-        retry = {"verb": "retry", "at": ago(60), "attempts": 1, "by": "", "reason": ""}
+        retry = {"verb": "retry", "at": iso_seconds_ago(60), "attempts": 1, "by": "", "reason": ""}
         first, second = attempt_notes()["logs"]
         job = make_job(
             "running", attempts=1, operations=[retry], **attempt_notes(logs=[first, second | {"attempt": 1}])
@@ -165,7 +165,7 @@ class TestNotes:
     def test_a_job_with_invalid_logs_and_progress_has_a_page(self, operator: Client, row: Row) -> None:
         cases: list[Any] = [3, "x", {}, [3], [{"lines": [["a", 1, None, {}]]}], {"lease": 1, "value": "a"}]
         for invalid_value, status in product(cases, STATUSES):
-            with row(written=invalid_value, status=status):
+            with row(logs=invalid_value, status=status):
                 job = make_job(status, logs=invalid_value, progress=invalid_value)
                 assert operator.get(page("change", job.pk)).status_code == 200
                 assert operator.get(LIST).status_code == 200

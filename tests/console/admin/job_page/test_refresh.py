@@ -54,9 +54,9 @@ def record_fetches(page: Page) -> list[str]:
     return fetched_addresses
 
 
-def wait_for_fetches(page: Page, fetched_addresses: list[str], number: int) -> None:
+def wait_for_fetches(page: Page, fetched_addresses: list[str], count: int) -> None:
     """Wait until the page has sent this number of requests."""
-    while len(fetched_addresses) < number:
+    while len(fetched_addresses) < count:
         page.wait_for_event("request", timeout=TIMEOUT_MILLISECONDS)
 
 
@@ -135,7 +135,7 @@ def test_the_page_is_no_longer_refreshed_once_its_job_is_deleted(open_job: Calla
 
 def test_a_refresh_keeps_open_details_and_the_focus(open_job: Callable[..., Page]) -> None:
     worker = make_worker()
-    errors = [scene.error(worker, number, seconds_ago=100 - number) for number in (1, 2)]
+    errors = [scene.make_error(worker, number, seconds_ago=100 - number) for number in (1, 2)]
     page = open_job(make_job("running", attempts=3, errors=errors, locked_by=worker.pk))
     first = page.locator("#attempt-1")
     first.locator("> summary").click()
@@ -149,7 +149,7 @@ def test_a_refresh_keeps_open_details_and_the_focus(open_job: Callable[..., Page
 
 
 def test_without_javascript_a_link_refreshes_the_page(open_job: Callable[..., Page]) -> None:
-    job = make_job("running", errors=[scene.error(make_worker(), 1, seconds_ago=9)], attempts=2)
+    job = make_job("running", errors=[scene.make_error(make_worker(), 1, seconds_ago=9)], attempts=2)
     page = open_job(job, java_script_enabled=False)
     complete(job)
     expect(page.locator(".skipqueue-copy").first).to_be_hidden()
@@ -161,17 +161,17 @@ def test_a_traceback_is_copied_with_its_folded_lines(open_job: Callable[..., Pag
     page = open_job(scene.make_failed_job(make_worker()), permissions=["clipboard-read", "clipboard-write"])
     page.locator("#attempt-6 .skipqueue-copy").click()
     expect(page.locator("#attempt-6 .skipqueue-copy")).to_have_text("Copied")
-    assert page.evaluate("navigator.clipboard.readText()") == scene.REFUSED.rstrip()
+    assert page.evaluate("navigator.clipboard.readText()") == scene.REFUSED_TRACEBACK.rstrip()
     assert complaints == []
 
 
 @pytest.mark.parametrize("lines", [1, 45])
 def test_the_line_that_raised_is_visible_without_scrolling(open_job: Callable[..., Page], lines: int) -> None:
     message = "\n".join(["psp.example.com cannot be reached", *(f"hint {number}" for number in range(1, lines))])
-    traceback = scene.REFUSED.replace("psp.example.com cannot be reached\n", f"{message}\n")
+    traceback = scene.REFUSED_TRACEBACK.replace("psp.example.com cannot be reached\n", f"{message}\n")
     traceback = traceback.replace("[Errno 111] Connection refused", f"[Errno 111] {message}")
     worker = make_worker()
-    error = scene.error(worker, 6, seconds_ago=1, message=message, traceback=traceback)
+    error = scene.make_error(worker, 6, seconds_ago=1, message=message, traceback=traceback)
     page = open_job(scene.make_failed_job(worker, errors=[error]), viewport=scene.LAPTOP)
     for line in ("receipt = gateway.capture(payment.reference, payment.total)", "raise GatewayUnavailable"):
         expect(page.get_by_text(line)).to_be_in_viewport()

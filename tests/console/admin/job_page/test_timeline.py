@@ -12,7 +12,7 @@ from django_skipqueue.console.admin.jobs.timeline import timeline
 from django_skipqueue.models import Job
 
 from ....app.rows import make_job
-from ..scene import ago, at
+from ..scene import iso_seconds_ago, seconds_ago
 from .test_attempts import make_failure, make_operation
 
 pytestmark = pytest.mark.django_db
@@ -65,7 +65,7 @@ def test_the_timeline_has_attempts_with_waiting_and_running_times_and_operations
         ("scheduled", {"attempts": 1, "errors": [make_failure(1, seconds_ago=1)]},
          ["enqueued", "attempt 1 failed", "next attempt due"]),
         ("running", {}, ["enqueued", "attempt 1 running"]),
-        ("completed", {"started_at": at(0.5)}, ["enqueued", "attempt 1 completed"]),
+        ("completed", {"started_at": seconds_ago(0.5)}, ["enqueued", "attempt 1 completed"]),
         ("completed", {}, ["enqueued", "completed"]),
         ("failed", {}, ["enqueued", "failed"]),
         ("discarded", {"operations": [make_operation("discard", seconds_ago=0)]}, ["enqueued", "discarded by ann"]),
@@ -83,23 +83,34 @@ def test_the_timeline_of_a_job_in_each_status(status: str, fields: dict[str, Any
 
 def test_the_timeline_of_a_job_discarded_before_it_was_due_has_no_due_time() -> None:
     discard = make_operation("discard", seconds_ago=1)
-    job = make_job("discarded", enqueued_at=at(9), run_after=at(-3000), finished_at=at(1), operations=[discard])
+    job = make_job(
+        "discarded", enqueued_at=seconds_ago(9), run_after=seconds_ago(-3000), finished_at=seconds_ago(1),
+        operations=[discard],
+    )  # fmt: skip
     assert timeline_labels(job) == ["enqueued", "discarded by ann"]
 
 
 def test_a_manual_retry_does_not_change_how_long_an_attempt_has_waited() -> None:
     errors = [make_failure(1, seconds_ago=20, duration_ms=1, wait_ms=12)]
-    failed = make_job("failed", attempts=1, errors=errors, run_after=at(21), started_at=at(20), finished_at=at(20))
+    failed_job = make_job(
+        "failed", attempts=1, errors=errors, run_after=seconds_ago(21), started_at=seconds_ago(20),
+        finished_at=seconds_ago(20),
+    )  # fmt: skip
     retry = make_operation("retry", seconds_ago=2, attempts=1)
-    retried = make_job("queued", errors=errors, operations=[retry], run_after=at(2), started_at=at(20))
-    for job in (failed, retried):
+    retried_job = make_job(
+        "queued", errors=errors, operations=[retry], run_after=seconds_ago(2), started_at=seconds_ago(20)
+    )
+    for job in (failed_job, retried_job):
         assert ("attempt 1 failed", "waited 12 ms", "ran 1.0 ms") in timeline_texts(job)
 
 
 def test_released_and_recovered_attempts_are_named() -> None:
     died = make_failure(1, seconds_ago=50, exception="django_skipqueue.exceptions.WorkerDied", worker="web-1/1")
-    release = make_operation("release", seconds_ago=10, by="web-1/2", attempts=2, since=ago(40))
-    job = make_job("queued", attempts=1, enqueued_at=at(90), run_after=at(90), errors=[died], operations=[release])
+    release = make_operation("release", seconds_ago=10, by="web-1/2", attempts=2, since=iso_seconds_ago(40))
+    job = make_job(
+        "queued", attempts=1, enqueued_at=seconds_ago(90), run_after=seconds_ago(90), errors=[died],
+        operations=[release],
+    )  # fmt: skip
     assert timeline_texts(job) == [
         ("enqueued",),
         ("attempt 1 ended with its worker, and the job was recovered", "web-1/1"),
@@ -112,8 +123,9 @@ def test_released_and_recovered_attempts_are_named() -> None:
     [(1, "attempt 2 snoozed"), (31, "attempt 2 snoozed, the last of 31 times"), ("x", "attempt 2 snoozed")],
 )
 def test_a_snoozed_attempt_keeps_its_number(times: Any, label: str) -> None:
-    snooze = make_operation("snooze", seconds_ago=10, by="web-1/2", attempts=2, since=ago(40)) | {"times": times}
-    job = make_job("scheduled", attempts=1, enqueued_at=at(90), run_after=at(90), operations=[snooze])
+    since = iso_seconds_ago(40)
+    snooze = make_operation("snooze", seconds_ago=10, by="web-1/2", attempts=2, since=since, times=times)
+    job = make_job("scheduled", attempts=1, enqueued_at=seconds_ago(90), run_after=seconds_ago(90), operations=[snooze])
     assert (label, "ran 30 s", "web-1/2") in timeline_texts(job)
     assert history_of(job) == []
 
@@ -126,9 +138,9 @@ def test_a_moment_in_the_future_is_marked() -> None:
 
 def test_the_timeline_of_a_cancelled_job_has_the_operator_and_the_attempt() -> None:
     job = make_job(
-        "discarded", attempts=1, enqueued_at=at(9_000), run_after=at(9_000), started_at=at(7_200),
-        finished_at=at(3_600), operations=[make_operation("cancel", seconds_ago=3_600, attempts=1, reason="it hung")],
-        locked_by="w",
+        "discarded", attempts=1, locked_by="w", enqueued_at=seconds_ago(9_000), run_after=seconds_ago(9_000),
+        started_at=seconds_ago(7_200), finished_at=seconds_ago(3_600),
+        operations=[make_operation("cancel", seconds_ago=3_600, attempts=1, reason="it hung")],
     )  # fmt: skip
     assert timeline_texts(job) == [
         ("enqueued",),
@@ -145,4 +157,4 @@ def test_moments_are_in_the_order_of_their_times() -> None:
 
 def test_failed_attempts_without_a_time_are_left_out() -> None:
     assert timeline_labels(make_job("queued", errors=[{"attempt": 1}, {"attempt": 2, "at": "x"}])) == ["enqueued"]
-    assert ago(0) > ago(1)
+    assert iso_seconds_ago(0) > iso_seconds_ago(1)

@@ -16,7 +16,7 @@ def parts_summary(text: str) -> list[tuple[str, int, bool]]:
 
 
 def test_frames_of_libraries_are_folded_except_the_frame_that_raised() -> None:
-    assert parts_summary(scene.REFUSED) == [
+    assert parts_summary(scene.REFUSED_TRACEBACK) == [
         ("link", 0, False),
         ("library", 2, True),
         ("library", 1, False),
@@ -30,7 +30,7 @@ def test_frames_of_libraries_are_folded_except_the_frame_that_raised() -> None:
 
 
 def test_frames_of_the_package_count_as_library_frames() -> None:
-    text = scene.REFUSED.replace(
+    text = scene.REFUSED_TRACEBACK.replace(
         "/srv/shop/payments/jobs.py", "/srv/shop/src/django_skipqueue/worker/attempts/executor.py"
     )
     assert ("library", 1, True) in parts_summary(text)
@@ -38,11 +38,13 @@ def test_frames_of_the_package_count_as_library_frames() -> None:
 
 def test_a_long_message_is_folded_and_the_next_traceback_is_not() -> None:
     message = "\n".join(f"line {number}" for number in range(45))
-    text = scene.REFUSED.replace("[Errno 111] Connection refused", message)
+    text = scene.REFUSED_TRACEBACK.replace("[Errno 111] Connection refused", message)
     parts = parts_of(text)
-    long = [part for part in parts if "line 44" in part.text]
-    assert [(part.kind, part.is_folded, len(part.lines)) for part in long] == [("raised", True, 45 - MESSAGE_LINES)]
-    assert "direct cause" in parts[parts.index(long[0]) + 1].text
+    parts_with_last_line = [part for part in parts if "line 44" in part.text]
+    assert [(part.kind, part.is_folded, len(part.lines)) for part in parts_with_last_line] == [
+        ("raised", True, 45 - MESSAGE_LINES)
+    ]
+    assert "direct cause" in parts[parts.index(parts_with_last_line[0]) + 1].text
 
 
 def make_traceback(depth: int = 0) -> str:
@@ -71,7 +73,16 @@ def make_group_traceback() -> str:
 
 
 @pytest.mark.parametrize(
-    "text", [make_traceback(), make_stack(), make_group_traceback(), scene.REFUSED, "", "\n\n", *hostile.TEXTS.values()]
+    "text",
+    [
+        make_traceback(),
+        make_stack(),
+        make_group_traceback(),
+        scene.REFUSED_TRACEBACK,
+        "",
+        "\n\n",
+        *hostile.TEXTS.values(),
+    ],
 )
 def test_the_parts_joined_are_the_whole_traceback(text: str) -> None:
     assert "\n".join(part.text for part in parts_of(text)) == text.rstrip("\n")
@@ -84,5 +95,8 @@ def test_the_last_frame_of_a_stack_is_not_folded() -> None:
 
 
 def test_neighbouring_parts_differ_in_kind_or_folding() -> None:
-    for text in (make_traceback(), scene.REFUSED):
-        assert all((a.kind, a.is_folded) != (b.kind, b.is_folded) for a, b in pairwise(parts_of(text)))
+    for text in (make_traceback(), scene.REFUSED_TRACEBACK):
+        assert all(
+            (part.kind, part.is_folded) != (next_part.kind, next_part.is_folded)
+            for part, next_part in pairwise(parts_of(text))
+        )

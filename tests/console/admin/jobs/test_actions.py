@@ -112,8 +112,8 @@ class TestTheQuestion:
         response = post_action(operator, "retry_selected", jobs)
         kinds = [(kind.number, kind.task, kind.exception) for kind in response.context["summary"].kinds]
         assert kinds[:2] == [(3, "a.pay", "psp.Refused"), (2, "a.mail", "")]
-        assert sum(number for number, *_ in kinds) == 7
-        assert "no" not in [exception for *_, exception in kinds]
+        assert sum(number for number, _, _ in kinds) == 7, "the completed job is not counted"
+        assert "no" not in [exception for _, _, exception in kinds]
         assert "<td>3</td>" in response.text
         assert "card of ann" not in response.text
 
@@ -152,9 +152,10 @@ class TestTheQuestion:
         with CaptureQueriesContext(connection) as queries:
             response = post_action(operator, "retry_selected", jobs[:1], address=f"{FAILED}{cause}", select_across="1")
         assert response.context["title"] == "Retry 4 jobs?"
-        (count,) = (each["sql"] for each in queries if "COUNT(" in each["sql"] and "'failed'" in each["sql"])
-        assert "ORDER BY" not in count
-        assert "LEFT(" not in count
+        statements = [query["sql"] for query in queries]
+        (counting,) = (statement for statement in statements if "COUNT(" in statement and "'failed'" in statement)
+        assert "ORDER BY" not in counting
+        assert "LEFT(" not in counting
 
     def test_the_question_escapes_html_in_names(self, operator: Client) -> None:
         job = make_job("failed", task="<script>alert(1)</script>")
@@ -187,16 +188,16 @@ class TestTheAnswer:
         assert messages_of(response) == ["4 jobs were cancelled. 3 were skipped, because they could not be changed."]
         assert Job.objects.filter(last_error="Cancelled by ann.", status="discarded").count() == 4
 
-    def test_delete_leaves_running_jobs_alone(self, operator: Client) -> None:
+    def test_delete_does_not_change_running_jobs(self, operator: Client) -> None:
         jobs = [make_job(status) for status in STATUSES]
         response = post_action(operator, "delete_selected", jobs, confirmed="yes")
         assert messages_of(response) == ["6 jobs were deleted. 1 was skipped, because it could not be changed."]
         assert set(status_by_id().values()) == {"running"}
 
     def test_a_selected_job_is_changed_even_if_it_has_left_the_list(self, operator: Client) -> None:
-        job, other = make_job("discarded"), make_job("failed")
+        discarded_job, failed_job = make_job("discarded"), make_job("failed")
         response = post_action(
-            operator, "retry_selected", [job, other], address=f"{LIST}?status=failed", confirmed="yes"
+            operator, "retry_selected", [discarded_job, failed_job], address=f"{LIST}?status=failed", confirmed="yes"
         )
         assert messages_of(response) == ["2 jobs were put back into their queues."]
 
@@ -229,9 +230,9 @@ class TestTheAnswer:
     def test_retries_are_spread_over_minutes(self, operator: Client) -> None:
         jobs = [make_job("failed") for _ in range(20)]
         post_action(operator, "retry_selected", jobs, confirmed="yes", over="60")
-        due = list(Job.objects.scheduled().filter(run_after__gt=Now()).values_list("run_after", flat=True))
-        assert len(due) > 15
-        assert timedelta(minutes=5) < max(due) - min(due) < timedelta(minutes=60)
+        due_times = list(Job.objects.scheduled().filter(run_after__gt=Now()).values_list("run_after", flat=True))
+        assert len(due_times) > 15
+        assert timedelta(minutes=5) < max(due_times) - min(due_times) < timedelta(minutes=60)
 
     def test_run_now_queues_scheduled_jobs_and_keeps_their_attempts(self, operator: Client) -> None:
         later, retrying, queued = make_job("scheduled"), make_job("scheduled", attempts=3), make_job("queued")
@@ -240,7 +241,7 @@ class TestTheAnswer:
         assert set(status_by_id().values()) == {"queued"}
         assert Job.objects.get(pk=retrying.pk).attempts == 3
 
-    def test_run_now_on_all_retrying_jobs_leaves_other_scheduled_jobs_alone(self, operator: Client) -> None:
+    def test_run_now_on_all_retrying_jobs_does_not_change_other_scheduled_jobs(self, operator: Client) -> None:
         later, retrying = make_job("scheduled"), make_job("scheduled", attempts=1)
         data = {"confirmed": "yes", "select_across": "1"}
         response = post_action(operator, "run_now_selected", [retrying], address=f"{LIST}?status=retrying", **data)
@@ -260,17 +261,17 @@ class TestTheAnswer:
     ) -> None:
         monkeypatch.setattr(job_admin, "MOST_UNTYPED", 2)
         jobs = [make_job("completed") for _ in range(4)]
-        everything = {"select_across": "1"}
-        response = post_action(operator, "delete_selected", jobs[:1], **everything)
+        on_all_jobs = {"select_across": "1"}
+        response = post_action(operator, "delete_selected", jobs[:1], **on_all_jobs)
         assert "Type 4 to delete these jobs." in response.text
         for typed in ("", "3", "x"):
-            again = post_action(
-                operator, "delete_selected", jobs[:1], confirmed="yes", number="4", typed=typed, **everything
+            second_response = post_action(
+                operator, "delete_selected", jobs[:1], confirmed="yes", number="4", typed=typed, **on_all_jobs
             )
-            assert "errorlist" in again.text
+            assert "errorlist" in second_response.text
         assert Job.objects.count() == 4
         make_job("completed")  # a job that is added meanwhile does not make the typed number wrong
-        post_action(operator, "delete_selected", jobs[:1], confirmed="yes", number="4", typed="4", **everything)
+        post_action(operator, "delete_selected", jobs[:1], confirmed="yes", number="4", typed="4", **on_all_jobs)
         assert not Job.objects.exists()
 
     def test_deleting_more_jobs_than_are_counted_needs_their_estimate_typed(
@@ -282,14 +283,16 @@ class TestTheAnswer:
         monkeypatch.setattr(counts, "MOST_JOBS_COUNTED", 3)
         monkeypatch.setattr(counts, "expected", lambda jobs: 9_999_123)
         jobs = [make_job("completed") for _ in range(5)]
-        everything = {"select_across": "1", "address": f"{LIST}?status=completed"}
-        response = post_action(operator, "delete_selected", jobs[:1], **everything)
+        on_all_jobs = {"select_across": "1", "address": f"{LIST}?status=completed"}
+        response = post_action(operator, "delete_selected", jobs[:1], **on_all_jobs)
         assert response.context["title"] == "Delete about 10,000,000 jobs?"
         assert "Type 10,000,000 to delete these jobs." in response.text
         answer = {"confirmed": "yes", "number": "10000000"}
-        assert "errorlist" in post_action(operator, "delete_selected", jobs[:1], typed="3", **answer, **everything).text
+        assert (
+            "errorlist" in post_action(operator, "delete_selected", jobs[:1], typed="3", **answer, **on_all_jobs).text
+        )
         assert Job.objects.count() == 5
-        post_action(operator, "delete_selected", jobs[:1], typed="10,000,000", **answer, **everything)
+        post_action(operator, "delete_selected", jobs[:1], typed="10,000,000", **answer, **on_all_jobs)
         assert not Job.objects.exists()
 
 

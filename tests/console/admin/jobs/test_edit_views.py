@@ -20,7 +20,7 @@ pytestmark = pytest.mark.django_db
 TASK = "shop.charge"
 
 
-def charge(order: int, /, card: dict[str, Any], *rest: str, note: str = "none", **more: int) -> None:
+def charge_card(order: int, /, card: dict[str, Any], *rest: str, note: str = "none", **more: int) -> None:
     """A task with a parameter of each kind."""
 
 
@@ -40,7 +40,7 @@ def make_key_of_signed(card: dict[str, Any], config: Any = None) -> str:
 
 @pytest.fixture(autouse=True)
 def _tasks(registry: Registry) -> None:
-    register(name=TASK)(charge)
+    register(name=TASK)(charge_card)
     register(name="shop.keyed", unique_key=lambda order: f"order-{10 // order}")(keyed)
     register(name="shop.signed", unique_key=make_key_of_signed)(signed)
 
@@ -51,11 +51,19 @@ def make_charge_job(status: str = "failed", **fields: Any) -> Job:
 
 
 def submit_edit(client: Client, job: Job, *texts: str) -> Any:
-    data = {f"argument_{place}": text for place, text in enumerate(texts)}
+    """Submit the form "Run again with other arguments", with one text for each parameter of the task."""
+    data = {f"argument_{number}": text for number, text in enumerate(texts)}
     return client.post(page("edit", job.pk), {"confirmed": "yes", **data}, follow=True)
 
 
 CARD = '{"number": "42", "token": "••••••"}'
+
+
+def submit_charge(
+    client: Client, job: Job, *, order: str = "7", card: str = CARD, rest: str = "", note: str = "", more: str = ""
+) -> Any:
+    """Submit the form for `charge_card`. An empty text gives no argument."""
+    return submit_edit(client, job, order, card, rest, note, more)
 
 
 class TestTheForm:
@@ -70,7 +78,7 @@ class TestTheForm:
 
     def test_a_secret_is_never_sent_to_the_browser(self, operator: Client) -> None:
         job = make_charge_job()
-        pages = [operator.get(page("edit", job.pk)).text, submit_edit(operator, job, "x", CARD, "", "", "").text]
+        pages = [operator.get(page("edit", job.pk)).text, submit_charge(operator, job, order="x").text]
         for text in pages:
             assert "s3cret-1" not in text
             assert "••••••" in text
@@ -80,14 +88,14 @@ class TestTheForm:
     ) -> None:
         for status in STATUSES:
             job = make_charge_job(status)
-            shown = page("edit", job.pk) in operator.get(page("change", job.pk)).text
-            assert shown == (status in ("completed", "failed", "discarded"))
+            has_button = page("edit", job.pk) in operator.get(page("change", job.pk)).text
+            assert has_button == (status in ("completed", "failed", "discarded"))
 
     def test_the_form_needs_the_permission_to_add_jobs(self, log_in: Callable[..., Client]) -> None:
         job = make_charge_job()
         client = log_in("view_job", "retry_job")
         assert client.get(page("edit", job.pk)).status_code == 403
-        assert submit_edit(client, job, "8", CARD, "", "", "").status_code == 403
+        assert submit_charge(client, job).status_code == 403
         assert page("edit", job.pk) not in client.get(page("change", job.pk)).text
 
     def test_an_unknown_task_cannot_be_edited(self, operator: Client) -> None:
@@ -98,7 +106,7 @@ class TestTheForm:
 
     def test_an_unfinished_job_cannot_be_edited(self, operator: Client) -> None:
         job = make_charge_job("queued")
-        (message,) = messages_of(submit_edit(operator, job, "8", CARD, "", "", ""))
+        (message,) = messages_of(submit_charge(operator, job))
         assert "did nothing" in message
 
 
@@ -108,7 +116,7 @@ class TestTheNewJob:
             queue_name="mail", priority=7, max_attempts=3, timeout=9.5, retention={"failed": 60}, metadata={"a": "b"}
         )
         before = state(job)
-        response = submit_edit(operator, job, "8", CARD, '["x"]', '"new"', '{"fee": 3}')
+        response = submit_charge(operator, job, order="8", rest='["x"]', note='"new"', more='{"fee": 3}')
         new_job = Job.objects.latest("pk")
         assert messages_of(response) == [f"This is job {new_job.pk}, made from job {job.pk} with other arguments."]
         assert (new_job.status, new_job.args) == ("queued", [8, {"number": "42", "token": "s3cret-1"}, "x"])
@@ -131,43 +139,39 @@ class TestTheNewJob:
         assert new_job.pk != job.pk
 
     @pytest.mark.parametrize(
-        ("number_of_field", "texts"),
+        ("parameter", "text"),
         [
-            (0, ["", CARD]),
-            (0, ["{", CARD]),
-            (0, ["NaN", CARD]),
-            (0, ['"\\u0000"', CARD]),
-            (0, ["9" * 5000, CARD]),
-            (0, ["[" * 100_000, CARD]),
-            (0, ['"••••••"', CARD]),
-            (1, ["7", '{"token": "••••••", "password": "••••••"}']),
-            (1, ["7", '["••••••"]']),
+            ("order", ""),
+            ("order", "{"),
+            ("order", "NaN"),
+            ("order", '"\\u0000"'),
+            ("order", "9" * 5000),
+            ("order", "[" * 100_000),
+            ("order", '"••••••"'),
+            ("card", '{"token": "••••••", "password": "••••••"}'),
+            ("card", '["••••••"]'),
         ],
     )
-    def test_an_invalid_value_is_an_error_of_its_field(
-        self, operator: Client, number_of_field: int, texts: list[str]
-    ) -> None:
-        response = submit_edit(operator, make_charge_job(), *texts, "", "", "")
-        assert list(response.context["form"].errors) == [f"argument_{number_of_field}"]
+    def test_an_invalid_value_is_an_error_of_its_field(self, operator: Client, parameter: str, text: str) -> None:
+        response = submit_charge(operator, make_charge_job(), **{parameter: text})
+        assert list(response.context["form"].errors) == [{"order": "argument_0", "card": "argument_1"}[parameter]]
         assert Job.objects.count() == 1
 
     @pytest.mark.parametrize("rest", ["7", '{"a": 1}'])
     def test_surplus_arguments_must_be_a_list_or_an_object(self, operator: Client, rest: str) -> None:
-        assert "*rest must be a list." in submit_edit(operator, make_charge_job(), "7", CARD, rest, "", "").text
-        assert "**more must be an object." in submit_edit(operator, make_charge_job(), "7", CARD, "", "", "[]").text
+        assert "*rest must be a list." in submit_charge(operator, make_charge_job(), rest=rest).text
+        assert "**more must be an object." in submit_charge(operator, make_charge_job(), more="[]").text
 
     def test_the_size_of_arguments_is_limited_by_the_setting(self, operator: Client, settings: Any) -> None:
         settings.SKIPQUEUE = {"MAX_ARGUMENT_BYTES": 100}
-        assert (
-            "MAX_ARGUMENT_BYTES"
-            in submit_edit(operator, make_charge_job(), "7", CARD, "", json.dumps("x" * 100), "").text
-        )
+        text = submit_charge(operator, make_charge_job(), note=json.dumps("x" * 100)).text
+        assert "MAX_ARGUMENT_BYTES" in text
         assert Job.objects.count() == 1
 
     def test_no_job_is_made_while_another_job_holds_its_unique_key(self, operator: Client) -> None:
         holder = make_charge_job("queued", unique_key="k")
         job = make_charge_job(unique_key="k")
-        text = submit_edit(operator, job, "8", CARD, "", "", "").text
+        text = submit_charge(operator, job, order="8").text
         assert f"because job {holder.pk}, which is " in text
         assert Job.objects.count() == 2
 
@@ -187,8 +191,8 @@ class TestSecrets:
 
     def test_no_secret_is_in_the_message_about_a_held_unique_key(self, operator: Client) -> None:
         job = make_charge_job(task="shop.signed", args=[], kwargs={"card": {"token": "s3cret-1"}}, unique_key=None)
-        held = {"unique_key": "key of s3cret-1", "kwargs": {"card": {"token": "s3cret-1"}}}
-        make_charge_job("queued", task="shop.signed", args=[], **held)
+        columns_of_holder = {"unique_key": "key of s3cret-1", "kwargs": {"card": {"token": "s3cret-1"}}}
+        make_charge_job("queued", task="shop.signed", args=[], **columns_of_holder)
         text = submit_edit(operator, job, '{"token": "••••••"}', "").text
         assert "holds the unique key “key of ••••••”" in text
         assert "s3cret-1" not in text
@@ -201,8 +205,8 @@ class TestSecrets:
 def test_a_masked_secret_in_a_list_is_restored_if_its_item_is_unchanged(operator: Client) -> None:
     cards = [{"id": 1, "token": "first-secret"}, {"id": 2, "token": "other-secret"}]
     job = make_charge_job(kwargs={"card": cards})
-    shown = [{"id": 1, "token": "••••••"}, {"id": 2, "token": "••••••"}]
-    swapped = submit_edit(operator, job, "7", json.dumps(shown[::-1]), "", "", "")
-    assert list(swapped.context["form"].errors) == ["argument_1"]
-    submit_edit(operator, job, "7", json.dumps([shown[0], {"id": 3, "token": "typed"}]), "", "", "")
+    masked_cards = [{"id": 1, "token": "••••••"}, {"id": 2, "token": "••••••"}]
+    response_to_swapped_cards = submit_charge(operator, job, card=json.dumps(masked_cards[::-1]))
+    assert list(response_to_swapped_cards.context["form"].errors) == ["argument_1"]
+    submit_charge(operator, job, card=json.dumps([masked_cards[0], {"id": 3, "token": "typed"}]))
     assert Job.objects.latest("pk").kwargs["card"] == [cards[0], {"id": 3, "token": "typed"}]

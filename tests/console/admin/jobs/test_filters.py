@@ -18,10 +18,10 @@ HOSTILE = "<script>alert('x')</script>\" onload=\"alert(1)"
 
 class TestFilters:
     def test_jobs_are_filtered_by_queue_and_by_task(self, operator: Client) -> None:
-        mail = make_job("failed", queue_name="mail", task="a")
-        other = make_job("failed", queue_name="default", task="b")
-        assert listed(operator, "?queue=mail") == listed(operator, "?status=failed&queue=mail") == [mail.pk]
-        assert listed(operator, "?task=b") == [other.pk]
+        mail_job = make_job("failed", queue_name="mail", task="a")
+        other_job = make_job("failed", queue_name="default", task="b")
+        assert listed(operator, "?queue=mail") == listed(operator, "?status=failed&queue=mail") == [mail_job.pk]
+        assert listed(operator, "?task=b") == [other_job.pk]
         assert listed(operator, "?queue=nobody") == []
 
     def test_tasks_of_the_package_are_not_offered_unless_they_have_jobs(self, operator: Client) -> None:
@@ -45,7 +45,9 @@ class TestFilters:
         assert "look" not in form
         assert listed(operator, "?status=queued&task=shop.a") == [job.pk]
 
-    @pytest.mark.parametrize(("preset", "found"), [("hour", 1), ("day", 2), ("week", 3), ("month", 4), ("never", 5)])
+    @pytest.mark.parametrize(
+        ("preset", "expected_count"), [("hour", 1), ("day", 2), ("week", 3), ("month", 4), ("never", 5)]
+    )
     @pytest.mark.parametrize(
         ("address", "status", "column"),
         [
@@ -56,7 +58,7 @@ class TestFilters:
         ],
     )
     def test_jobs_are_filtered_by_the_time_of_their_status(
-        self, operator: Client, preset: str, found: int, address: str, status: str, column: str
+        self, operator: Client, preset: str, expected_count: int, address: str, status: str, column: str
     ) -> None:
         for age in (
             timedelta(days=50),
@@ -67,16 +69,18 @@ class TestFilters:
         ):
             times: dict[str, Any] = {column: -age}
             make_job(status, **times)
-        assert len(listed(operator, f"?time={preset}{address}")) == found
+        assert len(listed(operator, f"?time={preset}{address}")) == expected_count
 
-    @pytest.mark.parametrize(("preset", "found"), [("1m", 4), ("10m", 3), ("1h", 2), ("6h", 1), ("never", 5)])
-    def test_running_jobs_are_filtered_by_their_running_time(self, operator: Client, preset: str, found: int) -> None:
+    @pytest.mark.parametrize(("preset", "expected_count"), [("1m", 4), ("10m", 3), ("1h", 2), ("6h", 1), ("never", 5)])
+    def test_running_jobs_are_filtered_by_their_running_time(
+        self, operator: Client, preset: str, expected_count: int
+    ) -> None:
         for minutes in (0, 2, 20, 120, 1200):
             make_job("running", locked_at=timedelta(minutes=-minutes))
         address = f"?status=running&runs={preset}"
-        assert len(listed(operator, address)) == found
+        assert len(listed(operator, address)) == expected_count
         (tab,) = [tab for tab in operator.get(LIST + address).context["cl"].tabs if tab.state == "running"]
-        assert str(tab.count) == str(found)
+        assert str(tab.count) == str(expected_count)
 
     def test_only_the_list_of_running_jobs_has_the_filter_by_running_time(self, operator: Client) -> None:
         make_job()

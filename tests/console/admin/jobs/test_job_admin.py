@@ -54,24 +54,26 @@ class TestTheList:
         assert "sortable" not in operator.get(LIST).text
 
     def test_the_number_of_queries_does_not_grow_with_the_jobs(self, operator: Client) -> None:
-        numbers = []
-        for amount in (1, 30):
+        query_counts = []
+        for job_count in (1, 30):
             for status in STATUSES:
-                for _ in range(amount):
+                for _ in range(job_count):
                     make_job(status, errors=[{"attempt": 1}], last_error="x")
             operator.get(LIST)  # fills the cache of the verdict
             with CaptureQueriesContext(connection) as queries:
                 operator.get(LIST)
-            numbers.append(len(queries))
-        assert numbers[0] == numbers[1] <= 27
+            query_counts.append(len(queries))
+        assert query_counts[0] == query_counts[1] <= 27
 
     def test_the_list_loads_no_column_that_it_does_not_show(self, operator: Client) -> None:
         make_job("failed", kwargs={"a": "x" * 100_000}, errors=[{"traceback": "x"}])
         with CaptureQueriesContext(connection) as queries:
             operator.get(LIST)
-        (rows,) = (query["sql"] for query in queries if "args_text" in query["sql"] and "COUNT" not in query["sql"])
+        (list_query,) = (
+            query["sql"] for query in queries if "args_text" in query["sql"] and "COUNT" not in query["sql"]
+        )
         for column in ("errors", "result", "metadata"):
-            assert f'"skipqueue_job"."{column}"' not in rows
+            assert f'"skipqueue_job"."{column}"' not in list_query
         (job,) = operator.get(LIST).context["cl"].result_list
         assert len(job.kwargs_text) == CELL_LIMIT * 4  # only the beginning of the arguments was read
 
@@ -113,10 +115,10 @@ def test_the_admin_shows_and_changes_the_jobs_of_the_configured_database(operato
     operator.post(page("retry", job.pk))
     for verb in ("discard", "run_again"):
         operator.post(page(verb, job.pk), {"confirmed": "yes"})
-    other = Job.objects.using("other")
-    assert sorted(other.values_list("status", flat=True)) == ["discarded", "queued"]
-    chosen = list(other.values_list("pk", flat=True))
-    operator.post(LIST, {"action": "delete_selected", "_selected_action": chosen, "confirmed": "yes"})
-    assert not other.exists()
+    jobs_of_other = Job.objects.using("other")
+    assert sorted(jobs_of_other.values_list("status", flat=True)) == ["discarded", "queued"]
+    ids = list(jobs_of_other.values_list("pk", flat=True))
+    operator.post(LIST, {"action": "delete_selected", "_selected_action": ids, "confirmed": "yes"})
+    assert not jobs_of_other.exists()
     assert Job.objects.using("default").get().status == "failed"
     assert LogEntry.objects.using("default").count() == 6  # a retry, a discard, two of the copy, two deletions

@@ -20,24 +20,26 @@ from django_skipqueue.values.records import Cause
 from ....app.rows import STATUSES, make_job, plan_of
 from ..conftest import LIST
 
-ROWS = 100_000
+ROW_COUNT = 100_000
+# Inserts one job for each second up to now, in all statuses. Both parameters are the number of jobs.
 INSERT_JOBS = """
 INSERT INTO skipqueue_job
     (queue_name, task, args, kwargs, status, priority, run_after, enqueued_at, locked_at, finished_at)
 SELECT
-    (ARRAY['default', 'mail', 'reports'])[1 + n %% 3], (ARRAY['a.jobs.one', 'b.jobs.two'])[1 + n %% 2],
-    '[]', jsonb_build_object('payment_id', n), status, 0, moment, moment,
+    (ARRAY['default', 'mail', 'reports'])[1 + number %% 3], (ARRAY['a.jobs.one', 'b.jobs.two'])[1 + number %% 2],
+    '[]', jsonb_build_object('payment_id', number), status, 0, moment, moment,
     CASE WHEN status = 'running' THEN moment END,
     CASE WHEN status IN ('completed', 'failed', 'discarded') THEN moment END
 FROM
-    generate_series(1, %s) AS n,
-    LATERAL (SELECT now() - (%s - n) * interval '1 second' AS moment) AS clock,
+    generate_series(1, %s) AS number,
+    LATERAL (SELECT now() - (%s - number) * interval '1 second' AS moment) AS time_of_job,
     LATERAL (
         SELECT CASE
-            WHEN n %% 100 < 60 THEN 'completed' WHEN n %% 100 < 75 THEN 'queued' WHEN n %% 100 < 85 THEN 'failed'
-            WHEN n %% 100 < 93 THEN 'scheduled' WHEN n %% 100 < 98 THEN 'discarded' ELSE 'running'
+            WHEN number %% 100 < 60 THEN 'completed' WHEN number %% 100 < 75 THEN 'queued'
+            WHEN number %% 100 < 85 THEN 'failed' WHEN number %% 100 < 93 THEN 'scheduled'
+            WHEN number %% 100 < 98 THEN 'discarded' ELSE 'running'
         END AS status
-    ) AS life
+    ) AS chosen
 """
 
 # Makes all finished jobs fail. The jobs of one cause (exception and function) lie apart from each other in the table.
@@ -66,19 +68,18 @@ INDEXES = {
 @pytest.fixture
 def _many_jobs(transactional_db: None) -> None:
     with connection.cursor() as cursor:
-        cursor.execute(INSERT_JOBS, [ROWS, ROWS])
+        cursor.execute(INSERT_JOBS, [ROW_COUNT, ROW_COUNT])
         cursor.execute("VACUUM ANALYZE skipqueue_job")
 
 
 @pytest.mark.usefixtures("_many_jobs")
 def test_the_first_page_of_every_list_is_read_from_an_index_without_sorting() -> None:
     for status, index in INDEXES.items():
-        plan = plan_of(str(Indexed(status).jobs()[:50].query.sql_with_params()[0]) % quoted_parameters(Indexed(status)))
+        plan = plan_of_first_page(Indexed(status))
         assert re.search(rf"Index Scan (Backward )?using {index}", plan), (status, plan)
         assert not re.search(r"^ *(-> +)?Sort  \(", plan, re.MULTILINE), (status, plan)
     for status, index in {"queued": "skipqueue_job_claim", "failed": "skipqueue_job_failed"}.items():
-        indexed = Indexed.covering(status, "mail")
-        plan = plan_of(str(indexed.jobs()[:50].query.sql_with_params()[0]) % quoted_parameters(indexed))
+        plan = plan_of_first_page(Indexed.covering(status, "mail"))
         assert re.search(rf"Index Scan (Backward )?using {index}", plan), (status, plan)
 
 
@@ -87,8 +88,9 @@ def test_the_first_page_of_every_list_is_read_from_an_index_without_sorting() ->
 def test_the_list_of_a_cause_is_read_from_its_index(operator: Client, state: str) -> None:
     with CaptureQueriesContext(connection) as queries:
         operator.get(f"{LIST}?status={state}&task=a.jobs.one&cause=KeyError+in+a.jobs.one")
-    listed, *_ = (each["sql"] for each in queries if "hashtextextended" in each["sql"] and "args_text" in each["sql"])
-    plan = plan_of(listed)
+    statements = [query["sql"] for query in queries if "hashtextextended" in query["sql"]]  # the index of causes
+    list_statement, *_ = (statement for statement in statements if "args_text" in statement)
+    plan = plan_of(list_statement)
     assert "Index Scan Backward using skipqueue_job_cause" in plan, plan
     assert not re.search(r"^ *(-> +)?Sort  \(", plan, re.MULTILINE), plan
 
@@ -106,24 +108,28 @@ def check_counts_of_a_cause(operator: Client, address: str) -> None:
         cursor.execute("VACUUM ANALYZE skipqueue_job")
     with CaptureQueriesContext(connection) as queries:
         assert operator.get(f"{LIST}{address}{cause_query(CAUSE)}").status_code == 200
-    counts = [each["sql"] for each in queries if "hashtextextended" in each["sql"] and "COUNT(" in each["sql"]]
-    assert len(counts) == 2  # one for the failed jobs, and one for the retrying jobs
-    for count in counts:
+    statements = [query["sql"] for query in queries if "hashtextextended" in query["sql"]]  # the index of causes
+    counting_statements = [statement for statement in statements if "COUNT(" in statement]
+    assert len(counting_statements) == 2  # one for the failed jobs, and one for the retrying jobs
+    for counting_statement in counting_statements:
         with transaction.atomic():
             limit_statements(Store.default(), QUERY_SECONDS)
-            plan = plan_of(count)
+            plan = plan_of(counting_statement)
         assert re.search("Index Scan (Backward )?using skipqueue_job_cause", plan), plan
         assert not re.search("Bitmap|Sort", plan), plan
 
 
-def quoted_parameters(indexed: Indexed) -> tuple[str, ...]:
-    return tuple(f"'{value}'" for value in (indexed.status, indexed.queue_name) if value is not None)
+def plan_of_first_page(indexed: Indexed) -> str:
+    """Return PostgreSQL's plan of the statement that reads the first 50 jobs of the list."""
+    statement, _ = indexed.jobs()[:50].query.sql_with_params()
+    quoted_parameters = (f"'{value}'" for value in (indexed.status, indexed.queue_name) if value is not None)
+    return plan_of(str(statement) % tuple(quoted_parameters))
 
 
 @pytest.mark.usefixtures("_many_jobs")
-@pytest.mark.parametrize("size", [20_000])
-def test_no_page_reads_the_whole_table(operator: Client, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(window, "WINDOW_SIZE", size)
+@pytest.mark.parametrize("window_size", [20_000])
+def test_no_page_reads_the_whole_table(operator: Client, window_size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(window, "WINDOW_SIZE", window_size)
     for address in list_queries():
         with CaptureQueriesContext(connection) as queries:
             assert operator.get(LIST + address).status_code == 200
@@ -164,10 +170,10 @@ class TestEdge:
         indexed = Indexed(status)
         edge = indexed.edge(2)
         assert edge is not None
-        everything = list(indexed.jobs())
-        kept = list(indexed.jobs().filter(indexed.order.up_to(edge)))
-        assert kept == everything[: len(kept)]
-        assert 2 <= len(kept) < 5
+        all_jobs = list(indexed.jobs())
+        jobs_up_to_edge = list(indexed.jobs().filter(indexed.order.up_to(edge)))
+        assert jobs_up_to_edge == all_jobs[: len(jobs_up_to_edge)]
+        assert 2 <= len(jobs_up_to_edge) < 5
 
     def test_a_list_without_jobs_behind_the_edge_has_no_edge(self) -> None:
         for _ in range(2):

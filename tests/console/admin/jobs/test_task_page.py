@@ -30,8 +30,8 @@ def test_the_page_of_a_task_lists_its_options(operator: Client, registry: Regist
     settings.SKIPQUEUE = {"MAX_ATTEMPTS": 4}
 
     job(name=TASK, queue_name="mail", timeout=30, retry_on=(OSError, ValueError), redact=["iban"], atomic=True)(send)
-    shown = dict(operator.get(task_page(TASK)).context["page"].options)
-    assert shown == {
+    options = dict(operator.get(task_page(TASK)).context["page"].options)
+    assert options == {
         "queue_name": "mail",
         "priority": "0",
         "max_attempts": "4",
@@ -61,15 +61,19 @@ def test_the_page_of_a_task_reads_no_job(operator: Client) -> None:
     operator.get(task_page(TASK))  # fills the cache of the notices
     with CaptureQueriesContext(connection) as queries:
         operator.get(task_page(TASK))
-    assert [each["sql"] for each in queries if re.match(r'[^(]* FROM "?skipqueue_job\b', each["sql"])] == []
+    statements = [query["sql"] for query in queries]
+    assert [statement for statement in statements if re.match(r'[^(]* FROM "?skipqueue_job\b', statement)] == []
 
 
-@pytest.mark.parametrize(("permission", "get", "post"), [("view_worker", 403, 405), ("view_job", 200, 405)])
+@pytest.mark.parametrize(
+    ("permission", "get_status", "post_status"), [("view_worker", 403, 405), ("view_job", 200, 405)]
+)
 def test_users_who_may_not_view_jobs_may_not_see_the_page_of_a_task(
-    log_in: Callable[..., Client], permission: str, get: int, post: int
+    log_in: Callable[..., Client], permission: str, get_status: int, post_status: int
 ) -> None:
     client = log_in(permission)
-    assert (client.get(task_page(TASK)).status_code, client.post(task_page(TASK)).status_code) == (get, post)
+    assert client.get(task_page(TASK)).status_code == get_status
+    assert client.post(task_page(TASK)).status_code == post_status
 
 
 class TestLinks:
@@ -78,18 +82,18 @@ class TestLinks:
         assert link in operator.get(page("change", make_job(task=TASK).pk)).text
 
     def test_the_list_links_to_jobs_and_tasks(self, operator: Client) -> None:
-        made = make_job(task=TASK)
+        linked_job = make_job(task=TASK)
         make_job(task="alone")
         text = operator.get(LIST).text
-        assert f'<a href="{page("change", made.pk)}"><span class="skipqueue-name">send</span></a>' in text
+        assert f'<a href="{page("change", linked_job.pk)}"><span class="skipqueue-name">send</span></a>' in text
         assert f'<a href="{task_page(TASK)}">shop.jobs</a>' in text
         assert "task=alone" not in text.partition("<tbody>")[2].partition("</table>")[0]
 
     def test_the_dashboard_links_to_jobs_and_tasks(self, operator: Client) -> None:
-        made = make_job("running", task=TASK, locked_by=str(make_worker().pk))
+        running_job = make_job("running", task=TASK, locked_by=str(make_worker().pk))
         text = operator.get(f"{LIST}dashboard/").text
         assert task_link(TASK) in text
-        assert f'<a href="{page("change", made.pk)}">#{made.pk}</a>' in text
+        assert f'<a href="{page("change", running_job.pk)}">#{running_job.pk}</a>' in text
 
     def test_a_task_name_that_is_too_long_for_an_address_is_no_link(self) -> None:
         assert "<a" not in task_link("x" * 201)

@@ -20,7 +20,7 @@ from ..conftest import LIST, messages_of, page
 pytestmark = pytest.mark.django_db
 
 # The permission that each verb needs.
-PERMISSIONS = {
+PERMISSION_BY_VERB = {
     "retry": "retry_job",
     "run_now": "retry_job",
     "reschedule": "retry_job",
@@ -31,7 +31,7 @@ PERMISSIONS = {
     "run_again": "add_job",
 }
 # The statuses of jobs to which each verb may be applied.
-ALLOWED = {
+ALLOWED_STATUSES = {
     "retry": {"failed", "discarded"},
     "run_now": {"scheduled"},
     "reschedule": {*WAITING},
@@ -43,7 +43,7 @@ ALLOWED = {
 }
 
 # The status of the job on which a verb is tested. Verbs that are not listed here are tested on a failed job.
-STATUS_BEFORE = {
+STATUS_BEFORE_VERB = {
     "run_now": "scheduled",
     "reschedule": "queued",
     "change_queue": "queued",
@@ -51,7 +51,7 @@ STATUS_BEFORE = {
     "discard": "queued",
     "cancel": "running",
 }
-ANSWER = {
+ANSWERS = {
     "confirmed": "yes",
     "run_after": "2100-01-01T12:30:15",
     "queue_name": "mail",
@@ -60,7 +60,7 @@ ANSWER = {
 
 
 def press_button(client: Client, verb: str, job: Job) -> Any:
-    return client.post(page(verb, job.pk), ANSWER, follow=True)
+    return client.post(page(verb, job.pk), ANSWERS, follow=True)
 
 
 class TestButtons:
@@ -69,8 +69,8 @@ class TestButtons:
             with row(status):
                 job = make_job(status)
                 text = operator.get(page("change", job.pk)).text
-                assert {verb for verb in ALLOWED if page(verb, job.pk) in text} == {
-                    verb for verb, allowed in ALLOWED.items() if status in allowed
+                assert {verb for verb in ALLOWED_STATUSES if page(verb, job.pk) in text} == {
+                    verb for verb, allowed in ALLOWED_STATUSES.items() if status in allowed
                 }
                 assert (page("delete", job.pk) in text) == (status != "running")
 
@@ -79,23 +79,25 @@ class TestButtons:
             with row(status):
                 job = make_job(status)
                 text = log_in("view_job").get(page("change", job.pk)).text
-                assert not any(page(verb, job.pk) in text for verb in (*ALLOWED, "delete"))
+                assert not any(page(verb, job.pk) in text for verb in (*ALLOWED_STATUSES, "delete"))
 
     def test_each_verb_needs_its_own_permission(self, log_in: Callable[..., Client], row: Row) -> None:
-        for verb, permission in PERMISSIONS.items():
+        for verb, permission in PERMISSION_BY_VERB.items():
             with row(verb=verb, permission=permission):
-                job = make_job(STATUS_BEFORE.get(verb, "failed"))
+                job = make_job(STATUS_BEFORE_VERB.get(verb, "failed"))
                 before = state(job)
-                client = log_in("view_job", "change_job", "delete_job", *(set(PERMISSIONS.values()) - {permission}))
+                client = log_in(
+                    "view_job", "change_job", "delete_job", *(set(PERMISSION_BY_VERB.values()) - {permission})
+                )
                 assert page(verb, job.pk) not in client.get(page("change", job.pk)).text
                 assert press_button(client, verb, job).status_code == 403
                 assert state(job) == before
                 assert Job.objects.count() == 1
 
     def test_a_verb_needs_the_permission_to_view_jobs_as_well(self, log_in: Callable[..., Client], row: Row) -> None:
-        for verb, permission in PERMISSIONS.items():
+        for verb, permission in PERMISSION_BY_VERB.items():
             with row(verb=verb, permission=permission):
-                job = make_job(STATUS_BEFORE.get(verb, "failed"))
+                job = make_job(STATUS_BEFORE_VERB.get(verb, "failed"))
                 before = state(job)
                 data = {"confirmed": "yes", "over": "90"}
                 assert log_in(permission).post(page(verb, job.pk), data).status_code == 403
@@ -103,7 +105,7 @@ class TestButtons:
                 assert Job.objects.count() == 1
 
     def test_a_get_request_changes_no_job(self, operator: Client, row: Row) -> None:
-        for verb in ALLOWED:
+        for verb in ALLOWED_STATUSES:
             with row(verb):
                 job = make_job("failed")
                 before = state(job)
@@ -111,7 +113,7 @@ class TestButtons:
                 assert state(job) == before
 
     def test_a_post_from_elsewhere_is_refused(self, operator: Client, row: Row) -> None:
-        for verb in ALLOWED:
+        for verb in ALLOWED_STATUSES:
             with row(verb):
                 job = make_job("failed")
                 operator.handler.enforce_csrf_checks = True
@@ -127,7 +129,7 @@ class TestTheQuestion:
     def test_every_verb_but_retry_asks_a_question_first(self, operator: Client, row: Row) -> None:
         for verb in ("reschedule", "change_queue", "change_priority", "discard", "cancel", "run_again"):
             with row(verb):
-                job = make_job(STATUS_BEFORE.get(verb, "completed"))
+                job = make_job(STATUS_BEFORE_VERB.get(verb, "completed"))
                 before = state(job)
                 response = operator.get(page(verb, job.pk))
                 assert f"job {job.pk}" in response.context["title"]
@@ -298,8 +300,8 @@ class TestRunAgain:
         copy = Job.objects.exclude(pk=job.pk).get()
         assert response.redirect_chain[-1][0] == page("change", copy.pk)
         assert state(job) == before
-        same = ("queue_name", "task", "args", "kwargs", "priority", "max_attempts")
-        assert [getattr(copy, name) for name in same] == [getattr(job, name) for name in same]
+        copied_columns = ("queue_name", "task", "args", "kwargs", "priority", "max_attempts")
+        assert [getattr(copy, name) for name in copied_columns] == [getattr(job, name) for name in copied_columns]
         assert (copy.status, copy.attempts) == ("queued", 0)
         assert dict(LogEntry.objects.values_list("object_id", "change_message")) == {
             str(job.pk): f"Run again as job {copy.pk}.",
@@ -353,7 +355,7 @@ class TestRaces:
         assert not LogEntry.objects.exists()
 
     def test_a_verb_on_a_deleted_job_redirects_to_the_list(self, operator: Client, row: Row) -> None:
-        for verb in ALLOWED:
+        for verb in ALLOWED_STATUSES:
             with row(verb):
                 response = operator.post(page(verb, 4_711), follow=True)
                 assert response.redirect_chain[-1][0] == LIST

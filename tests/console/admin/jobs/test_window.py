@@ -56,17 +56,18 @@ class TestWindow:
         assert "the first 2 jobs" not in operator.get(LIST + address).text
 
     def test_a_search_finds_the_job_with_an_id(self, operator: Client) -> None:
-        job, *_ = [make_job() for _ in range(5)]
-        assert listed(operator, f"?q={job.pk}") == listed(operator, f"?q=%23{job.pk}") == [job.pk]
+        oldest_job, *_ = [make_job() for _ in range(5)]  # not in the first window
+        job_id = oldest_job.pk
+        assert listed(operator, f"?q={job_id}") == listed(operator, f"?q=%23{job_id}") == [job_id]
 
     @pytest.mark.parametrize("address", ["?task=a", "?q=a"])
     def test_a_window_is_searched_once(self, operator: Client, address: str, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(window, "WINDOW_SIZE", 1_000)
         jobs = [make_job(task="a") for _ in range(120)]
-        for page, first in ((1, 119), (2, 69), (3, 19)):
+        for page_number, newest in ((1, 119), (2, 69), (3, 19)):
             with CaptureQueriesContext(connection) as queries:
-                found = listed(operator, f"{address}&p={page}")
-            assert found == [job.pk for job in reversed(jobs)][119 - first : 169 - first]  # a page has 50 jobs
+                ids_on_page = listed(operator, f"{address}&p={page_number}")
+            assert ids_on_page == [job.pk for job in reversed(jobs)][119 - newest : 169 - newest]  # a page has 50 jobs
             searches = [query["sql"] for query in queries if "LIMIT 10001" in query["sql"]]
             assert len([sql for sql in searches if " = 'a'" in sql or "LIKE" in sql]) == 1
 
@@ -75,14 +76,14 @@ class TestWindow:
     ) -> None:
         monkeypatch.setattr(window, "WINDOW_SIZE", 60)
         job = make_job()
-        newer = [make_job(kwargs={"n": job.pk}) for _ in range(60)]
-        assert listed(operator, f"?q={job.pk}") == [*(each.pk for each in reversed(newer[-49:])), job.pk]
+        newer_jobs = [make_job(kwargs={"n": job.pk}) for _ in range(60)]
+        assert listed(operator, f"?q={job.pk}") == [*(newer_job.pk for newer_job in reversed(newer_jobs[-49:])), job.pk]
         assert listed(operator, f"?q={job.pk}&status=failed") == []
 
     def test_a_link_searches_the_next_window(self, operator: Client) -> None:
         jobs = [make_job(task=f"a{number}") for number in range(5)]
-        for look, found in ((1, []), (2, []), (3, [jobs[0].pk]), (4, []), (99, [])):
-            assert listed(operator, f"?q=a0&look={look}") == found
+        for window_number, expected_ids in ((1, []), (2, []), (3, [jobs[0].pk]), (4, []), (99, [])):
+            assert listed(operator, f"?q=a0&look={window_number}") == expected_ids
         assert "No match among jobs 3 to 4" in " ".join(operator.get(f"{LIST}?q=a0&look=2").text.split())
         assert '<a href="?look=2&amp;q=a0">further down</a>' in operator.get(f"{LIST}?q=a0").text
         assert '<a href="?q=a0&amp;status=failed">failed</a>' in operator.get(f"{LIST}?q=a0").text
@@ -90,8 +91,8 @@ class TestWindow:
 
     @pytest.mark.parametrize("look", ["0", "-1", "x", "²", "9" * 4_400])
     def test_an_invalid_window_in_the_address_searches_the_first_window(self, operator: Client, look: str) -> None:
-        job, *_ = [make_job(task="a") for _ in range(3)][-1:]
-        assert job.pk in listed(operator, f"?q=a&look={look}")
+        newest_job = [make_job(task="a") for _ in range(3)][-1]
+        assert newest_job.pk in listed(operator, f"?q=a&look={look}")
 
 
 class TestTheEndOfTheSearch:
@@ -158,12 +159,12 @@ class TestAPeriod:
         """A search begins at the period, however far down the list the period is."""
         monkeypatch.setattr(window, "WINDOW_SIZE", 2)
         now = localtime()
-        made: dict[str, list[Job]] = {}
+        jobs_by_status: dict[str, list[Job]] = {}
         for status, column in (("completed", "finished_at"), ("running", "locked_at"), ("failed", "finished_at")):
             times: list[dict[str, Any]] = [{column: now - timedelta(hours=hours)} for hours in range(10)]
-            made[status] = [make_job(status, task="a", **time) for time in times]
+            jobs_by_status[status] = [make_job(status, task="a", **time) for time in times]
         first, before = (f"{now - timedelta(hours=hours, minutes=30):%Y-%m-%dT%H:%M}" for hours in (8, 6))
-        for status, jobs in made.items():
+        for status, jobs in jobs_by_status.items():
             address = f"?status={status}&first={first}&before={before}"
             for search in ("", "&q=a"):
                 assert set(listed(operator, address + search)) == {jobs[7].pk, jobs[8].pk}, (status, search)
@@ -207,12 +208,12 @@ class TestAPeriod:
         assert operator.get(LIST, {"before": typed, "first": typed}).status_code == 200
 
     def test_a_period_can_be_combined_with_a_cause(self, operator: Client) -> None:
-        old, new = (make_failing(UNAVAILABLE, finished_at=timedelta(hours=-hours)) for hours in (5, 1))
+        old_job, new_job = (make_failing(UNAVAILABLE, finished_at=timedelta(hours=-hours)) for hours in (5, 1))
         cause = {"task": UNAVAILABLE.task, "cause": cause_text(UNAVAILABLE), "status": "failed"}
         before = f"{localtime() - timedelta(hours=3):%Y-%m-%dT%H:%M}"
-        found = operator.get(LIST, cause | {"before": before}).context["cl"].result_list
-        assert [job.pk for job in found] == [old.pk]
-        assert new.pk in listed(operator, "?" + urlencode(cause))
+        listed_jobs = operator.get(LIST, cause | {"before": before}).context["cl"].result_list
+        assert [job.pk for job in listed_jobs] == [old_job.pk]
+        assert new_job.pk in listed(operator, "?" + urlencode(cause))
 
 
 def tab_count(operator: Client, address: str, state: str) -> str:

@@ -106,11 +106,11 @@ def post_pause(client: Client, **answers: Any) -> Any:
 )
 def test_a_queue_is_paused_for_the_chosen_time(operator: Client, answers: dict[str, str], minutes: int | None) -> None:
     post_pause(operator, **answers)
-    row = Queue.objects.get()
-    assert row.paused_at is not None
-    assert row.paused_by == "ann"
-    lasts = row.paused_until and row.paused_until - row.paused_at
-    assert lasts == (None if minutes is None else timedelta(minutes=minutes))
+    queue = Queue.objects.get()
+    assert queue.paused_at is not None
+    assert queue.paused_by == "ann"
+    duration = queue.paused_until and queue.paused_until - queue.paused_at
+    assert duration == (None if minutes is None else timedelta(minutes=minutes))
 
 
 def test_a_pause_is_logged_with_its_reason(operator: Client) -> None:
@@ -229,16 +229,16 @@ def test_the_list_of_queues_escapes_html(operator: Client) -> None:
 
 
 def test_the_number_of_queries_does_not_grow_with_the_queues(operator: Client) -> None:
-    numbers = []
-    for amount in (1, 20):
-        for number in range(amount):
-            make_job(queue_name=f"{amount} {number}")
-            Queue.pause(f"{amount} {number}")
+    query_counts = []
+    for queue_count in (1, 20):
+        for number in range(queue_count):
+            make_job(queue_name=f"{queue_count} {number}")
+            Queue.pause(f"{queue_count} {number}")
         operator.get(QUEUES)  # fills the cache of the verdict
         with CaptureQueriesContext(connection) as queries:
             operator.get(QUEUES)
-        numbers.append(len(queries))
-    assert numbers[0] == numbers[1] <= 22
+        query_counts.append(len(queries))
+    assert query_counts[0] == query_counts[1] <= 22
 
 
 def test_a_pause_that_is_over_is_not_shown(operator: Client) -> None:
@@ -267,8 +267,8 @@ class TestPage:
         running = make_job("running", queue_name="mail", locked_by=worker.pk)
         job_of_other_queue = make_job("running", queue_name="other")
         text = operator.get(queue_page("mail")).text
-        for expected in ("<dt>Queued</dt>", f"{LIST}?status=queued&amp;queue=mail", "3 min", "web/1", "0/8 busy"):
-            assert expected.replace("0/8", "1/8") in text, expected
+        for expected in ("<dt>Queued</dt>", f"{LIST}?status=queued&amp;queue=mail", "3 min", "web/1", "1/8 busy"):
+            assert expected in text, expected
         assert "web/2" not in text
         assert page("change", running.pk) in text
         assert page("change", job_of_other_queue.pk) not in text

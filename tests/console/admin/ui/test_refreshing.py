@@ -15,19 +15,21 @@ pytestmark = pytest.mark.django_db
 def test_an_unchanged_page_is_answered_with_304(operator: Client, page: str) -> None:
     make_job("failed")
     for _ in range(10):  # ages change each second: two requests in the same second show the same page
-        first = operator.get(page)
-        assert page != LIST or first.content != operator.get(page).content, "tokens of forms differ each time"
-        again = operator.get(page, headers={"If-None-Match": first.headers["ETag"]})
-        if again.status_code == 304:
+        first_response = operator.get(page)
+        assert page != LIST or first_response.content != operator.get(page).content, (
+            "the token of a form differs in each response"
+        )
+        second_response = operator.get(page, headers={"If-None-Match": first_response.headers["ETag"]})
+        if second_response.status_code == 304:
             break
-    assert (again.status_code, again.content) == (304, b"")
-    assert again.headers["ETag"] == first.headers["ETag"]
+    assert (second_response.status_code, second_response.content) == (304, b"")
+    assert second_response.headers["ETag"] == first_response.headers["ETag"]
     make_job("running")
     make_worker(name="new")
     notices_cache.clear()
-    changed = operator.get(page, headers={"If-None-Match": first.headers["ETag"]})
-    assert changed.status_code == 200
-    assert changed.headers["ETag"] != first.headers["ETag"]
+    third_response = operator.get(page, headers={"If-None-Match": first_response.headers["ETag"]})
+    assert third_response.status_code == 200
+    assert third_response.headers["ETag"] != first_response.headers["ETag"]
 
 
 def test_a_weak_etag_is_accepted(operator: Client) -> None:

@@ -32,7 +32,7 @@ from ..pages import JOBS, QUESTIONS, made_addresses  # noqa: F401 (a fixture)
 pytestmark = pytest.mark.django_db(transaction=True)
 
 TABLES = ", ".join(model._meta.db_table for model in apps.get_app_config("django_skipqueue").get_models())
-WITHOUT_LIMIT = 60.0
+SERVER_TIMEOUT = 60.0
 """Seconds after which the server itself ends a statement that has no limit."""
 
 PAGES_WITHOUT_LOCKED_TABLES = {"index", "app", "doctor", "metrics", "pause", "add schedule"}
@@ -52,7 +52,7 @@ def lock(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], Session]]:
         (scrape, "PART_SECONDS"),
     ):  # fmt: skip
         monkeypatch.setattr(module, name, 0.2)
-    execute(f"SET statement_timeout = '{WITHOUT_LIMIT}s'")
+    execute(f"SET statement_timeout = '{SERVER_TIMEOUT}s'")
     session = Session()
     session.begin()
 
@@ -70,7 +70,7 @@ def call_within_limit(request_page: Callable[[], Any]) -> Any:
     """Call `request_page`, and check that no statement without a time limit has waited for the lock."""
     started_at = time.monotonic()
     response = request_page()
-    assert time.monotonic() - started_at < WITHOUT_LIMIT
+    assert time.monotonic() - started_at < SERVER_TIMEOUT
     return response
 
 
@@ -150,7 +150,7 @@ def test_a_verdict_that_takes_too_long_is_not_computed_again_at_once(
     assert "rules could not be applied" in response.text
     with CaptureQueriesContext(connection) as queries:
         assert operator.get("/admin/").status_code == 200
-    assert not [each["sql"] for each in queries if "skipqueue_" in each["sql"]]
+    assert not [query["sql"] for query in queries if "skipqueue_" in query["sql"]]
 
 
 def test_the_verdict_restores_the_time_limit_of_the_page() -> None:
@@ -169,13 +169,13 @@ def test_a_verb_that_exceeds_the_time_limit_changes_nothing(
     operator: Client, lock: Callable[[str], Session], table: str
 ) -> None:
     job = make_job("failed")
-    locked = lock(f"{table} IN SHARE MODE")  # the table can still be read
+    locking_session = lock(f"{table} IN SHARE MODE")  # the table can still be read
     response = call_within_limit(lambda: operator.post(page("retry", job.pk)))
     assert response.status_code == 503
     assert "Nothing was changed." in response.text
     assert Job.objects.get(pk=job.pk).status == "failed"
-    locked.rollback()
-    locked.begin()
+    locking_session.rollback()
+    locking_session.begin()
     assert operator.post(page("retry", job.pk)).status_code == 302
     assert Job.objects.get(pk=job.pk).status == "queued"
     assert LogEntry.objects.count() == 1

@@ -104,17 +104,18 @@ def test_every_operation_that_the_store_writes_has_a_verb() -> None:
     store.change_priority([job.pk], 7)
     store.cancel([job.pk])
     [copy] = RUN_AGAIN.apply([job.pk], INSTRUCTION).values()
-    noted = {entry["verb"] for each in Job.objects.filter(pk__in=[job.pk, copy]) for entry in each.operations or []}
-    assert noted == {verb.name for verb in VERBS if verb.leaves_rows}
+    changed_jobs = Job.objects.filter(pk__in=[job.pk, copy])
+    written_verbs = {entry["verb"] for changed_job in changed_jobs for entry in changed_job.operations or []}
+    assert written_verbs == {verb.name for verb in VERBS if verb.leaves_rows}
 
 
 @pytest.mark.django_db(transaction=True)
 def test_a_job_that_is_being_claimed_is_not_deleted(session: Callable[[], Session]) -> None:
-    job, waiting = make_job("queued", priority=1), make_job("queued")
+    claimed_job, waiting_job = make_job("queued", priority=1), make_job("queued")
     make_worker()
-    other = session()
-    other.begin()
-    other(lambda: Job.objects.claim(queue_names=["default"], limit=1, worker_id="w"))
-    assert set(DELETE.apply([job.pk, waiting.pk], INSTRUCTION)) == {waiting.pk}
-    other.commit()
-    assert dict(Job.objects.values_list("pk", "status")) == {job.pk: "running"}
+    claiming_session = session()
+    claiming_session.begin()
+    claiming_session(lambda: Job.objects.claim(queue_names=["default"], limit=1, worker_id="w"))
+    assert set(DELETE.apply([claimed_job.pk, waiting_job.pk], INSTRUCTION)) == {waiting_job.pk}
+    claiming_session.commit()
+    assert dict(Job.objects.values_list("pk", "status")) == {claimed_job.pk: "running"}

@@ -102,14 +102,14 @@ def test_a_carrier_without_a_setting_is_shown_only_while_it_has_jobs(operator: C
 
 
 def test_carriers_need_one_more_query(operator: Client) -> None:
-    numbers = []
+    query_counts = []
     for make in (make_worker, make_carrier):
         make()
         operator.get(WORKERS)  # fills the cache of the verdict
         with CaptureQueriesContext(connection) as queries:
             operator.get(WORKERS)
-        numbers.append(len(queries))
-    assert numbers[1] == numbers[0] + 1
+        query_counts.append(len(queries))
+    assert query_counts[1] == query_counts[0] + 1
 
 
 def test_a_carrier_is_not_among_the_live_workers() -> None:

@@ -91,7 +91,7 @@ def test_the_row_of_a_worker_shows_only_its_first_running_jobs(operator: Client)
     assert "7/8 busy" in text
 
 
-def test_the_row_of_a_worker_counts_threads_and_coroutines_apart(operator: Client) -> None:
+def test_the_row_of_a_worker_counts_threads_and_coroutines_separately(operator: Client) -> None:
     worker = make_worker()
     for task, number in ((jobs.noop, 2), (jobs.anoop, 6)):
         for _ in range(number):
@@ -111,15 +111,15 @@ def test_an_empty_list_of_workers_shows_the_command_that_starts_one(operator: Cl
 
 
 def test_the_number_of_queries_does_not_grow_with_the_workers(operator: Client) -> None:
-    numbers = []
-    for amount in (1, 20):
-        for _ in range(amount):
+    query_counts = []
+    for worker_count in (1, 20):
+        for _ in range(worker_count):
             make_job("running", locked_by=str(make_worker().pk))
         operator.get(WORKERS)  # fills the cache of the verdict
         with CaptureQueriesContext(connection) as queries:
             operator.get(WORKERS)
-        numbers.append(len(queries))
-    assert numbers[0] == numbers[1] <= 17
+        query_counts.append(len(queries))
+    assert query_counts[0] == query_counts[1] <= 17
 
 
 def test_the_list_of_workers_escapes_html(operator: Client) -> None:
@@ -248,18 +248,22 @@ class TestPage:
         assert 'data-status="retrying"' in text
 
     def test_the_page_of_a_dead_worker_counts_the_jobs_lost_by_its_death(self, operator: Client) -> None:
-        dead, alive = "web/1:0123456789ab", make_worker(name="web/1")
-        death = {"exception": "django_skipqueue.exceptions.WorkerDied", "worker_id": dead}
+        dead_id, live_worker = "web/1:0123456789ab", make_worker(name="web/1")
+        death = {"exception": "django_skipqueue.exceptions.WorkerDied", "worker_id": dead_id}
         for _ in range(2):
             now = timedelta(0)
             make_job(
-                "completed", locked_by=alive.pk, started_at=now, errors=[death, {"exception": "builtins.KeyError"}, 7]
+                "completed",
+                locked_by=live_worker.pk,
+                started_at=now,
+                errors=[death, {"exception": "builtins.KeyError"}, 7],
             )
-        assert [(process.id, process.jobs, process.lost) for process in processes_of(Store.default(), alive.pk)] == [
-            (alive.pk, 2, 0),
-            (dead, 0, 2),
+        processes = processes_of(Store.default(), live_worker.pk)
+        assert [(process.id, process.jobs, process.lost) for process in processes] == [
+            (live_worker.pk, 2, 0),
+            (dead_id, 0, 2),
         ]
-        assert re.search(r'field-lost"[^>]*>2</td>', operator.get(worker_page(dead)).text)
+        assert re.search(r'field-lost"[^>]*>2</td>', operator.get(worker_page(dead_id)).text)
 
     def test_the_last_jobs_of_a_worker_are_searched_among_the_newest_jobs(
         self, monkeypatch: pytest.MonkeyPatch

@@ -15,6 +15,7 @@ from django_skipqueue.values.records import Attempt, ClaimedJob
 
 from ....app.waiting import wait_until
 from ....harness.processes import ManagePy
+from ..relay.test_wire import JOB
 
 APP = "tests.contrib.celery.carried.celery_app"
 SKIPQUEUE: dict[str, Any] = {
@@ -71,8 +72,8 @@ class RelayDouble:
             select.select([self.carrier.fileno()], [], [], 0.2)
             taken = self.carrier.take()
             self._without_outcome.jobs += taken.jobs
-            attempts.update({each.attempt.job.id: each.attempt for each in taken.outcomes})
-            self.carrier.acknowledge([each.delivery for each in taken.outcomes])
+            attempts.update({returned.attempt.job.id: returned.attempt for returned in taken.outcomes})
+            self.carrier.acknowledge([returned.delivery for returned in taken.outcomes])
             return len(attempts) >= count
 
         wait_until(take_outcomes, f"{count} outcomes; there are {attempts}, and came back {self._without_outcome.jobs}")
@@ -89,10 +90,10 @@ class RelayDouble:
         return wait_until(take_jobs, "a job comes back").pop()
 
 
-def make_claimed_job(number: int, task: str, *args: Any, **fields: Any) -> ClaimedJob:
+def make_claimed_job(job_id: int, task: str, *args: Any, **fields: Any) -> ClaimedJob:
     """Return a job that has no row, which is enough for a task that does not write its own outcome."""
     path = task if task.startswith("extra.") else f"tests.app.{task}"
-    job = ClaimedJob(number, 1, path, "carried", json.dumps(args), "{}", 1, 3, 0, 1.0, 2.0, "{}")
+    job = JOB._replace(id=job_id, lease=1, task=path, queue_name="carried", args=json.dumps(args))
     return job._replace(**fields)
 
 

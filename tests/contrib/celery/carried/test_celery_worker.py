@@ -75,25 +75,26 @@ def test_every_kind_of_task_has_the_same_outcome_in_celery_as_in_a_worker(
         make_claimed_job(13, "jobs.return_unstorable", "nan"),
     )
     attempts = relay.outcomes(13)
-    outcomes = {number: attempt.outcome for number, attempt in attempts.items()}
-    assert outcomes[1] == outcomes[2] == Outcome("completed", result="5")
-    assert (outcomes[3].status, outcomes[3].delay) == ("scheduled", 0)
-    assert outcomes[3].error is not None
-    assert "raise ValueError(message)" in outcomes[3].error["traceback"]
-    assert (outcomes[4].status, outcomes[4].delay, outcomes[4].refund) == ("scheduled", 5, 0)
-    assert (outcomes[5].status, outcomes[5].delay, outcomes[5].refund) == ("scheduled", 60, 1)
-    assert outcomes[6].status == "discarded"
-    for number in (7, 8):
-        assert outcomes[number].last_error == "JobTimeout: timed out after 0.2 s"
-    assert outcomes[9].is_unknown
-    assert '"celery@' in str(outcomes[10].result)
-    assert '"value": 0.5' in str(outcomes[11].notes)
-    assert "a line" in str(outcomes[11].notes)
-    assert outcomes[12].error is not None
-    assert "hush-hush" not in str(outcomes[12].error)
-    assert "UnstorableResult" in str(outcomes[13].last_error)
+    outcomes = {attempt.job.task.removeprefix("tests.app."): attempt.outcome for attempt in attempts.values()}
+    assert outcomes["jobs.add"] == outcomes["jobs.aadd"] == Outcome("completed", result="5")
+    assert (outcomes["jobs.fail"].status, outcomes["jobs.fail"].delay) == ("scheduled", 0)
+    assert outcomes["jobs.fail"].error is not None
+    assert "raise ValueError(message)" in outcomes["jobs.fail"].error["traceback"]
+    retry, snooze = outcomes["jobs.ask_for_retry"], outcomes["jobs.snooze"]
+    assert (retry.status, retry.delay, retry.refund) == ("scheduled", 5, 0)
+    assert (snooze.status, snooze.delay, snooze.refund) == ("scheduled", 60, 1)
+    assert outcomes["jobs.discard"].status == "discarded"
+    for task in ("jobs.slow", "jobs.aslow"):
+        assert outcomes[task].last_error == "JobTimeout: timed out after 0.2 s"
+    assert outcomes["nowhere.task"].is_unknown
+    assert '"celery@' in str(outcomes["extra.jobs.who"].result)
+    assert '"value": 0.5' in str(outcomes["extra.jobs.note"].notes)
+    assert "a line" in str(outcomes["extra.jobs.note"].notes)
+    assert outcomes["extra.jobs.leak"].error is not None
+    assert "hush-hush" not in str(outcomes["extra.jobs.leak"].error)
+    assert "UnstorableResult" in str(outcomes["jobs.return_unstorable"].last_error)
     assert all(attempt.worker.startswith("celery@") and not attempt.is_written for attempt in attempts.values())
-    assert attempts[7].duration_ms >= 200
+    assert attempts[7].duration_ms >= 200, "the job ran until its timeout of 0.2 s"
     stop_cleanly(process)
 
 
@@ -102,27 +103,29 @@ def test_an_atomic_task_commits_its_writes_only_with_a_valid_lease(start: Start,
     atomic_write.using(queue_name="carried").defer("first")
     atomic_write.using(queue_name="carried").defer("lost")
     add.using(queue_name="carried").defer(1)
-    first, lost, plain = Store("default").claim(queue_names=["carried"], limit=3, worker_id="r:0123456789ab")
-    relay.publish(first, lost._replace(lease=lost.lease + 1), plain)
+    valid, expired, not_atomic = Store("default").claim(queue_names=["carried"], limit=3, worker_id="r:0123456789ab")
+    relay.publish(valid, expired._replace(lease=expired.lease + 1), not_atomic)
     attempts = relay.outcomes(3)
-    assert attempts[first.id].is_written
+    assert attempts[valid.id].is_written
     assert list(Ledger.objects.values_list("entry", flat=True)) == ["first"]
-    assert Job.objects.get(pk=first.id).status == "completed"
-    assert Job.objects.get(pk=lost.id).status == "running"
-    assert not attempts[lost.id].is_written
-    assert attempts[lost.id].outcome.status != "completed"
-    assert Job.objects.get(pk=plain.id).status == "running"  # the relay writes this outcome
+    assert Job.objects.get(pk=valid.id).status == "completed"
+    assert Job.objects.get(pk=expired.id).status == "running"
+    assert not attempts[expired.id].is_written
+    assert attempts[expired.id].outcome.status != "completed"
+    assert Job.objects.get(pk=not_atomic.id).status == "running"  # the relay writes this outcome
     store = Store("default")
-    assert store.settle([attempts[plain.id].settlement]) == {plain.id}
+    assert store.settle([attempts[not_atomic.id].settlement]) == {not_atomic.id}
 
 
 def test_a_job_whose_celery_process_dies_is_returned_after_several_deliveries(start: Start, relay: RelayDouble) -> None:
     process = start(*POOLS["prefork"])
-    dying = claim_stored_job()
-    relay.publish(dying._replace(task="extra.jobs.die", args="[]"), make_claimed_job(dying.id + 1, "jobs.add", 1))
-    assert relay.outcomes(1)[dying.id + 1].outcome.status == "completed"
+    dying_job = claim_stored_job()
+    relay.publish(
+        dying_job._replace(task="extra.jobs.die", args="[]"), make_claimed_job(dying_job.id + 1, "jobs.add", 1)
+    )
+    assert relay.outcomes(1)[dying_job.id + 1].outcome.status == "completed"
     returned = relay.next_returned()
-    assert (returned.ref, returned.reason) == (dying.ref, "delivery_limit")
+    assert (returned.ref, returned.reason) == (dying_job.ref, "delivery_limit")
     assert process.log.count("dies here") == topology.DELIVERY_LIMIT + 1
 
 
@@ -159,13 +162,13 @@ def test_a_stuck_job_in_celery_fails_and_its_process_is_replaced(start: Start, r
     assert "it is stuck" in str(relay.outcomes(1)[2].outcome.error)
     wait_until(lambda: not is_alive(pid), "the process ends")
     relay.publish(make_claimed_job(3, "extra.jobs.who"))
-    [other, *_] = result_of(relay, 3)
-    assert other != pid
+    [next_pid, *_] = result_of(relay, 3)
+    assert next_pid != pid
     stop_cleanly(process)
 
 
-def result_of(relay: RelayDouble, number: int) -> list[Any]:
-    result: list[Any] = json.loads(str(relay.outcomes(1)[number].outcome.result))
+def result_of(relay: RelayDouble, job_id: int) -> list[Any]:
+    result: list[Any] = json.loads(str(relay.outcomes(1)[job_id].outcome.result))
     return result
 
 
@@ -186,7 +189,7 @@ def test_outcomes_wait_while_the_broker_is_down(
     """The broker is killed while tasks run. Their outcomes arrive once the broker runs again."""
     process = start(*pool)
     relay.publish(*[make_claimed_job(number, "jobs.record_and_hold", f"begun {number}") for number in (1, 2)])
-    wait_until(lambda: Ledger.objects.count() == 2, "both run")
+    wait_until(lambda: Ledger.objects.count() == 2, "both jobs run")
     rabbitmq.kill()
     relay.carrier.close()
     Ledger.objects.create(entry="go")
@@ -241,14 +244,14 @@ def test_a_celery_worker_that_is_stopped_acknowledges_the_jobs_that_have_ended(
     relay.publish(make_claimed_job(1, "jobs.add", 1))
     relay.outcomes(1)
     relay.publish(make_claimed_job(2, "jobs.add", 1), make_claimed_job(3, "jobs.add", 1))
-    wait_until(lambda: process.log.count("succeeded in") == 3, "they have run")
+    wait_until(lambda: process.log.count("succeeded in") == 3, "the jobs have run")
     stop_cleanly(process)
     assert set(relay.outcomes(2)) == {2, 3}
     with closing(FakeCeleryWorker(broker_url)) as consumer:
         assert consumer.count_messages("pdf") == 0
 
 
-SHOWS_RESULTS = """
+SOURCE_OF_RECEIVER = """
 from celery import signals
 
 @signals.task_success.connect
@@ -261,7 +264,7 @@ def test_neither_logs_nor_signals_of_celery_contain_the_result(
     start: Start, relay: RelayDouble, broker_url: str, pool: tuple[str, ...]
 ) -> None:
     """Only the task and the relay see the result."""
-    process = start(*pool, more_jobs=SHOWS_RESULTS)
+    process = start(*pool, more_jobs=SOURCE_OF_RECEIVER)
     relay.publish(make_claimed_job(1, "jobs.echo", "hush-hush"))
     assert relay.outcomes(1)[1].outcome.result == '"hush-hush"'
     process.wait_for("signalled None")

@@ -28,7 +28,10 @@ def sender(broker_url: str) -> Iterator[OutcomeSender]:
 
 def send_all(sender: OutcomeSender, count: int) -> list[threading.Thread]:
     """Send each outcome in a thread of its own, as Celery's pool of threads does."""
-    attempts = [Attempt(make_claimed_job(number, "jobs.noop"), COMPLETED, 0.0, 1.0, "w") for number in range(count)]
+    attempts = [
+        Attempt(make_claimed_job(number, "jobs.noop"), COMPLETED, started=0.0, ended=1.0, worker="w")
+        for number in range(count)
+    ]
     threads = [threading.Thread(target=sender.send, args=[attempt, "default"], daemon=True) for attempt in attempts]
     for thread in threads:
         thread.start()
@@ -44,12 +47,19 @@ def send_long_outcomes(sender: OutcomeSender, url: str, **fields: Any) -> tuple[
     The task itself has already written the last outcome to the job's row.
     """
     relay = RelayDouble(url)
-    long = Outcome("completed", result=f'"{LONG}"', notes=f'{{"log": "{LONG}"}}')
+    long_outcome = Outcome("completed", result=f'"{LONG}"', notes=f'{{"log": "{LONG}"}}')
     attempts = [
-        Attempt(make_claimed_job(number, "jobs.echo", **fields), outcome, 0.0, 1.0, "w", is_written)
-        for number, outcome, is_written in ((1, long, False), (2, COMPLETED, False), (3, long, True))
+        Attempt(
+            make_claimed_job(number, "jobs.echo", **fields),
+            outcome,
+            started=0.0,
+            ended=1.0,
+            worker="w",
+            is_written=is_written,
+        )
+        for number, outcome, is_written in ((1, long_outcome, False), (2, COMPLETED, False), (3, long_outcome, True))
     ]
-    threads = [threading.Thread(target=sender.send, args=[each, "default"], daemon=True) for each in attempts]
+    threads = [threading.Thread(target=sender.send, args=[attempt, "default"], daemon=True) for attempt in attempts]
     for thread in threads:
         thread.start()
     arrived = relay.outcomes(3)
@@ -59,15 +69,17 @@ def send_long_outcomes(sender: OutcomeSender, url: str, **fields: Any) -> tuple[
     return arrived[1], arrived[3]
 
 
-def check_outcomes_replaced(failed: Attempt, written: Attempt) -> None:
+def check_outcomes_replaced(failed_attempt: Attempt, written_attempt: Attempt) -> None:
     """Check that the sender has replaced both outcomes, which were too long. A task itself has written the second."""
-    error = str(failed.outcome.last_error)
-    assert failed.outcome.status == "failed"
+    error = str(failed_attempt.outcome.last_error)
+    assert failed_attempt.outcome.status == "failed"
     assert error.startswith("MessageTooLarge: The job has run (completed), but its outcome needs a message of 2")
-    assert failed.outcome.error is not None
-    assert "Return less" in failed.outcome.error["message"]
-    assert (failed.outcome.error["attempt"], failed.outcome.error["duration_ms"]) == (1, 1000.0)
-    assert (written.outcome, written.is_written) == (COMPLETED, True), "the task itself has written this outcome"
+    assert failed_attempt.outcome.error is not None
+    assert "Return less" in failed_attempt.outcome.error["message"]
+    assert (failed_attempt.outcome.error["attempt"], failed_attempt.outcome.error["duration_ms"]) == (1, 1000.0)
+    assert (written_attempt.outcome, written_attempt.is_written) == (COMPLETED, True), (
+        "the task itself has written this outcome"
+    )
 
 
 def test_an_outcome_that_is_too_large_is_replaced_by_a_failure(
@@ -109,7 +121,7 @@ def test_a_broken_connection_is_opened_again_without_a_log_line(
 def test_an_outcome_that_the_broker_does_not_confirm_is_sent_again(
     sender: OutcomeSender, broker_url: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The sender sends the outcome again, and the relay drops the second one."""
+    """The sender sends the outcome again, and the relay drops the second outcome."""
     relay = RelayDouble(broker_url)
     with monkeypatch.context() as patched:
         patched.setattr("django_skipqueue.contrib.celery.rabbitmq.LONGEST_CONFIRM_SECONDS", -1.0)
@@ -131,7 +143,7 @@ def test_an_outcome_waits_for_a_blocked_broker(
     """The sender waits without a time limit, because the broker has said that it lacks memory."""
     monkeypatch.setattr("django_skipqueue.contrib.celery.outcome_sender.LATE_CONFIRM_CHECK_SECONDS", 0.05)
     relay = RelayDouble(broker_url)
-    rabbitmq.control("set_vm_memory_high_watermark", "0")
+    rabbitmq.control("set_vm_memory_high_watermark", "0")  # the broker now lacks memory, so it stops reading
     try:
         threads = send_all(sender, 3)
         wait_until(lambda: sender.link.is_blocked, "the broker says that it is blocked")
@@ -140,7 +152,7 @@ def test_an_outcome_waits_for_a_blocked_broker(
         wait_until(lambda: time.monotonic() > blocked_at + 0.5, "the longest time for a confirmation is over")
         assert all(thread.is_alive() for thread in threads)
     finally:
-        rabbitmq.control("set_vm_memory_high_watermark", "0.4")
+        rabbitmq.control("set_vm_memory_high_watermark", "0.4")  # the default
     assert set(relay.outcomes(3)) == {0, 1, 2}
     join_all(threads)
     assert "outcomes wait" not in caplog.text

@@ -15,7 +15,7 @@ from .celery_worker import RelayDouble, start_worker
 
 pytestmark = [pytest.mark.slow, pytest.mark.django_db(transaction=True)]
 
-APPROVE = """
+SOURCE_OF_APPROVE = """
 from tests.app.models import Ledger
 
 @job(takes_context=True, max_attempts=2)
@@ -35,19 +35,19 @@ def claim() -> ClaimedJob:
 def test_a_carried_job_does_not_repeat_a_finished_step_after_waiting_for_a_signal(
     manage: Callable[..., ManagePy], broker_url: str
 ) -> None:
-    start_worker(manage, broker_url, "--pool", "prefork", "-c", "1", more_jobs=APPROVE)
-    made = Job.objects.enqueue("extra.jobs.approve", queue_name="carried")
+    start_worker(manage, broker_url, "--pool", "prefork", "-c", "1", more_jobs=SOURCE_OF_APPROVE)
+    job = Job.objects.enqueue("extra.jobs.approve", queue_name="carried")
     relay = RelayDouble(broker_url)
     with closing(relay.carrier):
         relay.publish(claim())
-        attempt = relay.outcomes(1)[made.pk]
+        attempt = relay.outcomes(1)[job.pk]
         assert attempt.outcome.is_held
         assert store.settle([attempt.settlement])
-        made.refresh_from_db()
-        assert (made.status, made.attempts) == ("blocked", 0)
-        assert made.signal("approved", "yes")
+        job.refresh_from_db()
+        assert (job.status, job.attempts) == ("blocked", 0)
+        assert job.signal("approved", "yes")
         relay.publish(claim())
-        attempt = relay.outcomes(1)[made.pk]
+        attempt = relay.outcomes(1)[job.pk]
     assert (attempt.outcome.status, attempt.outcome.result) == ("completed", '"yes"')
     assert Ledger.objects.count() == 1
     assert list(JobStep.objects.order_by("number").values_list("name", flat=True)) == ["book", "approved"]

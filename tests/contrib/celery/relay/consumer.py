@@ -43,8 +43,11 @@ class FakeCeleryWorker:
 
     def finish(self, message: Any, result: int, *, acknowledge: bool = True) -> None:
         """Send the outcome of a job that has returned this number."""
-        job, home = wire.job_from_wire(json.loads(message.body)[0][0])
-        self.send(Attempt(job, Outcome("completed", result=str(result)), 10.0, 10.25, "celery@here"), home=home)
+        job, home = _job_and_home(message)
+        self.send(
+            Attempt(job, Outcome("completed", result=str(result)), started=10.0, ended=10.25, worker="celery@here"),
+            home=home,
+        )
         if acknowledge:
             self.channel.basic_ack(message.delivery_tag)
 
@@ -59,4 +62,10 @@ class FakeCeleryWorker:
 
 def read_job(message: Any) -> ClaimedJob:
     """Return the job of a message as Celery's task reads it."""
-    return wire.job_from_wire(json.loads(message.body)[0][0])[0]
+    job, _ = _job_and_home(message)
+    return job
+
+
+def _job_and_home(message: Any) -> tuple[ClaimedJob, str]:
+    [payload], _kwargs, _embed = json.loads(message.body)  # the arguments of Celery's task, and two other fields
+    return wire.job_from_wire(payload)

@@ -20,7 +20,7 @@ Delivered = ReturnedOutcome | ReturnedJob | BegunJob
 
 
 class FakeCarrier:
-    """All relays of a test share one. Its jobs and messages survive `lose_connection`, as on a broker's disk."""
+    """All relays of a test share it. Jobs and messages survive `lose_connection`, as on a broker's disk."""
 
     name = "celery"
     home = ""
@@ -37,7 +37,8 @@ class FakeCarrier:
         """The jobs that the carrier has and no worker has begun."""
         self.published: list[LeaseRef] = []
         """The leases of all jobs that were ever published, in order."""
-        self.acknowledged: list[int] = []
+        self.acknowledged_deliveries: list[int] = []
+        """The numbers of the deliveries that the relay has acknowledged. The first delivery has the number 1."""
         self.unacknowledged: dict[int, Delivered] = {}
         self.unconfirmed: list[ClaimedJob] = []
         self._taken = Taken()
@@ -87,7 +88,7 @@ class FakeCarrier:
         with self.lock:
             self._require_connection()
             for delivery in deliveries:
-                self.acknowledged.append(delivery)
+                self.acknowledged_deliveries.append(delivery)
                 del self.unacknowledged[delivery]
 
     def revoke(self, refs: Collection[LeaseRef]) -> None:
@@ -118,15 +119,15 @@ class FakeCarrier:
         with self.lock:
             for job in jobs or tuple(self.jobs.values()):
                 self.jobs.pop(job.ref, None)
-                attempt = Attempt(job, outcome, 0.0, 0.1, "celery@here", is_written)
-                self._deliver(ReturnedOutcome(self._next_number(), attempt))
+                attempt = Attempt(job, outcome, started=0.0, ended=0.1, worker="celery@here", is_written=is_written)
+                self._deliver(ReturnedOutcome(self._next_delivery_number(), attempt))
             self._wake_relay()
 
     def give_back(self, job: ClaimedJob, reason: str, *, is_readable: bool = True) -> None:
         """Deliver a job without an outcome."""
         with self.lock:
             self.jobs.pop(job.ref, None)
-            self._deliver(ReturnedJob(self._next_number(), job.ref, reason, job if is_readable else None))
+            self._deliver(ReturnedJob(self._next_delivery_number(), job.ref, reason, job if is_readable else None))
             self._wake_relay()
 
     def deliver(self, body: bytes, *, id: object = None) -> None:
@@ -134,15 +135,15 @@ class FakeCarrier:
         with self.lock:
             taken = Taken()
             wire.add_outcomes(taken, 0, body, id, now=0.0)
-            everything: list[Delivered] = [*taken.outcomes, *taken.jobs, *taken.begun]
-            for delivered in everything:
-                self._deliver(delivered._replace(delivery=self._next_number()))
+            delivered_parts: list[Delivered] = [*taken.outcomes, *taken.jobs, *taken.begun]
+            for delivered in delivered_parts:
+                self._deliver(delivered._replace(delivery=self._next_delivery_number()))
             self._wake_relay()
 
     def deliver_back(self, body: bytes, *, id: object = None, headers: object = None) -> None:
         """Deliver a message with any body, as if it came from the queue of returned jobs."""
         with self.lock:
-            self._deliver(wire.returned_job(self._next_number(), body, id, headers))
+            self._deliver(wire.returned_job(self._next_delivery_number(), body, id, headers))
             self._wake_relay()
 
     def begin_again(self, job: ClaimedJob) -> None:
@@ -173,7 +174,7 @@ class FakeCarrier:
         else:
             self._taken.jobs.append(delivered)
 
-    def _next_number(self) -> int:
+    def _next_delivery_number(self) -> int:
         self._next_delivery += 1
         return self._next_delivery
 

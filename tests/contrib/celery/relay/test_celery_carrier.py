@@ -21,19 +21,25 @@ from django_skipqueue.contrib.celery.celery_carrier import CeleryCarrier
 from django_skipqueue.contrib.celery.rabbitmq import LARGEST_MESSAGE, STEP_SECONDS, AmqpLink
 from django_skipqueue.contrib.celery.settings import CarrierSettings, make_carrier
 from django_skipqueue.values.outcomes import Outcome
-from django_skipqueue.values.records import Attempt, ClaimedJob
+from django_skipqueue.values.records import Attempt, ClaimedJob, LeaseRef
 from scripts.embedded_rabbitmq import RabbitMQ
 
 from ....app.waiting import DEADLINE, wait_until
-from .consumer import FakeCeleryWorker
+from .consumer import FakeCeleryWorker, read_job
+from .test_wire import JOB
 
 
-def make_job(number: int, *, lease: int = 1, args: str = "[]", queue_name: str = "pdf") -> ClaimedJob:
-    return ClaimedJob(number, lease, "tests.app.jobs.noop", queue_name, args, "{}", 1, 3, 0, 1.5, 2.5, "{}")
+def make_job(job_id: int, *, lease: int = 1, args: str = "[]", queue_name: str = "pdf") -> ClaimedJob:
+    return JOB._replace(id=job_id, lease=lease, queue_name=queue_name, args=args)
+
+
+def first_leases(*job_ids: int) -> list[LeaseRef]:
+    """Return a pair for each job: its id, and the lease 1."""
+    return [(job_id, 1) for job_id in job_ids]
 
 
 def make_outcome(job: ClaimedJob, status: Any = "completed") -> Attempt:
-    return Attempt(job, Outcome(status, result='"done"'), 10.0, 10.25, "celery@here")
+    return Attempt(job, Outcome(status, result='"done"'), started=10.0, ended=10.25, worker="celery@here")
 
 
 MakeCarrier = Callable[..., CeleryCarrier]
@@ -80,17 +86,20 @@ def take_until(carrier: CeleryCarrier, is_enough: Callable[[Taken], Any]) -> Tak
     return taken
 
 
+def is_blocked_after_take(carrier: CeleryCarrier) -> bool:
+    carrier.take()
+    return carrier.is_blocked
+
+
 def test_jobs_are_confirmed_and_reach_celerys_queue(
     make_connected_carrier: MakeCarrier, celery_worker: FakeCeleryWorker
 ) -> None:
-    carrier, jobs = (
-        make_connected_carrier(),
-        [make_job(number, args=json.dumps(["ü" * number])) for number in range(1, 400)],
-    )
+    carrier = make_connected_carrier()
+    jobs = [make_job(number, args=json.dumps(["ü" * number])) for number in range(1, 400)]
     carrier.publish(jobs[:200])
     carrier.publish(jobs[200:])
-    taken = take_until(carrier, lambda taken: len(taken.confirmed) == 399)
-    assert sorted(taken.confirmed) == [each.ref for each in jobs]
+    taken = take_until(carrier, lambda taken: len(taken.confirmed) == len(jobs))
+    assert sorted(taken.confirmed) == [job.ref for job in jobs]
     assert not taken.refused
     message = celery_worker.get()
     message.headers.pop("x-delivery-count")  # the broker adds this header
@@ -114,11 +123,11 @@ def test_a_job_larger_than_a_frame_and_a_socket_buffer_is_carried(
 ) -> None:
     carrier, large = make_connected_carrier(), make_job(1, args=json.dumps(["x" * 9_000_000]))
     carrier.publish([large, make_job(2)])
-    assert take_until(carrier, lambda taken: len(taken.confirmed) == 2).confirmed == [(1, 1), (2, 1)]
-    assert wire.job_from_wire(json.loads(celery_worker.get().body)[0][0])[0] == large
+    assert take_until(carrier, lambda taken: len(taken.confirmed) == 2).confirmed == first_leases(1, 2)
+    assert read_job(celery_worker.get()) == large
     celery_worker.send(make_outcome(large))
-    [returned] = take_until(carrier, lambda taken: taken.outcomes).outcomes
-    assert returned.attempt.job == wire.without_large_arguments(large)
+    [returned_outcome] = take_until(carrier, lambda taken: taken.outcomes).outcomes
+    assert returned_outcome.attempt.job == wire.without_large_arguments(large)
 
 
 def test_a_job_whose_queue_is_gone_is_refused(
@@ -128,8 +137,8 @@ def test_a_job_whose_queue_is_gone_is_refused(
     celery_worker.channel.queue_delete("slow")
     carrier.publish([make_job(1), make_job(2, queue_name="import"), make_job(3)])
     taken = take_until(carrier, lambda taken: len(taken.confirmed) + len(taken.refused) == 3)
-    assert sorted(taken.confirmed) == [(1, 1), (3, 1)]
-    assert taken.refused == [(2, 1)]
+    assert sorted(taken.confirmed) == first_leases(1, 3)
+    assert taken.refused == first_leases(2)
 
 
 def test_a_job_for_which_the_queue_has_no_room_is_refused(
@@ -140,14 +149,14 @@ def test_a_job_for_which_the_queue_has_no_room_is_refused(
     create_all_but_pdf(celery_worker)
     carrier = make_connected_carrier(declare=False)
     taken = Taken()
-    for number in range(1, 1001):  # the broker notices late that its queue is full
+    for number in range(1, 1001):  # the broker notices only after more than five jobs that its queue is full
         carrier.publish([make_job(number)])
         answer = take_until(carrier, lambda taken: taken.confirmed or taken.refused)
         taken.confirmed += answer.confirmed
         taken.refused += answer.refused
         if answer.refused:
             break
-    assert taken.refused == [(number, 1)]
+    assert taken.refused == first_leases(number)
     assert len(taken.confirmed) == celery_worker.count_messages("pdf") >= 5
 
 
@@ -162,21 +171,19 @@ def test_outcomes_are_delivered_again_until_they_are_acknowledged(
     for number in range(1, 11):
         celery_worker.send(make_outcome(make_job(number)))
     taken = take_until(carrier, lambda taken: len(taken.outcomes) == 10)
-    assert [each.attempt.job for each in taken.outcomes] == [make_job(number) for number in range(1, 11)]
-    first = taken.outcomes[0].attempt
-    assert (first.outcome, first.worker, first.database) == (
-        Outcome("completed", result='"done"'),
-        "celery@here",
-        "default",
-    )
-    assert first.duration_ms == pytest.approx(250)
-    assert abs(time.monotonic() - first.ended) < DEADLINE
-    carrier.acknowledge([taken.outcomes[number].delivery for number in (0, 1, 2, 7, 4)])
+    assert [returned.attempt.job for returned in taken.outcomes] == [make_job(number) for number in range(1, 11)]
+    first_attempt = taken.outcomes[0].attempt
+    assert first_attempt.outcome == Outcome("completed", result='"done"')
+    assert (first_attempt.worker, first_attempt.database) == ("celery@here", "default")
+    assert first_attempt.duration_ms == pytest.approx(250)
+    assert abs(time.monotonic() - first_attempt.ended) < DEADLINE
+    # All but the outcomes of the jobs 4, 6, 7, 9 and 10.
+    carrier.acknowledge([taken.outcomes[index].delivery for index in (0, 1, 2, 7, 4)])
     carrier.close()
     next_carrier = make_connected_carrier()
     unacknowledged = take_until(next_carrier, lambda taken: len(taken.outcomes) == 5).outcomes
-    assert sorted(each.attempt.job.id for each in unacknowledged) == [4, 6, 7, 9, 10]
-    next_carrier.acknowledge([each.delivery for each in unacknowledged])
+    assert sorted(returned.attempt.job.id for returned in unacknowledged) == [4, 6, 7, 9, 10]
+    next_carrier.acknowledge([returned.delivery for returned in unacknowledged])
     next_carrier.close()
     assert celery_worker.count_messages(topology.outcome_queue("default")) == 0
 
@@ -188,7 +195,10 @@ def test_one_call_of_take_reads_everything_that_the_socket_has(
     carrier = make_connected_carrier()
     for number in range(1, 501):
         celery_worker.send(make_outcome(make_job(number)))
-    wait_until(lambda: celery_worker.count_messages(topology.outcome_queue("default")) == 0, "all are delivered")
+    wait_until(
+        lambda: celery_worker.count_messages(topology.outcome_queue("default")) == 0,
+        "the broker has delivered all outcomes",
+    )
     taken = take_until(carrier, lambda taken: len(taken.outcomes) == 500)
     assert len(taken.outcomes) == 500
     assert not select.select([carrier.fileno()], [], [], 0)[0]
@@ -202,14 +212,15 @@ def test_an_unreadable_outcome_names_its_job(
     celery_worker.send(make_outcome(make_job(3)), body=b"\x80\x04", id="of a stranger")
     celery_worker.send(make_outcome(make_job(4)))
     taken = take_until(carrier, lambda taken: taken.outcomes)
-    returned, strange = taken.jobs
-    assert (returned.ref, returned.reason, returned.job) == ((3, 7), "unreadable", None)
-    assert (strange.ref, strange.reason, strange.job) == (None, "unreadable", None)
-    assert strange.problem.startswith("of a stranger: The message is not JSON")
-    carrier.acknowledge([strange.delivery])
+    own_job, foreign_message = taken.jobs
+    assert (own_job.ref, own_job.reason, own_job.job) == ((3, 7), "unreadable", None)
+    assert (foreign_message.ref, foreign_message.reason, foreign_message.job) == (None, "unreadable", None)
+    assert foreign_message.problem.startswith("of a stranger: The message is not JSON")
+    carrier.acknowledge([foreign_message.delivery])
     carrier.close()
     next_carrier = make_connected_carrier()
-    assert [each.ref for each in take_until(next_carrier, lambda taken: taken.outcomes and taken.jobs).jobs] == [(3, 7)]
+    redelivered = take_until(next_carrier, lambda taken: taken.outcomes and taken.jobs)
+    assert [returned.ref for returned in redelivered.jobs] == [(3, 7)]
 
 
 def test_a_message_is_acknowledged_after_all_its_outcomes(
@@ -230,19 +241,19 @@ def test_a_message_is_acknowledged_after_all_its_outcomes(
     next_carrier.acknowledge(deliveries)
     next_carrier.close()
     celery_worker.send(make_outcome(make_job(4)))
-    assert [
-        each.attempt.job.id for each in take_until(make_connected_carrier(), lambda taken: taken.outcomes).outcomes
-    ] == [4]
+    next_outcomes = take_until(make_connected_carrier(), lambda taken: taken.outcomes).outcomes
+    assert [returned.attempt.job.id for returned in next_outcomes] == [4]
 
 
-def test_a_message_about_no_job_is_gone_once_it_is_acknowledged(
+def test_a_message_that_names_no_job_is_gone_once_it_is_acknowledged(
     make_connected_carrier: MakeCarrier, celery_worker: FakeCeleryWorker
 ) -> None:
     carrier = make_connected_carrier()
     message = amqp.Message(b"\x80\x04", correlation_id="of a stranger")
     celery_worker.channel.basic_publish(message, "", topology.outcome_queue("default"))
     celery_worker.send(make_outcome(make_job(4)))
-    carrier.acknowledge([each.delivery for each in take_until(carrier, lambda taken: taken.outcomes).jobs])
+    taken = take_until(carrier, lambda taken: taken.outcomes)
+    carrier.acknowledge([returned.delivery for returned in taken.jobs])
     carrier.close()
     assert len(take_until(make_connected_carrier(), lambda taken: taken.outcomes).jobs) == 0
 
@@ -252,7 +263,7 @@ def test_a_job_that_waits_too_long_comes_back(make_connected_carrier: MakeCarrie
     carrier.publish([make_job(5)])
     taken = take_until(carrier, lambda taken: taken.jobs)
     [returned] = taken.jobs
-    assert (returned.ref, returned.reason, returned.job) == ((5, 1), "expired", make_job(5))
+    assert (returned.ref, returned.reason, returned.job) == (make_job(5).ref, "expired", make_job(5))
     carrier.acknowledge([returned.delivery])
 
 
@@ -265,7 +276,7 @@ def test_a_job_whose_workers_die_comes_back(
         with closing(FakeCeleryWorker(broker_url)) as dying:
             dying.get()
     [returned] = take_until(carrier, lambda taken: taken.jobs).jobs
-    assert (returned.ref, returned.reason, returned.job) == ((6, 1), "delivery_limit", make_job(6))
+    assert (returned.ref, returned.reason, returned.job) == (make_job(6).ref, "delivery_limit", make_job(6))
 
 
 def test_a_rejected_job_comes_back_even_if_it_is_unreadable(
@@ -280,8 +291,8 @@ def test_a_rejected_job_comes_back_even_if_it_is_unreadable(
     celery_worker.channel.basic_publish(message, "", "pdf")
     celery_worker.channel.basic_reject(celery_worker.get().delivery_tag, requeue=False)
     taken = take_until(carrier, lambda taken: len(taken.jobs) == 2)
-    assert [(each.ref, each.reason, each.job) for each in taken.jobs] == [
-        ((7, 1), "rejected", make_job(7)),
+    assert [(returned.ref, returned.reason, returned.job) for returned in taken.jobs] == [
+        (make_job(7).ref, "rejected", make_job(7)),
         ((8, 2), "rejected", None),
     ]
 
@@ -300,28 +311,31 @@ def test_each_database_gets_back_only_its_own_jobs(
     make_connected_carrier: MakeCarrier, celery_worker: FakeCeleryWorker, broker_url: str
 ) -> None:
     carrier = make_connected_carrier(wait=0.05)
-    other = CeleryCarrier(make_settings(queues={"pdf": "pdf"}, wait=0.05), Celery(broker=broker_url), home="other")
-    with closing(other):
-        other.connect()
+    carrier_of_other_database = CeleryCarrier(
+        make_settings(queues={"pdf": "pdf"}, wait=0.05), Celery(broker=broker_url), home="other"
+    )
+    with closing(carrier_of_other_database):
+        carrier_of_other_database.connect()
         carrier.publish([make_job(1)])
-        other.publish([make_job(2)])
-        assert [each.ref for each in take_until(other, lambda taken: taken.jobs).jobs] == [(2, 1)]
-        assert [each.ref for each in take_until(carrier, lambda taken: taken.jobs).jobs] == [(1, 1)]
+        carrier_of_other_database.publish([make_job(2)])
+        [returned_to_other] = take_until(carrier_of_other_database, lambda taken: taken.jobs).jobs
+        [returned] = take_until(carrier, lambda taken: taken.jobs).jobs
+        assert (returned.ref, returned_to_other.ref) == ((1, 1), (2, 1))
 
 
-def test_celerys_workers_are_told_of_revoked_jobs(
+def test_the_carrier_sends_celerys_workers_the_ids_of_revoked_jobs(
     make_connected_carrier: MakeCarrier, celery_worker: FakeCeleryWorker
 ) -> None:
     carrier = make_connected_carrier()
-    name = celery_worker.channel.queue_declare("", exclusive=True).queue
-    celery_worker.channel.queue_bind(name, "celery.pidbox")
+    queue_of_orders = celery_worker.channel.queue_declare("", exclusive=True).queue
+    celery_worker.channel.queue_bind(queue_of_orders, "celery.pidbox")
     carrier.revoke([(1, 1), (2, 5)])
-    body = json.loads(celery_worker.get(name).body)
-    assert body["method"] == "revoke"
-    assert body["arguments"]["task_id"] == ["skipqueue-default-1-1", "skipqueue-default-2-5"]
+    order = json.loads(celery_worker.get(queue_of_orders).body)
+    assert order["method"] == "revoke"
+    assert order["arguments"]["task_id"] == ["skipqueue-default-1-1", "skipqueue-default-2-5"]
     carrier.publish([make_job(1)])
-    # The revoke is not among the confirmed publishes.
-    assert take_until(carrier, lambda taken: taken.confirmed).confirmed == [(1, 1)]
+    # The broker confirms the revoke too, but the carrier reports only the confirmed job.
+    assert take_until(carrier, lambda taken: taken.confirmed).confirmed == first_leases(1)
 
 
 # Jobs and outcomes that are too large
@@ -335,7 +349,7 @@ def test_a_job_that_is_too_large_is_not_sent(
     [too_large] = carrier.publish([make_job(1), large, make_job(3)])
     assert (too_large.job, too_large.most) == (large, 70_000)
     assert 70_000 < too_large.size < 71_000
-    assert take_until(carrier, lambda taken: len(taken.confirmed) == 2).confirmed == [(1, 1), (3, 1)]
+    assert take_until(carrier, lambda taken: len(taken.confirmed) == 2).confirmed == first_leases(1, 3)
     assert carrier.publish([large]) == [too_large]
     assert celery_worker.count_messages("pdf") == 2
 
@@ -349,7 +363,7 @@ def test_a_job_exactly_as_large_as_the_limit_is_sent(
     # The limit without the bytes of the message that are not arguments.
     room_left = small_message_limit - (too_large.size - small_message_limit)
     assert carrier.publish([make_job(1, args="x" * room_left)]) == []
-    assert take_until(carrier, lambda taken: taken.confirmed).confirmed == [(1, 1)]
+    assert take_until(carrier, lambda taken: taken.confirmed).confirmed == first_leases(1)
     [too_large] = carrier.publish([make_job(2, args="x" * (room_left + 1))])
     assert too_large.size == small_message_limit + 1
 
@@ -365,29 +379,32 @@ def test_a_job_that_the_broker_has_refused_for_its_size_is_not_sent_again(
     carrier.connect()
     [too_large] = carrier.publish([large, make_job(3)])
     assert (too_large.job, too_large.most) == (large, small_message_limit)
-    assert take_until(carrier, lambda taken: taken.confirmed).confirmed == [(3, 1)]
+    assert take_until(carrier, lambda taken: taken.confirmed).confirmed == first_leases(3)
 
 
 def test_the_broker_keeps_outcomes_that_exceed_the_relays_memory(
     make_connected_carrier: MakeCarrier, celery_worker: FakeCeleryWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    size = 500_000
-    monkeypatch.setattr("django_skipqueue.contrib.celery.celery_carrier.MOST_DELIVERED", 4 * size)
+    outcome_size = 500_000
+    monkeypatch.setattr("django_skipqueue.contrib.celery.celery_carrier.MOST_DELIVERED", 4 * outcome_size)
     monkeypatch.setattr("django_skipqueue.contrib.celery.rabbitmq.HEARTBEAT_CHECK_SECONDS", 0.0)
     carrier = make_connected_carrier()
-    large = Outcome("completed", result=f'"{"x" * size}"')
+    large_outcome = Outcome("completed", result=f'"{"x" * outcome_size}"')
     for number in range(1, 21):
-        celery_worker.send(make_outcome(make_job(number))._replace(outcome=large))
-    wait_until(lambda: celery_worker.count_messages(topology.outcome_queue("default")) == 0, "all are delivered")
-    for first in range(1, 21, 4):
+        celery_worker.send(make_outcome(make_job(number))._replace(outcome=large_outcome))
+    wait_until(
+        lambda: celery_worker.count_messages(topology.outcome_queue("default")) == 0,
+        "the broker has delivered all outcomes",
+    )
+    for first_id in range(1, 21, 4):
         outcomes = take_until(carrier, lambda taken: len(taken.outcomes) >= 4).outcomes
-        assert [each.attempt.job.id for each in outcomes] == list(range(first, first + 4))
+        assert [returned.attempt.job.id for returned in outcomes] == list(range(first_id, first_id + 4))
         assert not select.select([carrier.fileno()], [], [], 0)[0], "nothing wakes the relay"
-        carrier.publish([make_job(first)])
-        assert take_until(carrier, lambda taken: taken.confirmed) == Taken(confirmed=[(first, 1)]), (
+        carrier.publish([make_job(first_id)])
+        assert take_until(carrier, lambda taken: taken.confirmed) == Taken(confirmed=first_leases(first_id)), (
             "the carrier still publishes"
         )
-        carrier.acknowledge([each.delivery for each in outcomes])
+        carrier.acknowledge([returned.delivery for returned in outcomes])
 
 
 # Broken connections and wrong settings
@@ -425,10 +442,12 @@ def test_an_error_names_the_broker_and_not_its_password(make_connected_carrier: 
     with pytest.raises(CarrierUnreachable, match=r"\(broker 127\.0\.0\.1:1, vhost 'shop'\)") as caught:
         carrier.connect()
     assert "secret" not in str(caught.value)
-    refused = make_connected_carrier(url=broker_url.replace("guest:guest", "guest:secret"), connect=False)
-    with pytest.raises(CarrierMisconfigured, match=r"\(broker 127\.0\.0\.1:\d+, vhost 'test") as caught_too:
-        refused.connect()
-    assert "secret" not in str(caught_too.value)
+    carrier_with_wrong_password = make_connected_carrier(
+        url=broker_url.replace("guest:guest", "guest:secret"), connect=False
+    )
+    with pytest.raises(CarrierMisconfigured, match=r"\(broker 127\.0\.0\.1:\d+, vhost 'test") as caught_refusal:
+        carrier_with_wrong_password.connect()
+    assert "secret" not in str(caught_refusal.value)
 
 
 def test_a_refused_login_is_explained(make_connected_carrier: MakeCarrier, broker_url: str) -> None:
@@ -462,7 +481,7 @@ def test_every_method_raises_carrier_unreachable_after_a_broken_connection(
             method()
     carrier.connect()
     carrier.publish([make_job(1)])
-    assert take_until(carrier, lambda taken: taken.confirmed).confirmed == [(1, 1)]
+    assert take_until(carrier, lambda taken: taken.confirmed).confirmed == first_leases(1)
 
 
 def test_a_deleted_outcome_queue_breaks_the_connection(
@@ -500,13 +519,13 @@ def test_a_carrier_counts_as_blocked_until_its_broker_reads_again(
     rabbitmq: RabbitMQ, make_connected_carrier: MakeCarrier
 ) -> None:
     carrier = make_connected_carrier()
-    rabbitmq.control("set_vm_memory_high_watermark", "0")
+    rabbitmq.control("set_vm_memory_high_watermark", "0")  # the broker now lacks memory, so it stops reading
     try:
         carrier.publish([make_job(1)])
-        wait_until(lambda: (carrier.take(), carrier.is_blocked)[1], "the broker says that it is blocked")
+        wait_until(lambda: is_blocked_after_take(carrier), "the broker says that it is blocked")
     finally:
-        rabbitmq.control("set_vm_memory_high_watermark", "0.4")
-    assert take_until(carrier, lambda taken: taken.confirmed).confirmed == [(1, 1)]
+        rabbitmq.control("set_vm_memory_high_watermark", "0.4")  # the default
+    assert take_until(carrier, lambda taken: taken.confirmed).confirmed == first_leases(1)
     assert not carrier.is_blocked
 
 
@@ -521,7 +540,7 @@ def test_a_blocked_broker_delivers_and_takes_acknowledgements(
     carrier = make_connected_carrier()
     for number in range(1, 11):
         celery_worker.send(make_outcome(make_job(number)))
-    rabbitmq.control("set_vm_memory_high_watermark", "0")
+    rabbitmq.control("set_vm_memory_high_watermark", "0")  # the broker now lacks memory, so it stops reading
     try:
         carrier.publish([make_job(99)])
         outcomes = take_until(carrier, lambda taken: taken.outcomes and carrier.is_blocked).outcomes
@@ -529,11 +548,11 @@ def test_a_blocked_broker_delivers_and_takes_acknowledgements(
         while len(outcomes) < 10:
             carrier.acknowledge([outcomes[-1].delivery])
             outcomes += take_until(carrier, lambda taken: taken.outcomes).outcomes
-        assert [each.attempt.job.id for each in outcomes] == list(range(1, 11))
+        assert [returned.attempt.job.id for returned in outcomes] == list(range(1, 11))
         assert carrier.is_blocked
     finally:
-        rabbitmq.control("set_vm_memory_high_watermark", "0.4")
-    assert take_until(carrier, lambda taken: taken.confirmed).confirmed == [(99, 1)]
+        rabbitmq.control("set_vm_memory_high_watermark", "0.4")  # the default
+    assert take_until(carrier, lambda taken: taken.confirmed).confirmed == first_leases(99)
 
 
 def test_confirmed_jobs_outlive_a_killed_broker(
@@ -571,15 +590,15 @@ def test_publishing_to_a_blocked_broker_does_not_block_the_relay(
 ) -> None:
     """The broker has stopped reading, and the jobs are larger than the buffers of the sockets."""
     carrier = make_connected_carrier()
-    rabbitmq.control("set_vm_memory_high_watermark", "0")
+    rabbitmq.control("set_vm_memory_high_watermark", "0")  # the broker now lacks memory, so it stops reading
     try:
         started = time.monotonic()
         carrier.publish([make_job(number, args=json.dumps(["x" * 200_000])) for number in range(100)])
-        wait_until(lambda: (carrier.take(), carrier.is_blocked)[1], "the broker says that it is blocked")
+        wait_until(lambda: is_blocked_after_take(carrier), "the broker says that it is blocked")
         assert time.monotonic() - started < STEP_SECONDS
         assert carrier.waiting
     finally:
-        rabbitmq.control("set_vm_memory_high_watermark", "0.4")
+        rabbitmq.control("set_vm_memory_high_watermark", "0.4")  # the default
     assert len(take_until(carrier, lambda taken: len(taken.confirmed) == 100).confirmed) == 100
 
 
@@ -602,9 +621,9 @@ def test_take_returns_the_confirms_that_arrived_before_the_connection_broke(
 ) -> None:
     carrier = make_connected_carrier()
     carrier.publish([make_job(1), make_job(2)])
-    wait_until(lambda: select.select([carrier.fileno()], [], [], 0)[0], "the confirms")
+    wait_until(lambda: select.select([carrier.fileno()], [], [], 0)[0], "the confirms have arrived")
     rabbitmq.control("close_all_connections", "--vhost", carrier.publishing.connection.virtual_host, "enough")
-    assert sorted(carrier.take().confirmed) == [(1, 1), (2, 1)]
+    assert sorted(carrier.take().confirmed) == first_leases(1, 2)
     with pytest.raises(CarrierUnreachable, match="enough"):
         take_until(carrier, lambda _: False)
 
@@ -612,10 +631,10 @@ def test_take_returns_the_confirms_that_arrived_before_the_connection_broke(
 def test_take_returns_the_confirms_that_arrived_before_a_send_failed(make_connected_carrier: MakeCarrier) -> None:
     carrier = make_connected_carrier()
     carrier.publish([make_job(1)])
-    wait_until(lambda: select.select([carrier.fileno()], [], [], 0)[0], "the confirm")
+    wait_until(lambda: select.select([carrier.fileno()], [], [], 0)[0], "the confirm has arrived")
     carrier.publishing.connection.sock.shutdown(socket.SHUT_WR)
     carrier.publish([make_job(number) for number in range(2, 100)])
-    assert carrier.take().confirmed == [(1, 1)]
+    assert carrier.take().confirmed == first_leases(1)
     with pytest.raises(CarrierUnreachable):
         take_until(carrier, lambda _: False)
 

@@ -25,11 +25,11 @@ NODES = 3
 def cluster() -> Iterator[list[RabbitMQ]]:
     if program() is None:
         pytest.skip("RabbitMQ is not installed.")
-    with ExitStack() as ends:
+    with ExitStack() as cleanups:
         nodes = []
         for _ in range(NODES):
             nodes.append(node := RabbitMQ.in_temporary_folder())
-            ends.callback(node.remove)
+            cleanups.callback(node.remove)
             node.join(nodes[0]) if node is not nodes[0] else node.start()
         yield nodes
 
@@ -50,17 +50,20 @@ def test_relays_and_celery_go_on_without_the_node_that_leads_their_queues(
     start_worker(manage, url, "--pool", "threads", "-c", "4")
     defer_records(50)
     wait_for_statuses(completed=50)
-    [(leader, _)] = Counter(leaders(cluster[0]).values()).most_common(1)
-    [dying] = [node for node in cluster if node.node == leader]
-    [other, _] = [node for node in cluster if node is not dying]
+    # The node that leads most queues dies.
+    [(most_common_leader, _)] = Counter(leaders(cluster[0]).values()).most_common(1)
+    [dying_node] = [node for node in cluster if node.node == most_common_leader]
+    [surviving_node, _] = [node for node in cluster if node is not dying_node]
 
     defer_records(100)
-    wait_until(lambda: Job.objects.filter(status="completed").count() > 50, "some of them have run")
-    dying.kill()
+    wait_until(lambda: Job.objects.filter(status="completed").count() > 50, "some of the jobs have run")
+    dying_node.kill()
     defer_records(100)
-    wait_until(lambda: Job.objects.filter(status="completed").count() == 250, "all have run", deadline=2 * DEADLINE)
+    wait_until(
+        lambda: Job.objects.filter(status="completed").count() == 250, "all jobs have run", deadline=2 * DEADLINE
+    )
     assert set(Ledger.objects.values_list("entry", flat=True)) == {str(number) for number in range(250)}
-    wait_until(lambda: dying.node not in leaders(other).values(), "other nodes lead the queues")
+    wait_until(lambda: dying_node.node not in leaders(surviving_node).values(), "other nodes lead the queues")
 
 
 def defer_records(count: int) -> None:

@@ -1,4 +1,4 @@
-"""One test for each row of the table of failures: who dies when, and what becomes of the job.
+"""One test for each row of the table of failures (in the docs): who dies when, and what becomes of the job.
 
 Each test also checks who holds the job at that moment. The relays are `manage.py runrelay` and the broker is RabbitMQ.
 A few tests use a real Celery worker. The others use a fake worker, because it can die at an exact instant.
@@ -14,7 +14,7 @@ from contextlib import closing, contextmanager
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 import pytest
@@ -46,7 +46,7 @@ pytestmark = [
 CARRIER = carrier_id("celery")
 CARRIER_STARTED_AT = datetime(2026, 1, 1, tzinfo=UTC)
 HOME = home_of("default", CARRIER_STARTED_AT)
-OUTCOMES, BACK = topology.outcome_queue(HOME), topology.back_queue(HOME)
+OUTCOME_QUEUE, RETURN_QUEUE = topology.outcome_queue(HOME), topology.back_queue(HOME)
 LONG_AGO = timedelta(days=1)
 WORKER_TIMEOUT = "600"
 """In seconds. It is so long that no supervisor considers another's relay dead, unless a test sets a shorter one."""
@@ -74,7 +74,7 @@ def vhost(rabbitmq_node: RabbitMQ) -> str:
 def empty_vhost_url(rabbitmq: RabbitMQ, vhost: str) -> str:
     """Delete the queues of the virtual host, and return its URL."""
     with closing(FakeCeleryWorker(rabbitmq.url(vhost))) as celery_worker:
-        for queue in ("pdf", OUTCOMES, BACK, topology.FOREIGN):
+        for queue in ("pdf", OUTCOME_QUEUE, RETURN_QUEUE, topology.FOREIGN):
             celery_worker.channel.queue_delete(queue)
     return rabbitmq.url(vhost)
 
@@ -157,17 +157,30 @@ def relay_id() -> str:
     return str(WorkerOfCelery.objects.get(relay_of="celery", pk__in=Worker.objects.values("pk")).pk)
 
 
-def lease_ref_of(message: Any) -> tuple[int, int]:
-    """Return the id and the lease of the job in a message."""
+class JobAndLease(NamedTuple):
+    job_id: int
+    lease: int
+    """The number that grows whenever another process takes or gives back the job."""
+
+
+def job_and_lease_in(message: Any) -> JobAndLease:
     job = read_job(message)
     assert message.properties["correlation_id"] == wire.message_id(HOME, job.ref)
-    return job.ref
+    return JobAndLease(*job.ref)
 
 
-def final_state(job: Job) -> tuple[Any, ...]:
-    """Return the status, the result, the number of charged attempts, and the lease, which each new holder raises."""
+class FinalState(NamedTuple):
+    """What a job has come to."""
+
+    status: str
+    result: Any
+    attempts: int
+    lease: int
+
+
+def final_state(job: Job) -> FinalState:
     job.refresh_from_db()
-    return job.status, job.result, job.attempts, job.lease
+    return FinalState(job.status, job.result, job.attempts, job.lease)
 
 
 def make_a_day_old(**rows: Any) -> None:
@@ -179,7 +192,7 @@ def make_a_day_old(**rows: Any) -> None:
 def all_messages_are_acknowledged(process: ManagePy, celery_worker: FakeCeleryWorker) -> bool:
     """Stop the relay and look for messages: the broker would deliver unacknowledged messages again."""
     stop_process(process)
-    return [celery_worker.count_messages(queue) for queue in ("pdf", OUTCOMES, BACK)] == [0, 0, 0]
+    return [celery_worker.count_messages(queue) for queue in ("pdf", OUTCOME_QUEUE, RETURN_QUEUE)] == [0, 0, 0]
 
 
 # The relay dies
@@ -195,11 +208,12 @@ def test_a_relay_dies_after_the_claim_and_before_the_publish(
     assert celery_worker.count_messages("pdf") == 0
     kill(pid)
     message = celery_worker.get()
-    assert lease_ref_of(message) == (job.pk, 3), "claimed, released by the supervisor, claimed by the next relay"
+    # The lease has grown three times: with the first claim, the supervisor's release, and the next relay's claim.
+    assert job_and_lease_in(message) == JobAndLease(job.pk, lease=3)
     wait_until(lambda: is_with_the_carrier(job))
-    celery_worker.finish(message, 1)
+    celery_worker.finish(message, result=1)
     wait_for_statuses(completed=1)
-    assert final_state(job) == ("completed", 1, 1, 4)
+    assert final_state(job) == FinalState("completed", result=1, attempts=1, lease=4)
     assert (job.errors, job.deaths) == ([], None)
     assert all_messages_are_acknowledged(process, celery_worker)
 
@@ -212,17 +226,19 @@ def test_a_relay_dies_after_the_publish_and_before_the_hand_over(
     job = defer_carried()
     process = start_relay(halt=step)
     pid = halting.pid_of_halted(halt_marker)
-    first = celery_worker.get()
-    assert lease_ref_of(first) == (job.pk, 1)
+    first_message = celery_worker.get()
+    assert job_and_lease_in(first_message) == JobAndLease(job.pk, lease=1)
     assert holder_by_job() == {job.pk: relay_id()}
     kill(pid)
-    second = celery_worker.get()
-    assert lease_ref_of(second) == (job.pk, 3), "the broker had the first one too, so the job runs twice"
-    celery_worker.finish(first, 1)
+    second_message = celery_worker.get()
+    assert job_and_lease_in(second_message) == JobAndLease(job.pk, lease=3), (
+        "the broker has the first message too, so the job runs twice"
+    )
+    celery_worker.finish(first_message, result=1)
     process.wait_for("lease lost")
-    celery_worker.finish(second, 2)
+    celery_worker.finish(second_message, result=2)
     wait_for_statuses(completed=1)
-    assert final_state(job) == ("completed", 2, 1, 4)
+    assert final_state(job) == FinalState("completed", result=2, attempts=1, lease=4)
     assert (job.errors, job.deaths) == ([], None)
     assert all_messages_are_acknowledged(process, celery_worker)
 
@@ -234,9 +250,9 @@ def test_a_relay_dies_after_the_hand_over(start_relay: StartProcess, celery_work
     message, pid = celery_worker.get(), pid_of_relay(process)
     kill(pid)
     wait_until(lambda: pid_of_relay(process) != pid, "another relay")
-    celery_worker.finish(message, 1)
+    celery_worker.finish(message, result=1)
     wait_for_statuses(completed=1)
-    assert final_state(job) == ("completed", 1, 1, 2)
+    assert final_state(job) == FinalState("completed", result=1, attempts=1, lease=2)
     assert all_messages_are_acknowledged(process, celery_worker)
 
 
@@ -245,14 +261,15 @@ def test_a_relay_dies_after_the_settle_and_before_the_acknowledgement(
 ) -> None:
     job = defer_carried()
     process = start_relay(halt="settled")
-    celery_worker.finish(wait_until(lambda: is_with_the_carrier(job)) and celery_worker.get(), 1)
+    wait_until(lambda: is_with_the_carrier(job))
+    celery_worker.finish(celery_worker.get(), result=1)
     pid = halting.pid_of_halted(halt_marker)
-    assert final_state(job) == ("completed", 1, 1, 2)
+    assert final_state(job) == FinalState("completed", result=1, attempts=1, lease=2)
     kill(pid)
     defer_carried()
-    celery_worker.finish(celery_worker.get(), 2)
+    celery_worker.finish(celery_worker.get(), result=2)
     wait_for_statuses(completed=2)  # so the first job's outcome, which comes again, was read before
-    assert final_state(job) == ("completed", 1, 1, 2)
+    assert final_state(job) == FinalState("completed", result=1, attempts=1, lease=2)
     assert all_messages_are_acknowledged(process, celery_worker)
 
 
@@ -260,21 +277,21 @@ def test_the_machine_of_a_relay_dies(
     start_relay: StartProcess, celery_worker: FakeCeleryWorker, halt_marker: Path
 ) -> None:
     job = defer_carried()
-    first = start_relay("--name", "gone", halt="claimed")
+    dying_process = start_relay("--name", "gone", halt="claimed")
     halting.pid_of_halted(halt_marker)
-    dead = relay_id()
-    assert holder_by_job() == {job.pk: dead}
-    kill_with_supervisor(first)
+    dead_relay_id = relay_id()
+    assert holder_by_job() == {job.pk: dead_relay_id}
+    kill_with_supervisor(dying_process)
     assert Store.default().recover(worker_timeout=float(WORKER_TIMEOUT)) == [], "not before the worker timeout"
-    assert holder_by_job() == {job.pk: dead}
+    assert holder_by_job() == {job.pk: dead_relay_id}
     process = start_relay("--name", "other", "--worker-timeout", "8")
     message = celery_worker.get()
-    assert lease_ref_of(message) == (job.pk, 3)
-    celery_worker.finish(message, 1)
+    assert job_and_lease_in(message) == JobAndLease(job.pk, lease=3)
+    celery_worker.finish(message, result=1)
     wait_for_statuses(completed=1)
-    assert final_state(job) == ("completed", 1, 2, 4), "the first attempt is charged"
-    [entry] = job.errors
-    assert (entry["exception"].rpartition(".")[2], entry["worker_id"]) == ("WorkerDied", dead)
+    assert final_state(job) == FinalState("completed", result=1, attempts=2, lease=4), "the first attempt is charged"
+    [error] = job.errors
+    assert (error["exception"].rpartition(".")[2], error["worker_id"]) == ("WorkerDied", dead_relay_id)
     assert all_messages_are_acknowledged(process, celery_worker)
 
 
@@ -283,19 +300,21 @@ def test_all_relays_are_gone_for_a_day(start_relay: StartProcess, celery_worker:
     process = start_relay()
     wait_until(lambda: is_with_the_carrier(*jobs))
     kill_with_supervisor(process)
-    later = defer_carried()
+    later_job = defer_carried()
     make_a_day_old()
     assert Store.default().recover(worker_timeout=1.0) == []
-    for number in range(3):
-        celery_worker.finish(celery_worker.get(), number)
+    for result in range(3):
+        celery_worker.finish(celery_worker.get(), result)
     assert is_with_the_carrier(*jobs), "the outcomes wait in the broker"
-    assert (celery_worker.count_messages(OUTCOMES), celery_worker.count_messages("pdf")) == (3, 0)
+    assert (celery_worker.count_messages(OUTCOME_QUEUE), celery_worker.count_messages("pdf")) == (3, 0)
     process = start_relay()
     message = celery_worker.get()
-    assert lease_ref_of(message)[0] == later.pk
-    celery_worker.finish(message, 3)
+    assert job_and_lease_in(message).job_id == later_job.pk
+    celery_worker.finish(message, result=3)
     wait_for_statuses(completed=4)
-    assert [final_state(job) for job in (*jobs, later)] == [("completed", number, 1, 2) for number in range(4)]
+    assert [final_state(job) for job in (*jobs, later_job)] == [
+        FinalState("completed", result=result, attempts=1, lease=2) for result in range(4)
+    ]
     assert all_messages_are_acknowledged(process, celery_worker)
 
 
@@ -303,17 +322,17 @@ def test_all_relays_are_gone_for_a_day(start_relay: StartProcess, celery_worker:
 
 
 def has_changed_hands(job: Job, lease: int) -> bool:
-    return int(final_state(job)[3]) > lease
+    return final_state(job).lease > lease
 
 
-def die_with_the_next_job(empty_vhost_url: str, *, begins: bool = True) -> tuple[int, int]:
+def die_with_the_next_job(empty_vhost_url: str, *, begins: bool = True) -> JobAndLease:
     """Let a process of Celery take the next job and die. `begins`: whether it begins the job before it dies."""
     with closing(FakeCeleryWorker(empty_vhost_url)) as dying:
         message = dying.get()
         # A process sends a note that a job begins only if the broker has delivered the message before.
         if begins and message.delivery_info["redelivered"]:
             dying.send_together([wire.encode_begun(read_job(message).ref, HOME)], home=HOME)
-        return lease_ref_of(message)
+        return job_and_lease_in(message)
 
 
 def test_a_process_of_celery_dies_in_the_task_three_times(
@@ -321,16 +340,16 @@ def test_a_process_of_celery_dies_in_the_task_three_times(
 ) -> None:
     job = defer_carried()
     process = start_relay()
-    for time, lease in ((1, 1), (2, 3), (3, 5)):
+    for attempt, lease in ((1, 1), (2, 3), (3, 5)):  # the recovery and the next claim each raise the lease
         Job.objects.filter(pk=job.pk).run_now()  # after its second failure, the job would wait for up to 30 s
         wait_until(lambda: is_with_the_carrier(job))
         for _ in range(topology.DELIVERY_LIMIT + 1):
-            assert die_with_the_next_job(empty_vhost_url) == (job.pk, lease)
+            assert die_with_the_next_job(empty_vhost_url) == JobAndLease(job.pk, lease=lease)
         wait_until(partial(has_changed_hands, job, lease), "the job comes back")
-        assert (job.attempts >= time, len(job.errors)) == (True, time)
-    assert final_state(job) == ("failed", None, 3, 6)
+        assert (job.attempts >= attempt, len(job.errors)) == (True, attempt)
+    assert final_state(job) == FinalState("failed", result=None, attempts=3, lease=6)
     assert job.last_error.startswith("WorkerDied: ")
-    assert [entry["worker"] for entry in job.errors] == ["celery"] * 3
+    assert [error["worker"] for error in job.errors] == ["celery"] * 3
     assert all_messages_are_acknowledged(process, celery_worker)
 
 
@@ -342,11 +361,12 @@ def test_workers_of_celery_die_before_they_begin_the_job(
     for lease in (1, 3, 5, 7):
         wait_until(lambda: is_with_the_carrier(job))
         for _ in range(topology.DELIVERY_LIMIT + 1):
-            assert die_with_the_next_job(empty_vhost_url, begins=False) == (job.pk, lease)
+            assert die_with_the_next_job(empty_vhost_url, begins=False) == JobAndLease(job.pk, lease=lease)
         wait_until(partial(has_changed_hands, job, lease), "the job comes back")
-    celery_worker.finish(celery_worker.get(), 1)
+    celery_worker.finish(celery_worker.get(), result=1)
     wait_for_statuses(completed=1)
-    assert (final_state(job)[:3], job.errors) == (("completed", 1, 1), [])
+    state = final_state(job)
+    assert (state.status, state.result, state.attempts, job.errors) == ("completed", 1, 1, [])
     process.wait_for("carried jobs not begun")
     assert all_messages_are_acknowledged(process, celery_worker)
 
@@ -359,7 +379,7 @@ def test_a_process_of_a_real_celery_worker_dies_in_the_task(
     wait_until(lambda: is_with_the_carrier(job))
     celery = start_worker(manage, empty_vhost_url, "--pool", "prefork", "-c", "1")
     wait_for_statuses(failed=1)
-    assert final_state(job) == ("failed", None, 1, 2)
+    assert final_state(job) == FinalState("failed", result=None, attempts=1, lease=2)
     assert job.last_error.startswith("WorkerDied: ")
     assert celery.log.count("dies here") == topology.DELIVERY_LIMIT + 1
     assert all_messages_are_acknowledged(process, celery_worker)
@@ -373,17 +393,17 @@ def test_a_process_of_celery_dies_after_the_outcome_and_before_the_acknowledgeme
     process = start_relay()
     wait_until(lambda: is_with_the_carrier(job))
     with closing(FakeCeleryWorker(empty_vhost_url)) as dying:
-        dying.finish(dying.get(), 1, acknowledge=False)
+        dying.finish(dying.get(), result=1, acknowledge=False)
         wait_for_statuses(completed=1)
     redelivered = celery_worker.get()
-    assert lease_ref_of(redelivered) == (job.pk, 1)
-    celery_worker.finish(redelivered, 2)
+    assert job_and_lease_in(redelivered) == JobAndLease(job.pk, lease=1)
+    celery_worker.finish(redelivered, result=2)
     process.wait_for("outcome dropped")
-    assert final_state(job) == ("completed", 1, 1, 2)
+    assert final_state(job) == FinalState("completed", result=1, attempts=1, lease=2)
     assert all_messages_are_acknowledged(process, celery_worker)
 
 
-SOURCE_THAT_KILLS = """
+SOURCE_THAT_KILLS_ITS_PROCESS = """
 from {module} import {cls}
 from tests.contrib.celery.relay.halting import is_first
 
@@ -404,23 +424,26 @@ def check_job_runs_twice(
 ) -> Callable[..., None]:
     """Return a function that kills a process of Celery with this source, and checks that the job then runs twice."""
 
-    def check_after_kill(source: str, *, outcomes: int, is_main: bool) -> None:
+    def check_after_kill(source: str, *, outcome_count: int, kills_main_process: bool) -> None:
         job = record.using(queue_name="carried").defer("it ran")
         process = start_relay()
         wait_until(lambda: is_with_the_carrier(job))
         kill_with_supervisor(process)
         worker = start_worker(manage, empty_vhost_url, "--pool", "prefork", "-c", "1", more_jobs=source)
-        if is_main:
+        if kills_main_process:
             worker.wait()
             start_worker(manage, empty_vhost_url, "--pool", "prefork", "-c", "1", more_jobs=source)
-        messages = outcomes + 1  # the second run has also sent a note that it begins
-        wait_until(lambda: celery_worker.count_messages(OUTCOMES) == messages, "the outcomes are in the queue")
+        message_count = outcome_count + 1  # the second run has also sent a note that it begins
+        wait_until(
+            lambda: celery_worker.count_messages(OUTCOME_QUEUE) == message_count, "the outcomes are in the queue"
+        )
         assert is_with_the_carrier(job)
         assert list(Ledger.objects.values_list("entry", flat=True)) == ["it ran"] * 2
         process = start_relay()
         wait_for_statuses(completed=1)
-        wait_until(lambda: celery_worker.count_messages(OUTCOMES) == 0, "the relay has read the outcomes")
-        assert (final_state(job)[0], *final_state(job)[2:]) == ("completed", 1, 2)
+        wait_until(lambda: celery_worker.count_messages(OUTCOME_QUEUE) == 0, "the relay has read the outcomes")
+        state = final_state(job)
+        assert (state.status, state.attempts, state.lease) == ("completed", 1, 2)
         assert all_messages_are_acknowledged(process, celery_worker)
 
     return check_after_kill
@@ -431,18 +454,18 @@ def test_a_process_of_celery_dies_after_the_task_and_before_the_outcome(
 ) -> None:
     """The broker has no outcome, so the job runs again."""
     module, name = "django_skipqueue.contrib.celery.outcome_sender", "OutcomeSender"
-    source = SOURCE_THAT_KILLS.format(module=module, cls=name, method="send", marker=str(halt_marker))
-    check_job_runs_twice(source, outcomes=1, is_main=False)
+    source = SOURCE_THAT_KILLS_ITS_PROCESS.format(module=module, cls=name, method="send", marker=str(halt_marker))
+    check_job_runs_twice(source, outcome_count=1, kills_main_process=False)
 
 
 def test_the_main_process_of_celery_dies_before_the_acknowledgement(
     check_job_runs_twice: Callable[..., None], halt_marker: Path
 ) -> None:
     """The broker has the outcome, but no relay has written it. So the job runs again."""
-    source = SOURCE_THAT_KILLS.format(
+    source = SOURCE_THAT_KILLS_ITS_PROCESS.format(
         module="celery.worker.request", cls="Request", method="acknowledge", marker=str(halt_marker)
     )
-    check_job_runs_twice(source, outcomes=2, is_main=True)
+    check_job_runs_twice(source, outcome_count=2, kills_main_process=True)
 
 
 def test_no_worker_of_celery_runs_until_the_job_expires(
@@ -452,10 +475,11 @@ def test_no_worker_of_celery_runs_until_the_job_expires(
     process = start_relay(wait=1)
     wait_until(lambda: is_with_the_carrier(job))
     process.wait_for("reason=expired")
-    celery_worker.finish(message := celery_worker.get(), 1)
-    assert lease_ref_of(message)[1] >= 3
+    celery_worker.finish(message := celery_worker.get(), result=1)
+    assert job_and_lease_in(message).lease >= 3
     wait_for_statuses(completed=1)
-    assert (final_state(job)[:3], job.errors) == (("completed", 1, 1), [])
+    state = final_state(job)
+    assert (state.status, state.result, state.attempts, job.errors) == ("completed", 1, 1, [])
     assert all_messages_are_acknowledged(process, celery_worker)
 
 
@@ -479,19 +503,23 @@ def test_the_broker_restarts(start_relay: StartProcess, empty_vhost_url: str, ra
         process.wait_for("carrier lost")
         rabbitmq.start()
         proxy.flow()
-        proxy.refuse(False)
+        proxy.refuse(refusing=False)
         wait_until(lambda: is_with_the_carrier(confirmed, unconfirmed))
         with closing(FakeCeleryWorker(empty_vhost_url)) as celery_worker:
-            refs = set()
-            for number in range(3):
+            messages = set()
+            for result in range(3):
                 message = celery_worker.get()
-                refs.add(lease_ref_of(message))
-                celery_worker.finish(message, number)
+                messages.add(job_and_lease_in(message))
+                celery_worker.finish(message, result)
             wait_for_statuses(completed=2)
             # Only the unconfirmed job was published twice, the second time under a new lease.
-            assert refs == {(confirmed.pk, 1), (unconfirmed.pk, 1), (unconfirmed.pk, 3)}
-            assert final_state(confirmed)[2:] == (1, 2)
-            assert final_state(unconfirmed)[2:] == (1, 4)
+            assert messages == {
+                JobAndLease(confirmed.pk, lease=1),
+                JobAndLease(unconfirmed.pk, lease=1),
+                JobAndLease(unconfirmed.pk, lease=3),
+            }
+            assert (final_state(confirmed).attempts, final_state(confirmed).lease) == (1, 2)
+            assert (final_state(unconfirmed).attempts, final_state(unconfirmed).lease) == (1, 4)
             assert all_messages_are_acknowledged(process, celery_worker)
 
 
@@ -514,10 +542,10 @@ def test_the_broker_loses_its_disk(
         assert reclaiming.wait() == 0
         assert "1 job of celery released" in reclaiming.log
         message = celery_worker.get()
-        assert lease_ref_of(message) == (job.pk, 3)
-        celery_worker.finish(message, 1)
+        assert job_and_lease_in(message) == JobAndLease(job.pk, lease=3)
+        celery_worker.finish(message, result=1)
         wait_for_statuses(completed=1)
-        assert final_state(job) == ("completed", 1, 1, 4)
+        assert final_state(job) == FinalState("completed", result=1, attempts=1, lease=4)
         assert all_messages_are_acknowledged(process, celery_worker)
 
 
@@ -528,13 +556,15 @@ def test_the_connection_to_postgresql_is_lost(start_relay: StartProcess, celery_
         wait_until(lambda: is_with_the_carrier(*jobs))
         proxy.refuse()
         proxy.cut()
-        for number in range(2):
-            celery_worker.finish(celery_worker.get(), number)
+        for result in range(2):
+            celery_worker.finish(celery_worker.get(), result)
         process.wait_for('database lost who="relay')
-        assert is_with_the_carrier(*jobs), "as it was"
-        proxy.refuse(False)
+        assert is_with_the_carrier(*jobs), "PostgreSQL still shows the jobs with the carrier"
+        proxy.refuse(refusing=False)
         wait_for_statuses(completed=2)
-        assert [final_state(job) for job in jobs] == [("completed", number, 1, 2) for number in range(2)]
+        assert [final_state(job) for job in jobs] == [
+            FinalState("completed", result=result, attempts=1, lease=2) for result in range(2)
+        ]
         assert all_messages_are_acknowledged(process, celery_worker)
 
 
@@ -545,12 +575,12 @@ def test_a_broker_accepts_smaller_messages_than_the_setting_says(
     process = start_relay()
     process.wait_for(f"larger than configured max size {small_message_limit}")
     wait_for_statuses(failed=1, running=1)
-    assert final_state(large)[0] == "failed"
+    assert final_state(large).status == "failed"
     assert f"accepts at most {small_message_limit:,}" in large.errors[0]["message"]
     wait_until(lambda: is_with_the_carrier(small))
     assert process.log.count("carrier lost") == 1
-    numbers = [lease_ref_of(message)[0] for message in messages_in_queue(celery_worker)]
-    assert set(numbers) == {small.pk}, "the small job is there twice if the connection broke while it was sent"
+    ids_of_sent_jobs = [job_and_lease_in(message).job_id for message in messages_in_queue(celery_worker)]
+    assert set(ids_of_sent_jobs) == {small.pk}, "the small job is there twice if the connection broke while it was sent"
 
 
 def messages_in_queue(celery_worker: FakeCeleryWorker) -> list[Any]:
@@ -568,23 +598,24 @@ def test_an_operator_cancels_and_retries_a_job_that_the_carrier_has(
     waiting, running = defer_carried(), defer_carried()
     process = start_relay()
     wait_until(lambda: is_with_the_carrier(waiting, running))
-    orders = celery_worker.channel.queue_declare(
-        "", exclusive=True
-    ).queue  # like the queue of a Celery worker with remote control
-    celery_worker.channel.queue_bind(orders, "celery.pidbox")
-    messages = {lease_ref_of(message)[0]: message for message in (celery_worker.get(), celery_worker.get())}
+    # Like the queue of a Celery worker with remote control.
+    order_queue = celery_worker.channel.queue_declare("", exclusive=True).queue
+    celery_worker.channel.queue_bind(order_queue, "celery.pidbox")
+    message_by_job = {
+        job_and_lease_in(message).job_id: message for message in (celery_worker.get(), celery_worker.get())
+    }
     assert Store.default().cancel([waiting.pk, running.pk]).keys() == {waiting.pk, running.pk}
-    assert final_state(running) == ("discarded", None, 1, 2)
-    revoked = [wire.message_id(HOME, (job.pk, 1)) for job in (waiting, running)]
-    order = celery_worker.get(orders).body
-    assert all(id in order for id in revoked)
+    assert final_state(running) == FinalState("discarded", result=None, attempts=1, lease=2)
+    revoked_ids = [wire.message_id(HOME, (job.pk, 1)) for job in (waiting, running)]
+    order = celery_worker.get(order_queue).body
+    assert all(id in order for id in revoked_ids)
     assert Store.default().retry([running.pk]).keys() == {running.pk}
-    celery_worker.finish(messages[running.pk], 1)
+    celery_worker.finish(message_by_job[running.pk], result=1)
     process.wait_for("lease lost")
     new_message = celery_worker.get()
-    assert lease_ref_of(new_message) == (running.pk, 4)
-    celery_worker.finish(new_message, 2)
+    assert job_and_lease_in(new_message) == JobAndLease(running.pk, lease=4)
+    celery_worker.finish(new_message, result=2)
     wait_for_statuses(completed=1, discarded=1)
-    assert final_state(running) == ("completed", 2, 1, 5)
-    celery_worker.channel.basic_ack(messages[waiting.pk].delivery_tag)  # Celery skips revoked jobs
+    assert final_state(running) == FinalState("completed", result=2, attempts=1, lease=5)
+    celery_worker.channel.basic_ack(message_by_job[waiting.pk].delivery_tag)  # Celery skips revoked jobs
     assert all_messages_are_acknowledged(process, celery_worker)

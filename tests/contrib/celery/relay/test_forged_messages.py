@@ -20,6 +20,7 @@ from ....app.waiting import wait_until
 from .fake_carrier import FakeCarrier
 from .relays import RelayThread
 from .test_relay import StartRelay, carrier, carrier_settings, start_relay  # noqa: F401 (fixtures)
+from .test_wire import JOB
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -31,11 +32,11 @@ FEW_EXAMPLES = settings(deadline=None, max_examples=60, suppress_health_check=[H
 def carried_job() -> ClaimedJob:
     """Make a job that the carrier holds, and return the job as the carrier has it."""
     id, lease = lease_of(make_job("running", queue_name="carried", locked_by=CARRIER))
-    return ClaimedJob(id, lease, "tests.app.jobs.noop", "carried", "[]", "{}", 1, 3, 0, 1.0, 2.0, "{}")
+    return JOB._replace(id=id, lease=lease, task="tests.app.jobs.noop", queue_name="carried")
 
 
 def make_outcome(job: ClaimedJob, outcome: Outcome = COMPLETED) -> Attempt:
-    return Attempt(job, outcome, 0.0, 0.1, "celery@here")
+    return Attempt(job, outcome, started=0.0, ended=0.1, worker="celery@here")
 
 
 ERROR = error_entry(ValueError("no"), attempt=1, worker="celery@here", duration_ms=1.0)
@@ -52,13 +53,16 @@ class Forger:
     def __init__(self, carrier: FakeCarrier, relay: RelayThread) -> None:  # noqa: F811
         self.carrier, self.relay = carrier, relay
 
-    def deliver_and_check(self, *bodies: bytes, id: object = None) -> None:
+    def deliver_and_check_relay(self, *bodies: bytes, id: object = None) -> None:
         genuine = carried_job()
         for body in bodies:
             self.carrier.deliver(body, id=id)
             self.carrier.deliver_back(body, id=id)
         self.carrier.finish(genuine)
-        wait_until(lambda: not self.relay.is_alive or not self.carrier.unacknowledged, "all is acknowledged")
+        wait_until(
+            lambda: not self.relay.is_alive or not self.carrier.unacknowledged,
+            "the relay has acknowledged all messages",
+        )
         assert self.relay.is_alive
         assert Job.objects.get(pk=genuine.id).status == "completed"
 
@@ -81,15 +85,17 @@ def with_value_at(payload: list[Any], path: tuple[int | str, ...], value: object
     return payload
 
 
+# Paths in the payload of an outcome: its element 2 is the job, and its element 3 is the outcome.
 JOB_ID, LEASE, TASK, RUN_AFTER, LOCKED_AT, METADATA = ((2, field) for field in (0, 1, 2, 9, 10, 11))
 STATUS, DELAY, REFUND, RESULT, LAST_ERROR, WHOLE_ERROR, NOTES = ((3, field) for field in (0, 1, 2, 3, 4, 5, 7))
-NUMBERS = (math.nan, math.inf, -math.inf, 10**400, -1, 1e300, -1e300)
+ODD_NUMBERS = (math.nan, math.inf, -math.inf, 10**400, -1, 1e300, -1e300)
+# Each case: the path of a field in the payload of an outcome, and a value that the field cannot have.
 CHANGED_FIELDS: list[tuple[tuple[int | str, ...], Any]] = [
     (JOB_ID, 10**400),
     (JOB_ID, 2**63),
     (LEASE, 10**400),
     (TASK, "x" * 5_000_000),
-    *((path, number) for path in (RUN_AFTER, LOCKED_AT, DELAY, REFUND, (5,)) for number in NUMBERS),
+    *((path, number) for path in (RUN_AFTER, LOCKED_AT, DELAY, REFUND, (5,)) for number in ODD_NUMBERS),
     *((path, text) for path in (TASK, RESULT, LAST_ERROR, NOTES, METADATA, (1,), (4,)) for text in ("\ud800", "\0")),
     *((path, "no JSON") for path in (RESULT, NOTES, METADATA)),
     (WHOLE_ERROR, {}),
@@ -111,31 +117,31 @@ def test_invalid_values_in_a_message_do_not_end_the_relay(forger: Forger, subtes
         with subtests.test(place=path, value=str(value)[:20]):
             job = carried_job()
             payload = wire.attempt_to_wire(make_outcome(job, FAILED))
-            forger.deliver_and_check(
+            forger.deliver_and_check_relay(
                 message_with(with_value_at(payload, path, value), wire.message_id("default", job.ref))
             )
 
 
 def test_a_message_id_with_too_many_digits_does_not_end_the_relay(forger: Forger) -> None:
     id = f"skipqueue-default-{'9' * 5_000}-1"
-    forger.deliver_and_check(message_with(wire.attempt_to_wire(make_outcome(carried_job())), id), b"?", id=id)
+    forger.deliver_and_check_relay(message_with(wire.attempt_to_wire(make_outcome(carried_job())), id), b"?", id=id)
 
 
 def test_unreadable_messages_are_logged_and_counted(forger: Forger, caplog: pytest.LogCaptureFixture) -> None:
-    forger.deliver_and_check(b"?", id="of a stranger")
-    forger.deliver_and_check(message_with([99, "of the future"]), id="of another")
-    lines = [line for line in caplog.messages if line.startswith("message unreadable")]
-    assert 'reason="of a stranger: The message is not JSON' in lines[0]
-    assert "carrier=celery" in lines[0]
-    assert " total=4 " in lines[-1]
+    forger.deliver_and_check_relay(b"?", id="of a stranger")
+    forger.deliver_and_check_relay(message_with([99, "of the future"]), id="of another")
+    warnings = [line for line in caplog.messages if line.startswith("message unreadable")]
+    assert 'reason="of a stranger: The message is not JSON' in warnings[0]
+    assert "carrier=celery" in warnings[0]
+    assert " total=4 " in warnings[-1]
 
 
 def test_an_unreadable_outcome_fails_only_its_own_job(forger: Forger) -> None:
-    bad, good = carried_job(), carried_job()
-    parts = [wire.encode_outcome(make_outcome(job), "default") for job in (bad, good)]
-    forger.deliver_and_check(wire.join_outcomes([parts[0]._replace(body=b"[99]"), parts[1]]))
+    unreadable_job, readable_job = carried_job(), carried_job()
+    encoded = [wire.encode_outcome(make_outcome(job), "default") for job in (unreadable_job, readable_job)]
+    forger.deliver_and_check_relay(wire.join_outcomes([encoded[0]._replace(body=b"[99]"), encoded[1]]))
     statuses = dict(Job.objects.values_list("pk", "status"))
-    assert (statuses[bad.id], statuses[good.id]) == ("failed", "completed")
+    assert (statuses[unreadable_job.id], statuses[readable_job.id]) == ("failed", "completed")
 
 
 TEXTS = st.text(st.characters(exclude_categories=()), max_size=20)
@@ -150,12 +156,13 @@ BODIES = (
     | st.lists(st.tuples(TEXTS, JSON), max_size=3).map(lambda parts: json.dumps(parts).encode())
 )
 IDS = st.none() | st.integers() | TEXTS | st.from_regex(r"\Askipqueue-x-[0-9]{1,30}-[0-9]{1,30}\Z")
+# Changes of an outcome: the path of a field, and any value of JSON.
 CHANGES = st.lists(
     st.tuples(
         st.sampled_from(
-            [(n,) for n in range(7)]
-            + [(2, n) for n in range(16)]
-            + [(3, n) for n in range(8)]
+            [(index,) for index in range(7)]
+            + [(2, index) for index in range(16)]
+            + [(3, index) for index in range(8)]
             + [(3, 5, name) for name in (*ERROR, "more")]
         ),
         JSON,
@@ -176,7 +183,7 @@ def test_messages_with_any_content_are_read_without_an_exception(body: bytes, id
 @given(bodies=st.lists(BODIES, max_size=5), id=IDS)
 @FEW_EXAMPLES
 def test_arbitrary_messages_do_no_harm(forger: Forger, bodies: list[bytes], id: object) -> None:
-    forger.deliver_and_check(*bodies, id=id)
+    forger.deliver_and_check_relay(*bodies, id=id)
 
 
 @given(changes=st.lists(CHANGES, min_size=1, max_size=5))
@@ -188,7 +195,7 @@ def test_messages_that_are_almost_right_do_no_harm(forger: Forger, changes: list
         job = carried_job()
         payload = wire.attempt_to_wire(make_outcome(job, FAILED))
         # The longest paths come first, because a change at a shorter path may replace what a longer path leads to.
-        for path, value in sorted(change, key=lambda each: -len(each[0])):
+        for path, value in sorted(change, key=lambda path_and_value: -len(path_and_value[0])):
             payload = with_value_at(payload, path, value)
         bodies.append(message_with(payload, wire.message_id("default", job.ref)))
-    forger.deliver_and_check(*bodies)
+    forger.deliver_and_check_relay(*bodies)

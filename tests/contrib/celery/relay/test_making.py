@@ -5,7 +5,8 @@ import sys
 import kombu
 
 from django_skipqueue.contrib.celery.settings import CarrierSettings, make_carrier
-from django_skipqueue.values.records import ClaimedJob
+
+from .test_wire import JOB
 
 
 def test_a_carrier_is_made_in_a_process_that_has_imported_kombu() -> None:
@@ -19,6 +20,6 @@ def test_the_carrier_has_the_message_size_limit_of_its_setting() -> None:
     settings = CarrierSettings(
         name="celery", app="tests.app.celery_app.app", queues={"pdf": "pdf"}, max_message_size=70_000
     )
-    job = ClaimedJob(1, 1, "t", "pdf", f'"{"x" * 70_000}"', "{}", 1, 3, 0, 1.5, 2.5, "{}")
+    job = JOB._replace(queue_name="pdf", args=f'"{"x" * 70_000}"')
     [too_large] = make_carrier(settings, "default").publish([job])
     assert (too_large.job, too_large.most) == (job, 70_000)

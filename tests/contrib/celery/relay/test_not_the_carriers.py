@@ -18,11 +18,12 @@ from ....app.waiting import wait_until
 from .fake_carrier import FakeCarrier
 from .relays import RelayThread
 from .test_relay import StartRelay, carrier, carrier_settings, start_relay  # noqa: F401 (fixtures)
+from .test_wire import JOB
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 ERROR = error_entry(ValueError("rewritten"), attempt=1, worker="celery@here", duration_ms=1.0)
-FORGED = (
+FORGED_OUTCOMES = (
     Outcome("completed", result='"forged"'),
     Outcome("failed", last_error="rewritten", error=ERROR),
     Outcome("scheduled", delay=60.0, refund=1),
@@ -32,7 +33,7 @@ FORGED = (
 
 @pytest.fixture
 def jobs_of_others(start_relay: StartRelay) -> tuple[RelayThread, list[Job]]:  # noqa: F811
-    """Start a relay and make jobs that its carrier does not hold. Return the relay and the jobs."""
+    """Start a relay, and make jobs that neither the relay nor its carrier holds. Return the relay and the jobs."""
     relay = start_relay()
     wait_until(lambda: relay.relay.connection.is_open)
     worker = make_worker(name="w")
@@ -53,7 +54,7 @@ def roll_up_tally(relay: Relay) -> RollUpTally:
 
 
 def as_claimed_job(job: Job, lease: int) -> ClaimedJob:
-    return ClaimedJob(job.pk, lease, job.task, job.queue_name, "[]", "{}", 1, 3, 0, 1.0, 2.0, "{}")
+    return JOB._replace(id=job.pk, lease=lease, task=job.task, queue_name=job.queue_name)
 
 
 def test_a_forged_outcome_changes_no_job_of_others(
@@ -65,9 +66,11 @@ def test_a_forged_outcome_changes_no_job_of_others(
     caplog.set_level("INFO", logger="django_skipqueue.worker")
     before = [state(job) for job in jobs]
     for job in jobs:
-        for lease in (job.lease, job.lease - 1):
-            for outcome in FORGED:
-                attempt = Attempt(as_claimed_job(job, max(lease, 0)), outcome, 0.0, 0.1, "celery@here")
+        for lease in (job.lease, job.lease - 1):  # the current lease, and an older lease
+            for outcome in FORGED_OUTCOMES:
+                attempt = Attempt(
+                    as_claimed_job(job, max(lease, 0)), outcome, started=0.0, ended=0.1, worker="celery@here"
+                )
                 for is_written in (False, True):
                     part = wire.encode_outcome(attempt._replace(is_written=is_written), "default")
                     carrier.deliver(wire.join_outcomes([part]))
@@ -85,9 +88,9 @@ def test_a_forged_outcome_is_logged_as_such_and_raises_no_alarm(
     caplog.set_level("INFO", logger="django_skipqueue.worker")
     carrier.finish(as_claimed_job(job, job.lease))
     wait_until(lambda: "outcome dropped" in caplog.text)
-    [line] = [record for record in caplog.records if record.__dict__.get("event") == "outcome_dropped"]
-    assert line.levelname == "INFO"
-    assert line.getMessage().endswith('not_written=completed reason="the carrier does not have the job"')
+    [log_record] = [record for record in caplog.records if record.__dict__.get("event") == "outcome_dropped"]
+    assert log_record.levelname == "INFO"
+    assert log_record.getMessage().endswith('not_written=completed reason="the carrier does not have the job"')
     assert "lease lost" not in caplog.text
     tally = roll_up_tally(relay.relay)
     assert tally.is_empty
@@ -130,12 +133,12 @@ def test_two_outcomes_of_one_attempt_raise_no_alarm(
     caplog.set_level("INFO", logger="django_skipqueue.worker")
     relay = start_relay().relay
     job = make_job("running", locked_by=carrier_id("celery"))
-    for number in (1, 2):
+    for outcome_count in (1, 2):
         carrier.finish(as_claimed_job(job, job.lease))
-        wait_until(lambda: len(carrier.acknowledged) == number)  # noqa: B023
+        wait_until(lambda: len(carrier.acknowledged_deliveries) == outcome_count)  # noqa: B023
     wait_until(lambda: "outcome dropped" in caplog.text)
     assert 'reason="an outcome of this attempt came before"' in caplog.text
     assert "lease lost" not in caplog.text
     tally = roll_up_tally(relay)
-    counted, _ = tally.take()
-    assert {(row["completed"], row["lost"]) for row in counted} == {(1, 0)}
+    rolled_up_rows, _ = tally.take()
+    assert {(rolled_up_row["completed"], rolled_up_row["lost"]) for rolled_up_row in rolled_up_rows} == {(1, 0)}

@@ -30,6 +30,8 @@ from .relays import RelayThread
 pytestmark = pytest.mark.django_db(transaction=True)
 
 CARRIER = carrier_id("celery")
+WINDOW = 50
+"""The largest number of jobs that the carrier may have at once."""
 RELAY = "r:0123456789ab"
 FAILED = Outcome(
     "failed", last_error="ValueError: no", error={"exception": "ValueError", "message": "no", "traceback": ""}
@@ -43,7 +45,7 @@ StartRelay = Callable[..., RelayThread]
 @pytest.fixture(autouse=True)
 def carrier_settings(settings: Any) -> None:
     settings.SKIPQUEUE = {
-        "CARRIERS": {"celery": {"APP": "shop.celery.app", "QUEUES": {"carried": "of_celery"}, "WINDOW": 50}}
+        "CARRIERS": {"celery": {"APP": "shop.celery.app", "QUEUES": {"carried": "of_celery"}, "WINDOW": WINDOW}}
     }
 
 
@@ -79,8 +81,8 @@ def wait_for_a_run(service: Service) -> None:
         wait_until(lambda: service.due_at > due_at)  # noqa: B023
 
 
-def has_acknowledged(carrier: FakeCarrier, number: int) -> bool:
-    return len(carrier.acknowledged) == number
+def has_acknowledged(carrier: FakeCarrier, count: int) -> bool:
+    return len(carrier.acknowledged_deliveries) == count
 
 
 def test_a_job_goes_to_the_carrier_and_its_outcome_comes_back(carrier: FakeCarrier, start_relay: StartRelay) -> None:
@@ -90,7 +92,7 @@ def test_a_job_goes_to_the_carrier_and_its_outcome_comes_back(carrier: FakeCarri
     (carried_job,) = carrier.jobs.values()
     assert (carried_job.id, carried_job.task, carried_job.attempt) == (job.pk, job.task, 1)
     carrier.finish(outcome=Outcome("completed", result="42"))
-    wait_until(lambda: carrier.acknowledged == [1])
+    wait_until(lambda: carrier.acknowledged_deliveries == [1])
     job.refresh_from_db()
     assert (job.status, job.result, job.attempts) == ("completed", 42, 1)
 
@@ -98,8 +100,9 @@ def test_a_job_goes_to_the_carrier_and_its_outcome_comes_back(carrier: FakeCarri
 def test_the_carrier_has_a_row_of_its_own(start_relay: StartRelay) -> None:
     relay = start_relay()
     wait_until(lambda: WorkerOfCelery.objects.count() == 2)
-    row = Worker.objects.get(pk=CARRIER)
-    assert (row.name, row.queues, row.concurrency, row.is_external) == ("celery", ["carried"], 50, True)
+    row_of_carrier = Worker.objects.get(pk=CARRIER)
+    assert (row_of_carrier.name, row_of_carrier.queues) == ("celery", ["carried"])
+    assert (row_of_carrier.concurrency, row_of_carrier.is_external) == (WINDOW, True)
     row_of_relay = Worker.objects.get(pk=RELAY)
     assert (row_of_relay.is_external, row_of_relay.concurrency) == (False, 0)
     assert WorkerOfCelery.objects.get(pk=RELAY).relay_of == "celery"
@@ -135,19 +138,19 @@ def test_relays_of_other_databases_do_not_take_outcomes_of_this_database(
     carrier: FakeCarrier, start_relay: StartRelay
 ) -> None:
     """Two projects may share a broker. The time in the carrier's row, which no relay deletes, tells them apart."""
-    first = start_relay()
-    wait_until(lambda: first.relay.connection.is_open)
-    first.stop()
-    home, since = carrier.home, Worker.objects.get(pk=CARRIER).started_at
-    assert home == home_of("default", since)
+    first_thread = start_relay()
+    wait_until(lambda: first_thread.relay.connection.is_open)
+    first_thread.stop()
+    home, started_at = carrier.home, Worker.objects.get(pk=CARRIER).started_at
+    assert home == home_of("default", started_at)
     assert alias_of(home) == "default"
-    second = start_relay(id="r:000000000000")
-    wait_until(lambda: second.relay.connection.is_open)
-    assert carrier.home == home, "the next relay takes what is left"
-    second.stop()
+    second_thread = start_relay(id="r:000000000000")
+    wait_until(lambda: second_thread.relay.connection.is_open)
+    assert carrier.home == home, "the next relay of the database takes the outcomes that wait"
+    second_thread.stop()
     Worker.objects.filter(pk=CARRIER).delete()  # as in a database where no relay has run yet
-    third = start_relay(id="r:111111111111")
-    wait_until(lambda: third.relay.connection.is_open)
+    thread_of_other_database = start_relay(id="r:111111111111")
+    wait_until(lambda: thread_of_other_database.relay.connection.is_open)
     assert carrier.home != home
 
 
@@ -166,13 +169,13 @@ def test_the_row_names_the_relay_until_the_carrier_has_confirmed_the_job(
 def test_an_outcome_that_comes_before_the_confirm_is_written(carrier: FakeCarrier, start_relay: StartRelay) -> None:
     carrier.confirms_at_once = False
     job = carried_noop.defer()
-    relay = start_relay()
+    relay_thread = start_relay()
     wait_until(lambda: bool(carrier.published))
     (carried_job,) = carrier.unconfirmed
     carrier.finish(carried_job)
-    wait_until(lambda: carrier.acknowledged == [1])
+    wait_until(lambda: carrier.acknowledged_deliveries == [1])
     carrier.confirm()
-    wait_until(lambda: not relay.relay.jobs.unconfirmed and not relay.relay.jobs.confirmed)
+    wait_until(lambda: not relay_thread.relay.jobs.unconfirmed and not relay_thread.relay.jobs.confirmed)
     job.refresh_from_db()
     assert job.status == "completed"
 
@@ -183,10 +186,10 @@ def test_failures_and_retries_of_carried_jobs_are_written_to_postgresql(
     failing, retried = carried_noop.defer(), carried_noop.defer()
     start_relay()
     wait_until(lambda: len(carrier.jobs) == 2)
-    by_id = {job.id: job for job in carrier.jobs.values()}
-    carrier.finish(by_id[failing.pk], outcome=FAILED)
-    carrier.finish(by_id[retried.pk], outcome=Outcome("scheduled", delay=60.0, last_error="later"))
-    wait_until(lambda: len(carrier.acknowledged) == 2)
+    carried_job_by_id = {job.id: job for job in carrier.jobs.values()}
+    carrier.finish(carried_job_by_id[failing.pk], outcome=FAILED)
+    carrier.finish(carried_job_by_id[retried.pk], outcome=Outcome("scheduled", delay=60.0, last_error="later"))
+    wait_until(lambda: len(carrier.acknowledged_deliveries) == 2)
     failing.refresh_from_db()
     retried.refresh_from_db()
     assert (failing.status, failing.last_error, failing.errors[-1]["message"]) == ("failed", "ValueError: no", "no")
@@ -196,13 +199,13 @@ def test_failures_and_retries_of_carried_jobs_are_written_to_postgresql(
 def test_the_carrier_has_no_more_jobs_than_the_window(carrier: FakeCarrier, start_relay: StartRelay) -> None:
     carried_noop.defer_many([()] * 120)
     start_relay()
-    wait_until(lambda: list(holder_by_job().values()) == [CARRIER] * 50)
-    assert Job.objects.queued().count() == 70
+    wait_until(lambda: list(holder_by_job().values()) == [CARRIER] * WINDOW)
+    assert Job.objects.queued().count() == 120 - WINDOW
     carrier.finish()
-    wait_until(lambda: len(carrier.jobs) == 50)
-    assert Job.objects.queued().count() == 20
+    wait_until(lambda: len(carrier.jobs) == WINDOW)
+    assert Job.objects.queued().count() == 120 - 2 * WINDOW
     carrier.finish()
-    wait_until(lambda: len(carrier.jobs) == 20)
+    wait_until(lambda: len(carrier.jobs) == 120 - 2 * WINDOW)
     carrier.finish()
     wait_until(lambda: Job.objects.completed().count() == 120)
     assert len(carrier.published) == 120, "each job was sent once"
@@ -212,13 +215,13 @@ def test_jobs_that_another_relay_handed_over_count_for_the_window(
     carrier: FakeCarrier, start_relay: StartRelay
 ) -> None:
     carried_noop.defer_many([()] * 60)
-    first = start_relay()
-    wait_until(lambda: list(holder_by_job().values()) == [CARRIER] * 50)
-    first.stop()
-    second = start_relay(id="r:000000000000")
-    wait_until(lambda: second.relay.window.due_at > 0.0)
-    wait_until(lambda: second.relay.jobs.with_carrier == 50)
-    assert len(carrier.published) == 50
+    first_thread = start_relay()
+    wait_until(lambda: list(holder_by_job().values()) == [CARRIER] * WINDOW)
+    first_thread.stop()
+    second_thread = start_relay(id="r:000000000000")
+    wait_until(lambda: second_thread.relay.window.due_at > 0.0)
+    wait_until(lambda: second_thread.relay.jobs.with_carrier == WINDOW)
+    assert len(carrier.published) == WINDOW
 
 
 def test_four_relays_share_the_window(carrier: FakeCarrier, start_relay: StartRelay) -> None:
@@ -228,11 +231,11 @@ def test_four_relays_share_the_window(carrier: FakeCarrier, start_relay: StartRe
     for relay in relays:
         wait_for_a_run(relay.window)
     carried_noop.defer_many([()] * 400)
-    wait_until(lambda: len(carrier.jobs) >= 50)
+    wait_until(lambda: len(carrier.jobs) >= WINDOW)
     for relay in relays:
         wait_for_a_run(relay.window)
     # Up to three late relays may still use the share of their last count, which is at most a quarter of 50 each.
-    assert len(carrier.published) <= 50 + 3 * 13, "without the shared window the relays would publish 200 jobs"
+    assert len(carrier.published) <= WINDOW + 3 * 13, "without the shared window the relays would publish 200 jobs"
 
 
 def test_jobs_that_the_carrier_refuses_are_released_and_tried_later(
@@ -247,7 +250,7 @@ def test_jobs_that_the_carrier_refuses_are_released_and_tried_later(
     carrier.refuses = False
     wait_until(lambda: holder_by_job() == {job.pk: CARRIER})
     job.refresh_from_db()
-    assert job.attempts == 1, "the first attempt was not charged"
+    assert job.attempts == 1, "the refusal has cost no attempt"
 
 
 def test_a_job_that_is_too_large_for_the_carrier_fails_and_smaller_jobs_go_on(
@@ -263,7 +266,7 @@ def test_a_job_that_is_too_large_for_the_carrier_fails_and_smaller_jobs_go_on(
     assert "MAX_MESSAGE_SIZE" in large.errors[0]["message"]
     wait_until(lambda: holder_by_job() == {small.pk: CARRIER})
     wait_until(lambda: relay.jobs.held_ids == [])
-    assert (carrier.published, relay.jobs.with_carrier) == ([(small.pk, 1)], 1)
+    assert (carrier.published, relay.jobs.with_carrier) == ([(small.pk, 1)], 1), "only the small job was sent"
     carrier.finish()
     wait_until(lambda: Job.objects.completed().count() == 1)
 
@@ -274,21 +277,21 @@ def test_a_lost_window_is_reported_with_the_repair_command(
     monkeypatch.setattr(rows, "LOST_WINDOW_INTERVAL", 0.05)
     carried_noop.defer_many([()] * 60)
     relay = start_relay().relay
-    wait_until(lambda: list(holder_by_job().values()) == [CARRIER] * 50)
+    wait_until(lambda: list(holder_by_job().values()) == [CARRIER] * WINDOW)
     carrier.jobs.clear()  # as `rabbitmqctl purge_queue` does
-    oldest = Job.objects.running().order_by("pk")[:49].values("pk")
-    Job.objects.filter(pk__in=oldest).update(locked_at=Now() - timedelta(days=1))
+    all_but_one = Job.objects.running().order_by("pk")[: WINDOW - 1].values("pk")
+    Job.objects.filter(pk__in=all_but_one).update(locked_at=Now() - timedelta(days=1))
     wait_until(lambda: relay.window.is_full)
     wait_for_a_run(relay.lost_window)
     assert "carrier window lost" not in caplog.text, "one job is young, and may still run"
     Job.objects.running().update(locked_at=Now() - timedelta(days=1))
     wait_until(lambda: "carrier window lost" in caplog.text)
     wait_for_a_run(relay.lost_window)
-    [line] = [line for line in caplog.messages if line.startswith("carrier window lost")]
-    assert " carrier=celery count=50 " in line
-    assert "python manage.py runrelay --reclaim celery" in line
+    [warning] = [line for line in caplog.messages if line.startswith("carrier window lost")]
+    assert f" carrier=celery count={WINDOW} " in warning
+    assert "python manage.py runrelay --reclaim celery" in warning
     list(Reclaim.begin(Store.default(), "celery").run())
-    wait_until(lambda: len(carrier.jobs) == 50, "jobs are handed over again")
+    wait_until(lambda: len(carrier.jobs) == WINDOW, "jobs are handed over again")
 
 
 @pytest.mark.parametrize("reason", ["expired", "maxlen"])
@@ -300,7 +303,7 @@ def test_jobs_that_the_broker_drops_are_released(
     wait_until(lambda: CARRIER in holder_by_job().values())
     (carried_job,) = carrier.jobs.values()
     carrier.give_back(carried_job, reason)
-    wait_until(lambda: carrier.acknowledged == [1])
+    wait_until(lambda: carrier.acknowledged_deliveries == [1])
     assert f"carried jobs returned worker=r carrier=celery count=1 reason={reason}" in caplog.text
     assert ("carrier refused" in caplog.text) is (reason == "maxlen"), (
         "after maxlen the relay waits before it publishes again"
@@ -313,10 +316,10 @@ def test_jobs_that_the_broker_drops_are_released(
 
 def test_no_job_is_claimed_while_the_carrier_is_blocked(carrier: FakeCarrier, start_relay: StartRelay) -> None:
     carrier.is_blocked = True
-    relay = start_relay()
-    wait_until(lambda: relay.relay.window.is_blocked)
+    relay_thread = start_relay()
+    wait_until(lambda: relay_thread.relay.window.is_blocked)
     job = carried_noop.defer()
-    wait_until(lambda: relay.relay.row.is_written and relay.relay.window.is_counted)
+    wait_until(lambda: relay_thread.relay.row.is_written and relay_thread.relay.window.is_counted)
     assert holder_by_job() == {}
     carrier.is_blocked = False
     carrier._wake_relay()
@@ -330,7 +333,7 @@ def test_an_expired_job_is_released_and_runs_later(carrier: FakeCarrier, start_r
     (carried_job,) = carrier.jobs.values()
     carrier.give_back(carried_job, "expired")
     wait_until(lambda: len(carrier.published) == 2)
-    wait_until(lambda: carrier.acknowledged == [1])
+    wait_until(lambda: carrier.acknowledged_deliveries == [1])
     # The release and the next claim have each raised the lease.
     assert carrier.published[1] == (job.pk, carried_job.lease + 2)
     job.refresh_from_db()
@@ -353,13 +356,13 @@ def test_a_job_whose_workers_die_is_recovered_and_fails_at_the_third_time(
 ) -> None:
     job = carried_noop.defer()
     start_relay()
-    for time in (1, 2):
+    for attempt in (1, 2):
         wait_until(lambda: len(carrier.jobs) == 1)
         (carried_job,) = carrier.jobs.values()
-        assert carried_job.attempt == time
+        assert carried_job.attempt == attempt
         carrier.begin_again(carried_job)
-        carrier.give_back(carried_job, "delivery_limit", is_readable=time == 1)
-        wait_until(partial(has_acknowledged, carrier, 2 * time))
+        carrier.give_back(carried_job, "delivery_limit", is_readable=attempt == 1)
+        wait_until(partial(has_acknowledged, carrier, 2 * attempt))  # for each attempt, a note and the returned job
         job.refresh_from_db()
         assert job.last_error == "WorkerDied: each worker of the carrier that got the job has died"
     assert (job.status, job.deaths) == ("scheduled", [CARRIER, CARRIER]), "the next attempt starts within 30 s"
@@ -380,29 +383,29 @@ def test_a_job_that_no_worker_has_begun_is_released_however_many_workers_die(
     """Celery's workers are in a crash loop: they die after they have received jobs, before they begin any of them."""
     job = carried_noop.defer()
     start_relay()
-    for time in range(1, 11):
+    for count in range(1, 11):
         wait_until(lambda: len(carrier.jobs) == 1)
         (carried_job,) = carrier.jobs.values()
         carrier.give_back(carried_job, "delivery_limit")
-        wait_until(partial(has_acknowledged, carrier, time))
+        wait_until(partial(has_acknowledged, carrier, count))
     wait_until(lambda: len(carrier.jobs) == 1)
     job.refresh_from_db()
     assert (job.status, job.attempts, job.errors, job.deaths) == ("running", 1, [], None)
     assert "carried jobs not begun worker=r carrier=celery count=1" in caplog.text
 
 
-def test_a_job_that_has_begun_is_charged_even_if_another_relay_takes_it_back(
+def test_a_begun_attempt_counts_even_if_another_relay_takes_the_job_back(
     carrier: FakeCarrier, start_relay: StartRelay
 ) -> None:
     """The job's row says that the job has begun, so no relay needs to remember it."""
     job = carried_noop.defer()
-    first = start_relay()
+    first_thread = start_relay()
     wait_until(lambda: set(holder_by_job().values()) == {CARRIER})
     (carried_job,) = carrier.jobs.values()
-    for number in (1, 2):
+    for note_count in (1, 2):
         carrier.begin_again(carried_job)
-        wait_until(partial(has_acknowledged, carrier, number))
-    first.stop()
+        wait_until(partial(has_acknowledged, carrier, note_count))
+    first_thread.stop()
     start_relay(id="r:000000000000")
     carrier.give_back(carried_job, "delivery_limit")
     wait_until(partial(has_acknowledged, carrier, 3))
@@ -417,13 +420,14 @@ def test_an_old_message_of_dead_workers_does_not_take_back_a_job_that_was_claime
     job = carried_noop.defer()
     start_relay()
     wait_until(lambda: len(carrier.jobs) == 1)
-    (first,) = carrier.jobs.values()
-    Store.default().release([first.ref])
+    (first_claim,) = carrier.jobs.values()
+    Store.default().release([first_claim.ref])
     wait_until(lambda: len(carrier.jobs) == 2)
-    carrier.begin_again(next(other for other in carrier.jobs.values() if other.ref != first.ref))
-    wait_until(lambda: carrier.acknowledged == [1])
-    carrier.give_back(first, "delivery_limit")
-    wait_until(lambda: carrier.acknowledged == [1, 2])
+    [second_claim] = [carried_job for carried_job in carrier.jobs.values() if carried_job.ref != first_claim.ref]
+    carrier.begin_again(second_claim)
+    wait_until(lambda: carrier.acknowledged_deliveries == [1])
+    carrier.give_back(first_claim, "delivery_limit")
+    wait_until(lambda: carrier.acknowledged_deliveries == [1, 2])
     assert holder_by_job() == {job.pk: CARRIER}
 
 
@@ -433,13 +437,13 @@ def test_a_job_that_is_locked_when_it_comes_back_is_taken_back_later(
     two_jobs = [carried_noop.defer(), carried_noop.defer()]
     start_relay()
     wait_until(lambda: len(carrier.jobs) == 2 and set(holder_by_job().values()) == {CARRIER})
-    with connect() as other, other.transaction():
-        other.execute("SELECT FROM skipqueue_job FOR UPDATE")
+    with connect() as locking_session, locking_session.transaction():
+        locking_session.execute("SELECT FROM skipqueue_job FOR UPDATE")
         for carried_job, reason in zip(tuple(carrier.jobs.values()), ("delivery_limit", "expired"), strict=True):
             carrier.give_back(carried_job, reason)
         wait_until(lambda: len(carrier.unacknowledged) == 2)
-        assert carrier.acknowledged == []
-    wait_until(lambda: len(carrier.acknowledged) == 2)
+        assert carrier.acknowledged_deliveries == []
+    wait_until(lambda: len(carrier.acknowledged_deliveries) == 2)
     wait_until(lambda: sorted(holder_by_job()) == sorted(job.pk for job in two_jobs))
 
 
@@ -454,7 +458,7 @@ def test_two_dead_letters_of_one_job_are_both_acknowledged(
     with carrier.lock:  # the relay reads both messages in one `take`
         for _ in range(2):
             carrier.give_back(carried_job, reason)
-    wait_until(lambda: sorted(carrier.acknowledged) == [1, 2])
+    wait_until(lambda: sorted(carrier.acknowledged_deliveries) == [1, 2])
     assert not carrier.unacknowledged
 
 
@@ -464,7 +468,7 @@ def test_a_refused_job_waits_and_costs_no_attempt(carrier: FakeCarrier, start_re
     wait_until(lambda: len(carrier.jobs) == 1)
     (carried_job,) = carrier.jobs.values()
     carrier.give_back(carried_job, "rejected")
-    wait_until(lambda: carrier.acknowledged == [1])
+    wait_until(lambda: carrier.acknowledged_deliveries == [1])
     job.refresh_from_db()
     assert (job.status, job.attempts) == ("scheduled", 0)
     assert "another version" in job.last_error
@@ -477,9 +481,9 @@ def test_the_second_of_two_outcomes_is_dropped(carrier: FakeCarrier, start_relay
     wait_until(lambda: len(carrier.jobs) == 1)
     (carried_job,) = carrier.jobs.values()
     carrier.finish(carried_job, outcome=Outcome("completed", result="1"))
-    wait_until(lambda: carrier.acknowledged == [1])
+    wait_until(lambda: carrier.acknowledged_deliveries == [1])
     carrier.finish(carried_job, outcome=Outcome("completed", result="2"))
-    wait_until(lambda: carrier.acknowledged == [1, 2])
+    wait_until(lambda: carrier.acknowledged_deliveries == [1, 2])
     job.refresh_from_db()
     assert job.result == 1
 
@@ -492,17 +496,17 @@ def test_the_outcome_of_a_job_that_was_cancelled_meanwhile_is_dropped(
     wait_until(lambda: holder_by_job() == {job.pk: CARRIER})
     Job.objects.get(pk=job.pk).cancel(reason="no")
     carrier.finish()
-    wait_until(lambda: carrier.acknowledged == [1])
+    wait_until(lambda: carrier.acknowledged_deliveries == [1])
     job.refresh_from_db()
     assert job.status == "discarded"
 
 
 def test_the_carrier_is_asked_not_to_begin_a_cancelled_job(carrier: FakeCarrier, start_relay: StartRelay) -> None:
-    cancelled, other = carried_noop.defer(), carried_noop.defer()
+    cancelled, not_cancelled = carried_noop.defer(), carried_noop.defer()
     start_relay()
     wait_until(lambda: len(holder_by_job()) == 2 and set(holder_by_job().values()) == {CARRIER})
     Job.objects.get(pk=cancelled.pk).cancel(reason="no")
-    wait_until(lambda: [id for id, _ in carrier.jobs] == [other.pk])
+    wait_until(lambda: [id for id, _ in carrier.jobs] == [not_cancelled.pk])
 
 
 def test_an_outcome_that_cannot_be_read_at_all_fails_its_job(carrier: FakeCarrier, start_relay: StartRelay) -> None:
@@ -511,7 +515,7 @@ def test_an_outcome_that_cannot_be_read_at_all_fails_its_job(carrier: FakeCarrie
     wait_until(lambda: holder_by_job() == {job.pk: CARRIER})
     (carried_job,) = carrier.jobs.values()
     carrier.give_back(carried_job, "unreadable", is_readable=False)
-    wait_until(lambda: carrier.acknowledged == [1])
+    wait_until(lambda: carrier.acknowledged_deliveries == [1])
     job.refresh_from_db()
     assert (job.status, job.last_error.split(":")[0]) == ("failed", "UnreadableOutcome")
 
@@ -520,13 +524,13 @@ def test_an_outcome_that_the_task_itself_has_written_is_only_counted(
     carrier: FakeCarrier, start_relay: StartRelay
 ) -> None:
     job = carried_noop.defer()
-    relay = start_relay()
+    relay_thread = start_relay()
     wait_until(lambda: holder_by_job() == {job.pk: CARRIER})
     (carried_job,) = carrier.jobs.values()
     Store.default().settle([Settlement(*carried_job.ref, COMPLETED)])
     carrier.finish(carried_job, is_written=True)
-    wait_until(lambda: carrier.acknowledged == [1])
-    assert relay.relay.jobs_done == 1
+    wait_until(lambda: carrier.acknowledged_deliveries == [1])
+    assert relay_thread.relay.jobs_done == 1
 
 
 def test_after_a_lost_connection_unconfirmed_jobs_are_released(carrier: FakeCarrier, start_relay: StartRelay) -> None:
@@ -593,11 +597,11 @@ def test_a_relay_that_stops_releases_unconfirmed_jobs(carrier: FakeCarrier, star
 def test_a_relay_that_stops_waits_for_the_confirms(carrier: FakeCarrier, start_relay: StartRelay) -> None:
     carrier.confirms_at_once = False
     job = carried_noop.defer()
-    relay = start_relay()
+    relay_thread = start_relay()
     wait_until(lambda: bool(carrier.published))
-    stopping = threading.Thread(target=relay.stop)
+    stopping = threading.Thread(target=relay_thread.stop)
     stopping.start()
-    wait_until(lambda: relay.relay.stopping)
+    wait_until(lambda: relay_thread.relay.stopping)
     carrier.confirm()
     stopping.join()
     assert holder_by_job() == {job.pk: CARRIER}
@@ -609,14 +613,14 @@ def test_a_relay_that_stops_hands_over_all_confirmed_jobs(
     monkeypatch.setattr("django_skipqueue.contrib.celery.rows.RELAY_BATCH", 1)
     carrier.confirms_at_once = False
     carried_noop.defer_many([()] * 5)
-    relay = start_relay()
+    relay_thread = start_relay()
     wait_until(lambda: len(carrier.published) == 5)
-    stopping = threading.Thread(target=relay.stop)
+    stopping = threading.Thread(target=relay_thread.stop)
     stopping.start()
-    wait_until(lambda: relay.relay.stopping)
+    wait_until(lambda: relay_thread.relay.stopping)
     carrier.confirm()
     stopping.join()
-    assert list(holder_by_job().values()) == [CARRIER] * 5, "the carrier has them and would run them though released"
+    assert list(holder_by_job().values()) == [CARRIER] * 5, "if the relay released a job, the job would run twice"
 
 
 def test_a_job_whose_outcome_waits_is_not_released_when_the_connection_breaks(
@@ -665,16 +669,16 @@ def test_a_relay_that_stops_publishes_no_more(carrier: FakeCarrier, start_relay:
     """Outcomes make room in the window while the relay waits for the last confirms."""
     carrier.confirms_at_once = False
     carried_noop.defer_many([()] * 60)
-    relay = start_relay()
-    wait_until(lambda: len(carrier.published) == 50)
-    stopping = threading.Thread(target=relay.stop)
+    relay_thread = start_relay()
+    wait_until(lambda: len(carrier.published) == WINDOW)
+    stopping = threading.Thread(target=relay_thread.stop)
     stopping.start()
-    wait_until(lambda: relay.relay.stopping)
+    wait_until(lambda: relay_thread.relay.stopping)
     carrier.confirm(40)
-    wait_until(lambda: relay.relay.jobs.with_carrier == 40)
+    wait_until(lambda: relay_thread.relay.jobs.with_carrier == 40)
     carrier.finish()
-    wait_until(lambda: len(carrier.acknowledged) == 40)
+    wait_until(lambda: len(carrier.acknowledged_deliveries) == 40)
     carrier.confirm()
     stopping.join()
-    assert len(carrier.published) == 50
-    assert Job.objects.queued().count() == 10
+    assert len(carrier.published) == WINDOW, "the other jobs stay in their queue"
+    assert Job.objects.queued().count() == 60 - WINDOW

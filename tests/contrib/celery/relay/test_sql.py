@@ -46,7 +46,7 @@ def send_heartbeat(*, relay_id: str | None = None, is_reached: bool = False, ref
     store.execute(relay_sql.HEARTBEAT, {**values, "is_reached": is_reached, "refused": refused})
 
 
-def number_carried() -> int:
+def count_carried_jobs() -> int:
     return counts_of_window()[0]
 
 
@@ -61,15 +61,15 @@ def test_a_job_that_is_handed_over_belongs_to_the_carrier_and_keeps_its_lease() 
     before = state(job)
     assert hand_over(lease_of(job)) == {(job.pk, 7)}
     assert state(job) == before | {"locked_by": CELERY}
-    assert number_carried() == 1
+    assert count_carried_jobs() == 1
 
 
 def test_a_job_that_is_already_settled_is_not_handed_over() -> None:
-    settled, other = (make_job("running", locked_by=RELAY) for _ in range(2))
+    settled, running = (make_job("running", locked_by=RELAY) for _ in range(2))
     store.settle([Settlement(*lease_of(settled), COMPLETED)])
     before = state(settled)
-    handed_over = hand_over(*(lease_of(job) for job in (settled, other)))
-    assert handed_over == {lease_of(other)}
+    handed_over = hand_over(*(lease_of(job) for job in (settled, running)))
+    assert handed_over == {lease_of(running)}
     assert state(settled) == before
 
 
@@ -82,19 +82,19 @@ def test_a_job_that_has_changed_hands_is_not_handed_over() -> None:
 def test_only_the_jobs_that_the_carrier_holds_are_counted() -> None:
     make_job("running", locked_by=RELAY)
     make_job("completed", locked_by=CELERY)
-    assert number_carried() == 0
+    assert count_carried_jobs() == 0
     for _ in range(3):
         make_job("running", locked_by=CELERY)
-    assert number_carried() == 3
+    assert count_carried_jobs() == 3
 
 
-def test_jobs_that_relays_of_the_carrier_hold_are_counted_apart() -> None:
+def test_jobs_that_relays_of_the_carrier_hold_are_counted_separately() -> None:
     alive, dead = (make_relay(heartbeat=timedelta(seconds=-age)) for age in (0, 61))
-    stranger = make_relay(relay_of="another")
-    for holder in (alive, dead, dead, stranger):
+    relay_of_other_carrier = make_relay(relay_of="another")
+    for holder in (alive, dead, dead, relay_of_other_carrier):
         make_job("running", locked_by=holder.pk)
     make_job("running", locked_by=CELERY)
-    assert counts_of_window() == (1, 3, 1)
+    assert counts_of_window() == (1, 3, 1), "the dead relay's two jobs count, but the dead relay does not"
 
 
 def test_all_jobs_of_a_carrier_can_be_released() -> None:
@@ -102,7 +102,7 @@ def test_all_jobs_of_a_carrier_can_be_released() -> None:
     job = make_job("running", locked_by=RELAY, attempts=2)
     hand_over(lease_of(job))
     assert store.release_orphans(CELERY, known=[]) == {job.pk}
-    assert number_carried() == 0
+    assert count_carried_jobs() == 0
     assert (state(job)["status"], state(job)["attempts"]) == ("queued", 1)
     assert not Job.objects.filter(locked_by=CELERY).exists()
 
@@ -119,25 +119,25 @@ def make_jobs_of_carrier() -> list[Job]:
 
 def make_jobs_of_others() -> list[Job]:
     """Make running jobs that workers or relays of other carriers hold, a queued job, and a completed job."""
-    worker, stranger = make_worker(name="w"), make_relay(name="x", relay_of="another")
-    running = [make_job("running", locked_by=holder) for holder in (worker.pk, stranger.pk, RELAY)]
+    worker, relay_of_other_carrier = make_worker(name="w"), make_relay(name="x", relay_of="another")
+    running = [make_job("running", locked_by=holder) for holder in (worker.pk, relay_of_other_carrier.pk, RELAY)]
     return [*running, make_job("queued", lease=0), make_job("completed", lease=3, locked_by=worker.pk)]
 
 
 @pytest.mark.parametrize("outcome", [COMPLETED, RETRY, SNOOZE])
 def test_an_outcome_from_a_broker_settles_only_jobs_that_the_carrier_holds(outcome: Outcome) -> None:
-    carriers_jobs, others = make_jobs_of_carrier(), make_jobs_of_others()
-    before = [state(job) for job in others]
-    settlements = [Settlement(*lease_of(job), outcome) for job in (*carriers_jobs, *others)]
+    carriers_jobs, jobs_of_others = make_jobs_of_carrier(), make_jobs_of_others()
+    before = [state(job) for job in jobs_of_others]
+    settlements = [Settlement(*lease_of(job), outcome) for job in (*carriers_jobs, *jobs_of_others)]
     assert carried_store.settle(settlements) == {job.pk for job in carriers_jobs}
-    assert [state(job) for job in others] == before
+    assert [state(job) for job in jobs_of_others] == before
 
 
 def test_a_returned_job_is_released_only_if_the_carrier_holds_it() -> None:
-    carriers_jobs, others = make_jobs_of_carrier(), make_jobs_of_others()
-    before = [state(job) for job in others]
-    assert carried_store.release(map(lease_of, [*carriers_jobs, *others])) == {job.pk for job in carriers_jobs}
-    assert [state(job) for job in others] == before
+    carriers_jobs, jobs_of_others = make_jobs_of_carrier(), make_jobs_of_others()
+    before = [state(job) for job in jobs_of_others]
+    assert carried_store.release(map(lease_of, [*carriers_jobs, *jobs_of_others])) == {job.pk for job in carriers_jobs}
+    assert [state(job) for job in jobs_of_others] == before
 
 
 def test_a_returned_job_is_recovered_only_if_it_has_begun() -> None:
@@ -153,30 +153,29 @@ def leases_of(*jobs: Job) -> list[LeaseRef]:
 
 
 def test_a_returned_job_is_recovered_only_if_the_carrier_holds_it() -> None:
-    carriers_jobs, others = make_jobs_of_carrier(), make_jobs_of_others()
-    note_begun(leases_of(*carriers_jobs, *others))
-    Job.objects.filter(pk__in=[job.pk for job in others]).update(started_at=Now())
-    before = [state(job) for job in others]
-    recovered = recover_returned(carried_store, leases_of(*carriers_jobs, *others))
+    carriers_jobs, jobs_of_others = make_jobs_of_carrier(), make_jobs_of_others()
+    note_begun(leases_of(*carriers_jobs, *jobs_of_others))
+    Job.objects.filter(pk__in=[job.pk for job in jobs_of_others]).update(started_at=Now())
+    before = [state(job) for job in jobs_of_others]
+    recovered = recover_returned(carried_store, leases_of(*carriers_jobs, *jobs_of_others))
     assert {job.id for job in recovered} == {job.pk for job in carriers_jobs}
-    assert [state(job) for job in others] == before
+    assert [state(job) for job in jobs_of_others] == before
 
 
 def test_a_note_from_a_broker_changes_only_jobs_of_the_carrier() -> None:
-    carriers_jobs, others = make_jobs_of_carrier(), make_jobs_of_others()
+    carriers_jobs, jobs_of_others = make_jobs_of_carrier(), make_jobs_of_others()
     noted = [
-        Noted(*lease_of(job), 0.0, '{"progress": {"lease": 1, "value": 0.5}}') for job in (*carriers_jobs, *others)
+        Noted(*lease_of(job), 0.0, '{"progress": {"lease": 1, "value": 0.5}}')
+        for job in (*carriers_jobs, *jobs_of_others)
     ]
     assert carried_store.note_attempts(noted) == {job.pk for job in carriers_jobs}
 
 
 def test_errors_from_a_broker_are_appended_to_the_carriers_cancelled_jobs() -> None:
-    carriers_jobs, others = (
-        [make_job("discarded", lease=2, locked_by=holder) for holder in holders]
-        for holders in ([CELERY], ["w:0123456789ab", ""])
-    )
-    cancelled = [Settlement(job.pk, 1, RETRY) for job in (*carriers_jobs, *others)]
-    assert carried_store.append_cancelled_errors(cancelled) == {job.pk for job in carriers_jobs}
+    carriers_job = make_job("discarded", lease=2, locked_by=CELERY)
+    jobs_of_others = [make_job("discarded", lease=2, locked_by=holder) for holder in ("w:0123456789ab", "")]
+    cancelled = [Settlement(job.pk, 1, RETRY) for job in (carriers_job, *jobs_of_others)]
+    assert carried_store.append_cancelled_errors(cancelled) == {carriers_job.pk}
 
 
 def test_heartbeats_add_up_refused_jobs_and_keep_the_time_of_the_last_contact() -> None:
@@ -186,16 +185,16 @@ def test_heartbeats_add_up_refused_jobs_and_keep_the_time_of_the_last_contact() 
     WorkerOfCelery.objects.update(reached_at=F("reached_at") - timedelta(hours=1))
     before = WorkerOfCelery.objects.get()
     send_heartbeat(refused=4)
-    row = WorkerOfCelery.objects.get()
-    assert (row.refused, row.reached_at) == (7, before.reached_at)
+    row_of_carrier = WorkerOfCelery.objects.get()
+    assert (row_of_carrier.refused, row_of_carrier.reached_at) == (7, before.reached_at)
     send_heartbeat(is_reached=True)
-    row = WorkerOfCelery.objects.get()
-    assert row.reached_at is not None
+    row_of_carrier = WorkerOfCelery.objects.get()
+    assert row_of_carrier.reached_at is not None
     assert before.reached_at is not None
-    assert (row.refused, row.reached_at > before.reached_at) == (7, True)
+    assert (row_of_carrier.refused, row_of_carrier.reached_at > before.reached_at) == (7, True)
 
 
-def test_a_relay_is_known_as_long_as_it_has_a_row() -> None:
+def test_a_relays_heartbeat_keeps_its_row_and_drops_the_rows_of_deleted_relays() -> None:
     old, own = make_relay(name="old"), make_worker(name="own", concurrency=0)
     send_heartbeat(relay_id=own.pk)
     assert dict(WorkerOfCelery.objects.values_list("pk", "relay_of")) == {

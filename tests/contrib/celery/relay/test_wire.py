@@ -69,20 +69,20 @@ ATTEMPTS = st.builds(
 )
 
 
-def through_json(payload: list[Any]) -> Any:
+def encoded_and_decoded(payload: list[Any]) -> Any:
     return wire.decode(wire.encode(payload))
 
 
 @given(JOBS, TEXTS)
 def test_a_job_arrives_as_it_was_sent(job: ClaimedJob, alias: str) -> None:
-    arrived, arrived_alias = wire.job_from_wire(through_json(wire.job_to_wire(job, alias)))
+    arrived, arrived_alias = wire.job_from_wire(encoded_and_decoded(wire.job_to_wire(job, alias)))
     assert arrived == job._replace(is_suspect=None, permit_key=None, claimed_at=None)
     assert arrived_alias == alias
 
 
 @given(ATTEMPTS, st.floats(0, 1e6))
 def test_an_outcome_arrives_as_it_was_sent(attempt: Attempt, now: float) -> None:
-    arrived = wire.attempt_from_wire(through_json(wire.attempt_to_wire(attempt)), now=now)
+    arrived = wire.attempt_from_wire(encoded_and_decoded(wire.attempt_to_wire(attempt)), now=now)
     assert arrived.job == attempt.job._replace(is_suspect=None, permit_key=None, claimed_at=None)
     assert arrived.outcome == attempt.outcome
     assert arrived.outcome.exception is None
@@ -92,12 +92,11 @@ def test_an_outcome_arrives_as_it_was_sent(attempt: Attempt, now: float) -> None
 
 
 def test_large_arguments_do_not_come_back_with_the_outcome() -> None:
-    for size, is_back in ((5_000, True), (5_001, False)):
+    for size, comes_back in ((5_000, True), (5_001, False)):
         job = JOB._replace(args="x" * size, kwargs="y" * 5_000)
-        arrived = wire.attempt_from_wire(
-            through_json(wire.attempt_to_wire(Attempt(job, Outcome("completed"), 0.0, 1.0, "w"))), now=2.0
-        )
-        assert arrived.job == (job if is_back else job._replace(args=LEFT_OUT, kwargs=LEFT_OUT))
+        payload = wire.attempt_to_wire(Attempt(job, Outcome("completed"), started=0.0, ended=1.0, worker="w"))
+        arrived = wire.attempt_from_wire(encoded_and_decoded(payload), now=2.0)
+        assert arrived.job == (job if comes_back else job._replace(args=LEFT_OUT, kwargs=LEFT_OUT))
 
 
 @given(st.lists(ATTEMPTS, min_size=1, max_size=4), TEXTS)
@@ -134,7 +133,11 @@ def test_ids_of_foreign_messages_name_no_lease(subtests: pytest.Subtests) -> Non
             assert wire.lease_ref_of(foreign_id) is None
 
 
-JOB = ClaimedJob(1, 2, "shop.send", "default", "[]", "{}", 1, 3, 0, 0.0, 0.0, "{}")
+JOB = ClaimedJob(
+    id=1, lease=2, task="shop.send", queue_name="default", args="[]", kwargs="{}",
+    attempt=1, max_attempts=3, priority=0, run_after=0.0, locked_at=0.0, metadata="{}",
+)  # fmt: skip
+COMPLETED_ATTEMPT = Attempt(JOB, Outcome("completed"), started=0.0, ended=1.0, worker="w")
 
 ODD_NUMBERS = (math.nan, math.inf, -math.inf, 10**400, -(10**400))
 
@@ -186,7 +189,7 @@ def test_a_payload_that_is_no_outcome_raises_unknown_format(subtests: pytest.Sub
     ]
     for field, value in cases:
         with subtests.test(field=field, value=value):
-            payload = wire.attempt_to_wire(Attempt(JOB, Outcome("completed"), 0.0, 1.0, "w"))
+            payload = wire.attempt_to_wire(COMPLETED_ATTEMPT)
             payload[field] = value
             with pytest.raises(wire.UnknownFormat):
                 wire.attempt_from_wire(payload, now=0.0)
@@ -225,8 +228,8 @@ def test_a_job_with_an_invalid_field_raises_unknown_format(subtests: pytest.Subt
     ]
     for field, value in cases:
         with subtests.test(field=field, value=value):
-            payload = through_json(wire.attempt_to_wire(Attempt(JOB, Outcome("completed"), 0.0, 1.0, "w")))
-            payload[2][field] = value
+            payload = encoded_and_decoded(wire.attempt_to_wire(COMPLETED_ATTEMPT))
+            payload[2][field] = value  # a field of the job
             with pytest.raises(wire.UnknownFormat):
                 wire.attempt_from_wire(payload, now=0.0)
             with pytest.raises(wire.UnknownFormat):
@@ -250,8 +253,8 @@ def test_an_outcome_with_an_invalid_field_raises_unknown_format(subtests: pytest
     ]
     for field, value in cases:
         with subtests.test(field=field, value=value):
-            payload = through_json(wire.attempt_to_wire(Attempt(JOB, Outcome("completed"), 0.0, 1.0, "w")))
-            payload[3][field] = value
+            payload = encoded_and_decoded(wire.attempt_to_wire(COMPLETED_ATTEMPT))
+            payload[3][field] = value  # a field of the outcome
             with pytest.raises(wire.UnknownFormat):
                 wire.attempt_from_wire(payload, now=0.0)
 
@@ -260,8 +263,8 @@ def test_an_impossible_duration_raises(subtests: pytest.Subtests) -> None:
     cases: list[float] = [*ODD_NUMBERS, 1e300, -1.0, True]
     for duration in cases:
         with subtests.test(duration=duration):
-            payload = wire.attempt_to_wire(Attempt(JOB, Outcome("completed"), 0.0, 1.0, "w"))
-            payload[5] = duration
+            payload = wire.attempt_to_wire(COMPLETED_ATTEMPT)
+            payload[5] = duration  # the sixth field of an outcome
             with pytest.raises(wire.UnknownFormat):
                 wire.attempt_from_wire(payload, now=0.0)
 

@@ -39,7 +39,7 @@ def echo(value: Any) -> Any:
     return value
 
 
-RETURNED: dict[str, Any] = {
+RETURN_VALUES: dict[str, Any] = {
     "none": None,
     "tuple": (1, ("a", b"b")),
     "nested": {"a": [1, {"b": None}], "c": 1.5, "d": True},
@@ -50,13 +50,13 @@ RETURNED: dict[str, Any] = {
     "nul": "a\0b",
     "endless": [],
 }
-RETURNED["endless"].append(RETURNED["endless"])
+RETURN_VALUES["endless"].append(RETURN_VALUES["endless"])  # a list that contains itself
 
 
 @task
 def give(kind: str) -> Any:
     """Return a value that is not allowed as an argument."""
-    return RETURNED[kind]
+    return RETURN_VALUES[kind]
 
 
 @task
@@ -81,7 +81,7 @@ async def afail(message: str = "as asked") -> None:
 
 @task(takes_context=True)
 def fail_times(context: "TaskContext[Any, Any]", times: int) -> int:
-    """Fail the first `times` attempts; then return the number of the attempt."""
+    """Fail in the first `times` attempts. Then return the number of the attempt."""
     if context.attempt <= times:
         raise ValueError(f"attempt {context.attempt} of {times} that fail")
     return context.attempt
@@ -89,10 +89,10 @@ def fail_times(context: "TaskContext[Any, Any]", times: int) -> int:
 
 @task(takes_context=True)
 def see_context(context: "TaskContext[Any, Any]", note: str = "") -> dict[str, Any]:
-    return _seen(context, note)
+    return _context_values(context, note)
 
 
-def _seen(context: "TaskContext[Any, Any]", note: str) -> dict[str, Any]:
+def _context_values(context: "TaskContext[Any, Any]", note: str) -> dict[str, Any]:
     """Return the values of the context."""
     result = context.task_result
     return {
@@ -107,7 +107,7 @@ def _seen(context: "TaskContext[Any, Any]", note: str) -> dict[str, Any]:
 @task(takes_context=True)
 async def asee_context(context: "TaskContext[Any, Any]", note: str = "") -> dict[str, Any]:
     await asyncio.sleep(0)
-    return _seen(context, note)
+    return _context_values(context, note)
 
 
 @task(takes_context=True)
@@ -196,7 +196,7 @@ def every_minute(attempt: int) -> float:
     redact="iban",
 )
 def keyed(iban: str, times: int = 1) -> int:
-    """A task with the options of `@job`."""
+    """A task with the options of `@job`. It raises an error that is retried (1), discarded (2) or neither (3)."""
     raise {1: OSError, 2: ZeroDivisionError, 3: KeyError}[times](iban)
 
 

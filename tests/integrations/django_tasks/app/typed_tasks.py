@@ -15,24 +15,24 @@ if TYPE_CHECKING or django.VERSION >= (6, 0):
 else:
     from django_tasks import TaskContext, task
 
-seen: list[Any] = []
+received_arguments: list[Any] = []
 """The arguments with which the tasks were called."""
 
 
 @task
 def see(at: datetime, price: Decimal, *spans: timedelta, lines: list[Line] | None = None, note: Any = None) -> None:
-    seen.append((at, price, spans, lines, note))
+    received_arguments.append((at, price, spans, lines, note))
 
 
 @task(takes_context=True)
 def see_user(context: "TaskContext[Any, Any]", user: User, size: Size) -> User:
-    seen.append((context.task_result.args, user, size))
+    received_arguments.append((context.task_result.args, user, size))
     return user
 
 
 @task
 async def asee_user(user: User) -> Decimal:
-    seen.append(user)
+    received_arguments.append(user)
     return Decimal("1.50")
 
 

@@ -13,7 +13,7 @@ from django_skipqueue.queue.store import Store
 from django_skipqueue.supervisor.services import Pruner
 
 from ....app.rows import make_job
-from ....console.admin.browser import Complaints, another_look
+from ....console.admin.browser import Complaints, skip_by_default
 from ....console.admin.pictures import DESKTOP, PHONE
 from ....harness.partitions import drop_partitions
 
@@ -32,7 +32,7 @@ def archived_ids(transactional_db: None, settings: Any) -> Iterator[list[int]]:
     drop_partitions()
 
 
-@pytest.mark.parametrize("viewport", [PHONE, pytest.param(DESKTOP, marks=another_look)], ids=["phone", "desk"])
+@pytest.mark.parametrize("viewport", [PHONE, pytest.param(DESKTOP, marks=skip_by_default)], ids=["phone", "desk"])
 def test_an_operator_finds_an_archived_job_by_its_time_and_runs_it_again(
     archived_ids: list[int], open_admin: Callable[..., Page], complaints: Complaints, viewport: dict[str, int]
 ) -> None:

@@ -7,7 +7,7 @@ from django.contrib.auth.models import User
 from playwright.sync_api import Page, expect
 
 from ....console.admin import scene
-from ....console.admin.browser import Complaints, another_look
+from ....console.admin.browser import Complaints, skip_by_default
 from ....console.admin.dashboard.test_browser import DASHBOARD, boss, pytestmark
 from ....console.admin.pictures import PHONE
 from ..admin_pages import make_evening, make_rollups
@@ -17,7 +17,7 @@ __all__ = ["boss", "pytestmark"]
 FAILURES = "django_skipqueue/job/failures/"
 
 
-@pytest.mark.parametrize("scheme", ["light", pytest.param("dark", marks=another_look)])
+@pytest.mark.parametrize("scheme", ["light", pytest.param("dark", marks=skip_by_default)])
 def test_the_dashboard_fits_a_phone(
     boss: User, open_admin: Callable[..., Page], complaints: Complaints, scheme: str
 ) -> None:
@@ -37,7 +37,7 @@ NARROW_NAMES = """
 """Returns the names in tables that are broken into more than three lines."""
 
 
-@pytest.mark.parametrize("width", [768, 820, pytest.param(1000, marks=another_look), 1099])
+@pytest.mark.parametrize("width", [768, 820, pytest.param(1000, marks=skip_by_default), 1099])
 def test_on_a_tablet_no_page_scrolls_sideways_and_no_name_breaks_into_letters(
     boss: User, open_admin: Callable[..., Page], complaints: Complaints, width: int
 ) -> None:
