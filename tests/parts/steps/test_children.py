@@ -404,7 +404,7 @@ def test_a_child_in_the_sequence_of_its_parent_is_refused() -> None:
 def test_a_child_in_another_sequence_than_its_parent_runs() -> None:
     parent_job = ship.defer(order=1, order_to_pack=2)
     run_jobs()
-    assert again(parent_job).result == "order 2 is packed"
+    assert reload(parent_job).result == "order 2 is packed"
 
 
 @job(takes_context=True, name="steps.needs_shared")
@@ -418,9 +418,9 @@ def test_a_child_of_two_parents_is_discarded_only_with_the_second_parent() -> No
         run(claimed)
     child = Job.objects.get(task="steps.shared")
     assert parents[0].cancel()
-    assert again(child).status == "queued"
+    assert reload(child).status == "queued"
     assert parents[1].cancel()
-    assert again(child).status == "discarded"
+    assert reload(child).status == "discarded"
 
 
 @job(takes_context=True, name="steps.retries_after_child")
@@ -450,7 +450,7 @@ def test_a_job_is_retried_if_its_shared_child_ended_before_the_job_depended_on_i
     shared.defer()
     with connection.execute_wrapper(after_running_the_child):
         run(claimed)
-    assert again(parent_job).status == "scheduled"
+    assert reload(parent_job).status == "scheduled"
     run_jobs(include_scheduled=True)
-    assert (again(parent_job).status, parent_job.result) == ("completed", 7)
+    assert (reload(parent_job).status, parent_job.result) == ("completed", 7)
     assert calls == ["before", "failed"]
