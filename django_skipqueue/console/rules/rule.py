@@ -108,14 +108,16 @@ class Threshold:
     def of(self, queue_name: str = "") -> float | None:
         """Return the threshold for this queue, or the general one; `None` if the rule is off for this queue."""
         value = settings.rules.get(self.code, self.default)
-        return value.get(queue_name, value.get("*", self.default)) if isinstance(value, dict) else value
+        if isinstance(value, dict):  # "*" stands for all queues that the setting does not name
+            return value.get(queue_name, value.get("*", self.default))
+        return value
 
     @property
     def least(self) -> float | None:
         """The lowest threshold of all queues; `None` if no queue has one."""
         value = settings.rules.get(self.code, self.default)
-        numbers = {"*": self.default, **value}.values() if isinstance(value, dict) else [value]
-        return min((number for number in numbers if number is not None), default=None)
+        thresholds = {"*": self.default, **value}.values() if isinstance(value, dict) else [value]
+        return min((number for number in thresholds if number is not None), default=None)
 
 
 @dataclass(frozen=True)
