@@ -61,7 +61,8 @@ def _who_locks_its_row(job: Job, now: datetime) -> str:
 
 
 def _why_external_system_waits(job: Job, now: datetime, workforce: Workforce) -> str:
-    return next(filter(None, (external.explain(job, now, workforce) for external in externals())), "")
+    explanations = (external.explain(job, now, workforce) for external in externals())
+    return next(filter(None, explanations), "")
 
 
 def _why_it_is_queued(job: Job, now: datetime, workforce: Workforce) -> str:

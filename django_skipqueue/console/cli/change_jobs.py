@@ -87,20 +87,19 @@ class Survey:
     @classmethod
     def of(cls, choice: Choice, fits: Q, console: Console) -> "Survey":
         kinds: Counter[tuple[str, str, bool]] = Counter()
-        has_run_expression, fits_expression = (
-            ExpressionWrapper(condition, BooleanField()) for condition in (Q(attempts__gt=0), fits)
-        )
-        cut: list[SearchWindow] = []
+        has_run_expression = ExpressionWrapper(Q(attempts__gt=0), BooleanField())
+        fits_expression = ExpressionWrapper(fits, BooleanField())
+        cut_windows: list[SearchWindow] = []
         for part in choice.parts():
-            cut += [part.cut_after] if part.cut_after else []
+            cut_windows += [part.cut_after] if part.cut_after else []
             jobs = part.jobs.order_by().annotate(has_run=has_run_expression, fits=fits_expression)
             groups = jobs.values_list("status", "has_run", "task", "fits").annotate(number=Count("pk"))
-            for status, was_run, task, fit, number in groups:
-                state = RETRYING if status == Status.SCHEDULED and was_run else status
-                kinds[state, task, bool(fit)] += number
+            for status, has_run, task, can_change, number in groups:
+                state = RETRYING if status == Status.SCHEDULED and has_run else status
+                kinds[state, task, bool(can_change)] += number
             console.progress(f"{kinds.total():,} jobs found …")
         console.end_progress()
-        return cls(kinds, cut)
+        return cls(kinds, cut_windows)
 
     @property
     def total(self) -> int:
@@ -108,13 +107,13 @@ class Survey:
 
     @property
     def eligible(self) -> int:
-        return sum(number for (*_, fits), number in self.kinds.items() if fits)
+        return sum(number for (_state, _task, fits), number in self.kinds.items() if fits)
 
     @property
     def skipped(self) -> list[str]:
         """Texts about jobs that the verb cannot change: `2 are already completed`, `1 is already running`."""
         unfit = Counter[str]()
-        for (state, _, fits), number in self.kinds.items():
+        for (state, _task, fits), number in self.kinds.items():
             if not fits:
                 unfit[state] += number
         numbers = [(unfit[state], state) for state in STATES if unfit[state]]
@@ -126,7 +125,10 @@ class Survey:
             for state, task, number, would_change in kinds:
                 console.json({"status": state, "task": task, "jobs": number, "would_change": would_change})
         elif kinds:
-            rows = [(state, f"{number:,}", "yes" if would else "no", task) for state, task, number, would in kinds]
+            rows = [
+                (state, f"{number:,}", "yes" if would_change else "no", task)
+                for state, task, number, would_change in kinds
+            ]
             console.table(("status", "jobs", "would change", "task"), rows, right=("jobs",))
 
 

@@ -32,9 +32,9 @@ SELECT
     pg_relation_size(class.oid),
     NOT index.indisvalid AND class.relname ~ '_cc(new|old)[0-9]*$'
 FROM
-    unnest(%(tables)s::text[]) AS ours (name)
-    LEFT JOIN LATERAL pg_partition_tree(to_regclass(ours.name)) AS part ON true
-    JOIN pg_index AS index ON index.indrelid = COALESCE(part.relid, to_regclass(ours.name))
+    unnest(%(tables)s::text[]) AS queue_table (name)
+    LEFT JOIN LATERAL pg_partition_tree(to_regclass(queue_table.name)) AS partition ON true
+    JOIN pg_index AS index ON index.indrelid = COALESCE(partition.relid, to_regclass(queue_table.name))
     JOIN pg_class AS class ON class.oid = index.indexrelid
     JOIN pg_namespace AS namespace ON namespace.oid = class.relnamespace
 WHERE class.relkind = 'i'

@@ -97,24 +97,24 @@ class List(Watchable):
     def run(self, console: Console, **options: Any) -> Exit:
         choice, limit = by_criteria(options), options["limit"]
         jobs: list[Any] = []
-        cut: list[SearchWindow] = []
+        cut_windows: list[SearchWindow] = []
         for part in choice.parts():
             jobs += part.jobs.annotate(now=Now())[: limit + 1 - len(jobs)]
-            cut += [part.cut_after] if part.cut_after else []
+            cut_windows += [part.cut_after] if part.cut_after else []
             if len(jobs) > limit:
                 break
-        if not jobs and not cut:
+        if not jobs and not cut_windows:
             choice.explain_nothing()
         print_jobs(console, jobs[:limit], in_json=options["json"])
         if labels := choice.searched_by_index:
             console.say(f"All jobs of these tasks were searched, by an index: {labels}.")
         if len(jobs) > limit:
             console.say(f"There are more than {limit:,} jobs; --limit shows more.")
-        elif cut:
-            console.say(f"{'' if jobs else 'No job found. '}{cut_note(cut)}")
+        elif cut_windows:
+            console.say(f"{'' if jobs else 'No job found. '}{cut_note(cut_windows)}")
         elif not jobs:
             console.say("No job found.")
-        return Exit.DONE if jobs else Exit.PARTIAL if cut else Exit.NEGATIVE
+        return Exit.DONE if jobs else Exit.PARTIAL if cut_windows else Exit.NEGATIVE
 
 
 def print_jobs(console: Console, jobs: list[Any], *, in_json: bool) -> None:

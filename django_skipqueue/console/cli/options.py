@@ -117,9 +117,9 @@ class Choice:
                 require_known_queue(criteria.queue_name)
 
 
-def cut_note(cut: Sequence[SearchWindow]) -> str:
+def cut_note(cut_windows: Sequence[SearchWindow]) -> str:
     """Say how many jobs of the lists were not searched, and how to search them too."""
-    unsearched_counts = [window.rest() for window in cut]
+    unsearched_counts = [window.rest() for window in cut_windows]
     number = sum(count.shown for count in unsearched_counts)
     is_lower_bound = any(count.is_capped and not count.estimate for count in unsearched_counts)
     exactness = (

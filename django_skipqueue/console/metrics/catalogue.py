@@ -88,16 +88,17 @@ def _queues(store: Store) -> Iterable[tuple[str, QueueState]]:
     """Return the state of each known queue, the busiest first. A queue without jobs has zeros."""
     busy_queues = queues_now(store, **SCRAPED_QUEUES)
     queues_by_name = {queue.name: queue for queue in busy_queues}
-    for name in (name for part in consoles() if part.known_queues for name in part.known_queues(store, MOST_SERIES)):
+    parts_with_queues = (part.known_queues for part in consoles() if part.known_queues)
+    for name in (name for known_queues in parts_with_queues for name in known_queues(store, MOST_SERIES)):
         queues_by_name.setdefault(name, QueueNow(name))
     busiest = sorted(queues_by_name.values(), key=lambda queue: -queue.queued - queue.running)
     return ((queue.name, QueueState(queue)) for queue in busiest)
 
 
 def _blocked(store: Store) -> Iterable[tuple[str, QueueState]]:
-    numbers = estimated_blocked(store, most=SCRAPED_BLOCKED)
-    busiest = sorted(numbers.items(), key=lambda item: (-item[1], item[0]))
-    return ((name, QueueState(QueueNow(name), blocked=Count(number))) for name, number in busiest)
+    job_counts = estimated_blocked(store, most=SCRAPED_BLOCKED)
+    busiest = sorted(job_counts.items(), key=lambda item: (-item[1], item[0]))
+    return ((name, QueueState(QueueNow(name), blocked=Count(job_count))) for name, job_count in busiest)
 
 
 def _paused(store: Store) -> Iterable[tuple[str, QueueState]]:
@@ -131,16 +132,16 @@ def prune_lag(store: Store) -> Iterator[Values]:
 # the seconds since the last vacuum, automatic or manual.
 DEAD_ROWS = """
 SELECT
-    ours.name,
+    queue_table.name,
     sum(stat.n_live_tup)::bigint,
     sum(stat.n_dead_tup)::bigint,
     date_part('epoch', clock_timestamp() - max(GREATEST(stat.last_vacuum, stat.last_autovacuum)))
 FROM
-    unnest(%(tables)s::text[]) AS ours (name)
-    LEFT JOIN LATERAL pg_partition_tree(to_regclass(ours.name)) AS part ON true
-    JOIN pg_stat_all_tables AS stat ON stat.relid = COALESCE(part.relid, to_regclass(ours.name))
-GROUP BY ours.name
-ORDER BY ours.name
+    unnest(%(tables)s::text[]) AS queue_table (name)
+    LEFT JOIN LATERAL pg_partition_tree(to_regclass(queue_table.name)) AS partition ON true
+    JOIN pg_stat_all_tables AS stat ON stat.relid = COALESCE(partition.relid, to_regclass(queue_table.name))
+GROUP BY queue_table.name
+ORDER BY queue_table.name
 LIMIT 200
 """
 
@@ -163,14 +164,14 @@ def vacuums(store: Store) -> Iterator[Values]:
 # Sent by metrics. Returns each index with its table and its size in bytes. The size of a partitioned index is the sum
 # of its parts.
 INDEX_SIZES = """
-SELECT ours.name, whole.relname, sum(pg_relation_size(index.indexrelid))::bigint
+SELECT queue_table.name, whole_index.relname, sum(pg_relation_size(index.indexrelid))::bigint
 FROM
-    unnest(%(tables)s::text[]) AS ours (name)
-    LEFT JOIN LATERAL pg_partition_tree(to_regclass(ours.name)) AS part ON true
-    JOIN pg_index AS index ON index.indrelid = COALESCE(part.relid, to_regclass(ours.name))
-    JOIN pg_class AS whole ON whole.oid = COALESCE(pg_partition_root(index.indexrelid), index.indexrelid)
-GROUP BY ours.name, whole.relname
-ORDER BY ours.name, whole.relname
+    unnest(%(tables)s::text[]) AS queue_table (name)
+    LEFT JOIN LATERAL pg_partition_tree(to_regclass(queue_table.name)) AS partition ON true
+    JOIN pg_index AS index ON index.indrelid = COALESCE(partition.relid, to_regclass(queue_table.name))
+    JOIN pg_class AS whole_index ON whole_index.oid = COALESCE(pg_partition_root(index.indexrelid), index.indexrelid)
+GROUP BY queue_table.name, whole_index.relname
+ORDER BY queue_table.name, whole_index.relname
 LIMIT 200
 """
 
@@ -198,9 +199,10 @@ def sizes(store: Store) -> Iterator[Values]:
     Metric("skipqueue_longest_lock_wait_seconds", "gauge", "Seconds that the first of these sessions has waited."),
 )
 def locks(store: Store) -> Iterator[Values]:
-    waits = {row[0]: row[1] for row in store.rows(LOCK_WAITS, {"tables": table_names(), "seconds": 0.0})}
-    yield {(): len(waits)}
-    yield {(): max(waits.values(), default=0.0)}
+    rows = store.rows(LOCK_WAITS, {"tables": table_names(), "seconds": 0.0})
+    seconds_by_session = {waiting_pid: seconds for waiting_pid, seconds, *_columns in rows}
+    yield {(): len(seconds_by_session)}
+    yield {(): max(seconds_by_session.values(), default=0.0)}
 
 
 @measured(

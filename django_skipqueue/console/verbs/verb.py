@@ -156,9 +156,9 @@ class Verb:
 
     def apply(self, ids: Collection[int], instruction: Instruction) -> Changed:
         """Apply the verb to the jobs that allow it. Return the changed jobs."""
-        arguments = {option.parameter or option.name: instruction.options.get(option.name) for option in self.options}
-        given = {name: value for name, value in arguments.items() if value is not None}
-        changed = self.change(Store.default(), ids, **given, by=instruction.user, reason=instruction.reason)
+        values = {option.parameter or option.name: instruction.options.get(option.name) for option in self.options}
+        given_values = {name: value for name, value in values.items() if value is not None}
+        changed = self.change(Store.default(), ids, **given_values, by=instruction.user, reason=instruction.reason)
         return dict(changed) if self.log_entry_of_copy and isinstance(changed, dict) else {pk: pk for pk in changed}
 
     def locked_among(self, ids: Collection[int]) -> set[int]:

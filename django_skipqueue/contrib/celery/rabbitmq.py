@@ -291,6 +291,7 @@ class AmqpLink:
                 now = time.monotonic()
                 if connection.heartbeat and now >= self._checked_at + HEARTBEAT_CHECK_SECONDS:
                     self._checked_at = now
+                    # `heartbeat_tick` raises an error if the broker was silent, but then it was we who did not read.
                     (connection.send_heartbeat if is_enough() else connection.heartbeat_tick)()
             except CONNECTION_ERRORS as error:
                 self._failure = error
@@ -382,7 +383,7 @@ class Confirms(Generic[Key]):
         if is_blocked:
             self._last_blocked_at = now
             return False
-        _, published_at = next(iter(self._pending.values()), (None, NEVER))
+        _key, published_at = next(iter(self._pending.values()), (None, NEVER))  # the oldest message
         return max(published_at, self._last_blocked_at) + LONGEST_CONFIRM_SECONDS < now
 
     def _confirm(self, number: int, multiple: bool) -> None:

@@ -205,8 +205,8 @@ WITH relay AS MATERIALIZED (
     SELECT
         worker.id,
         worker.heartbeat_at > statement_timestamp() - make_interval(secs => %(worker_timeout)s) AS is_alive
-    FROM skipqueue_celery_worker AS of_celery JOIN skipqueue_worker AS worker ON worker.id = of_celery.worker_id
-    WHERE of_celery.relay_of = %(carrier)s
+    FROM skipqueue_celery_worker AS celery_row JOIN skipqueue_worker AS worker ON worker.id = celery_row.worker_id
+    WHERE celery_row.relay_of = %(carrier)s
 )
 SELECT
     count(*) FILTER (WHERE locked_by = %(carrier_id)s),
@@ -244,17 +244,17 @@ class CarrierWindow(Service):
         """Return how many jobs the relay may claim now. `coming`: the number of claimed jobs not yet published."""
         if not self.is_counted or self.is_blocked or now < self._paused_until:
             return 0
-        free = self._most_until_next_count - self.jobs.count - coming
-        unconfirmed = MOST_UNCONFIRMED - len(self.jobs.unconfirmed) - coming
-        size = MOST_UNCONFIRMED_SIZE - self.jobs.unconfirmed_size
-        by_size = -(-size // self._size_of_job) - coming  # at least one job, if there is room for one character
-        return max(0, min(free, unconfirmed, by_size, CARRIER_BATCH))
+        room_in_window = self._most_until_next_count - self.jobs.count - coming
+        room_for_unconfirmed = MOST_UNCONFIRMED - len(self.jobs.unconfirmed) - coming
+        free_characters = MOST_UNCONFIRMED_SIZE - self.jobs.unconfirmed_size
+        room_by_size = -(-free_characters // self._size_of_job) - coming  # rounded up: at least one job
+        return max(0, min(room_in_window, room_for_unconfirmed, room_by_size, CARRIER_BATCH))
 
     def run(self, now: float) -> None:
         started = time.monotonic()
-        ((self.jobs.with_carrier, with_relays, relays),) = self._store.rows(CARRIED_COUNT, self._values)
-        room = self._size - self.jobs.with_carrier - with_relays
-        share = -(-room // max(relays, 1))
+        ((self.jobs.with_carrier, jobs_with_relays, live_relays),) = self._store.rows(CARRIED_COUNT, self._values)
+        room = self._size - self.jobs.with_carrier - jobs_with_relays
+        share = -(-room // max(live_relays, 1))  # rounded up
         if not self.is_counted:
             share = min(share, max(self._size // FIRST_SHARE, 1))
         self._most_until_next_count = self.jobs.count + share

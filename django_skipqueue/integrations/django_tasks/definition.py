@@ -195,27 +195,27 @@ def _start_has_listeners() -> bool:
 
 def registered(definition: AnyTask) -> DjangoTask:
     """Return the registry's entry for this task. Registers the task if needed, or if its function has changed."""
-    known = entry(definition.module_path)
-    if known is None or known.definition.func is not definition.func:
-        known = DjangoTask(definition)
-        registry.register(known)
-    return known
+    task_entry = entry(definition.module_path)
+    if task_entry is None or task_entry.definition.func is not definition.func:
+        task_entry = DjangoTask(definition)
+        registry.register(task_entry)
+    return task_entry
 
 
 def entry(name: str) -> DjangoTask | None:
     """The registry's entry with this name; `None` if it is missing, or is not a Django task."""
     try:
-        known = registry.get(name)
+        registered_task = registry.get(name)
     except UnknownTask:
         return None
-    return known if isinstance(known, DjangoTask) else None
+    return registered_task if isinstance(registered_task, DjangoTask) else None
 
 
 def definition_of(job: "Job") -> AnyTask | None:
     """The Django task of a job; `None` if neither the job nor its task belongs to `django.tasks`."""
-    known = entry(job.task)
-    if known is not None:
-        return known.definition
+    task_entry = entry(job.task)
+    if task_entry is not None:
+        return task_entry.definition
     return stand_in(job.task, alias=job.metadata[ALIAS]) if ALIAS in job.metadata else None
 
 

@@ -66,10 +66,10 @@ class BackendOptions:
 OPTION_NAMES = tuple(option.name for option in fields(BackendOptions))
 
 
-def parsed_options(given: Mapping[str, Any]) -> BackendOptions:
+def parsed_options(options: Mapping[str, Any]) -> BackendOptions:
     """The options of one alias, with defaults. Ignores unknown options, which `option_problems` reports."""
-    known = {name: given[name] for name in OPTION_NAMES if given.get(name) is not None}
-    return BackendOptions(**known)
+    known_options = {name: options[name] for name in OPTION_NAMES if options.get(name) is not None}
+    return BackendOptions(**known_options)
 
 
 def options_for(alias: str) -> BackendOptions:
@@ -82,20 +82,20 @@ def resolved(backoff: Backoff | str) -> Backoff:
     return function
 
 
-def option_problems(given: Mapping[str, Any]) -> Iterator[str]:
-    for name in given:
+def option_problems(options: Mapping[str, Any]) -> Iterator[str]:
+    for name in options:
         if name not in OPTION_NAMES:
             yield f"there is no option {name!r}.{did_you_mean(str(name), list(OPTION_NAMES))}"
-    if problem := engine_problem(parsed_options(given).default_database):
+    if problem := engine_problem(parsed_options(options).default_database):
         yield f"'database': {' '.join(problem)}"
-    elif given.get("database") and not settings.may_hold_jobs(given["database"]):
-        yield f"'database' is {given['database']!r}, which SKIPQUEUE['DATABASES'] does not list."
+    elif options.get("database") and not settings.may_hold_jobs(options["database"]):
+        yield f"'database' is {options['database']!r}, which SKIPQUEUE['DATABASES'] does not list."
     try:
-        Options(max_attempts=given.get("max_attempts"), timeout=given.get("timeout"))
+        Options(max_attempts=options.get("max_attempts"), timeout=options.get("timeout"))
     except InvalidOption as error:
         yield str(error)
-    yield from _backoff_problems(given.get("backoff"))
-    if (retention := given.get("retention")) is not None:
+    yield from _backoff_problems(options.get("backoff"))
+    if (retention := options.get("retention")) is not None:
         yield from own_retention_problems("'retention'", retention)
 
 
@@ -140,19 +140,19 @@ def call(args: Sequence[Any], kwargs: Mapping[str, Any], columns: Mapping[str, A
     return EncodedCall(encode("args", storable(list(args))), encode("kwargs", storable(dict(kwargs))), columns)
 
 
-def spec(task: AnyTask, own: Options, options: BackendOptions, *, alias: str) -> JobSpec:
+def spec(task: AnyTask, task_options: Options, backend_options: BackendOptions, *, alias: str) -> JobSpec:
     """Make the columns that all jobs of the task share. The task's own options override the `OPTIONS` of the alias."""
     metadata = {
         ALIAS: alias,
         DEFERRED: task.run_after is not None,
     }
-    return own.spec(
+    return task_options.spec(
         task.module_path,
-        max_attempts=options.max_attempts if own.max_attempts is None else own.max_attempts,
+        max_attempts=backend_options.max_attempts if task_options.max_attempts is None else task_options.max_attempts,
         run_after=task.run_after,
         # A timeout of the task itself is not stored here. The worker reads it from the task at each attempt.
-        timeout=options.timeout if own.timeout is None else None,
-        retention=retention_column(options.retention),
+        timeout=backend_options.timeout if task_options.timeout is None else None,
+        retention=retention_column(backend_options.retention),
         metadata=json.dumps({key: value for key, value in metadata.items() if value}),
     )
 
@@ -227,13 +227,13 @@ def _failed_attempts(job: "Job") -> dict[int, Entry]:
     newest_first: dict[int, Entry] = {}
     # A running or completed attempt has no error. So an error with its number is older than the last manual retry.
     # From the newest error to the oldest, the numbers fall until the manual retry, and rise there.
-    limit = job.attempts if job.status in ("running", "completed") else job.attempts + 1
+    lowest_later_number = job.attempts if job.status in ("running", "completed") else job.attempts + 1
     for entry in reversed(job.errors):
         number = entry["attempt"] or job.attempts
-        if number >= limit:
+        if number >= lowest_later_number:
             break
         newest_first[number] = entry
-        limit = number
+        lowest_later_number = number
     return dict(reversed(newest_first.items()))
 
 
@@ -297,10 +297,10 @@ class UnreadResult(SkipQueueResult):
         job = Job.objects.using(self._database).filter(pk=parse_handle(self.id).id).first()
         if job is None:
             raise TaskResultDoesNotExist(self.id)
-        stored = result_of(job, self.task)
+        complete_result = result_of(job, self.task)
         for name in RESULT_FIELDS:
             if not self._has(name):
-                object.__setattr__(self, name, getattr(stored, name))
+                object.__setattr__(self, name, getattr(complete_result, name))
 
     def _has(self, name: str) -> bool:
         try:
@@ -317,7 +317,7 @@ def unread(job: ClaimedJob, task: AnyTask, *, status: str, database: str) -> Unr
     metadata = decode(job.metadata)
     alias = metadata.get(ALIAS, task.backend)
     run_after = _as_datetime(job.run_after) if metadata.get(DEFERRED) else None
-    known = {
+    known_fields = {
         "task": variant(task, backend=alias, queue_name=job.queue_name, priority=job.priority, run_after=run_after),
         "id": job_name(database, job.id),
         "status": task_status(status),
@@ -326,8 +326,8 @@ def unread(job: ClaimedJob, task: AnyTask, *, status: str, database: str) -> Unr
         "backend": alias,
     }
     if status == "running":  # once the outcome is written, the time is read from the row
-        known["last_attempted_at"] = _as_datetime(job.locked_at)
-    for name, value in known.items():
+        known_fields["last_attempted_at"] = _as_datetime(job.locked_at)
+    for name, value in known_fields.items():
         object.__setattr__(result, name, value)
     return result
 
@@ -366,8 +366,8 @@ def stand_in(task_name: str, *, alias: str) -> AnyTask:
     module, _, function = task_name.rpartition(".")
     unknown.__module__, unknown.__name__, unknown.__qualname__ = module, function, function
     task = object.__new__(AnyTask)
-    values = {"func": unknown, "priority": 0, "backend": alias, "queue_name": "", "run_after": None}
+    field_values = {"func": unknown, "priority": 0, "backend": alias, "queue_name": "", "run_after": None}
     task_class: Any = AnyTask
     for name in _field_names(task_class):
-        object.__setattr__(task, name, values.get(name, False))
+        object.__setattr__(task, name, field_values.get(name, False))
     return task
