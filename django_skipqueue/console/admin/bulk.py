@@ -88,14 +88,16 @@ class BulkAction:
     def of(cls, job: Job) -> "BulkAction | None":
         """Read the action from the job's arguments; return `None` if they are malformed."""
         kwargs = job.kwargs if isinstance(job.kwargs, dict) else {}
-        types = {field.name: get_origin(field.type) or field.type for field in fields(cls)}
+        type_by_field = {field.name: get_origin(field.type) or field.type for field in fields(cls)}
         try:
             action = cls(**kwargs)
         except TypeError:
             return None
-        is_sound = all(types[name] is Any or type(value) is types[name] for name, value in kwargs.items())
+        has_right_types = all(
+            type_by_field[name] is Any or type(value) is type_by_field[name] for name, value in kwargs.items()
+        )
         is_known = action.action in (*verbs_by_action(), SEARCH) and action.model in _searched_models()
-        return action if is_sound and is_known else None
+        return action if has_right_types and is_known else None
 
     @property
     def is_genuine(self) -> bool:
@@ -247,8 +249,10 @@ class BulkRun:
             return replace(progress, counted=expected(self.changelist.indexed.jobs()))
         if not self.bulk.is_lower_bound:
             return progress
-        matching = (self.within(window).jobs.filter(pk__lte=progress.newest) for window in self.windows(progress.edges))
-        return replace(progress, counted=sum(jobs.count() for jobs in matching))
+        matching_jobs = (
+            self.within(window).jobs.filter(pk__lte=progress.newest) for window in self.windows(progress.edges)
+        )
+        return replace(progress, counted=sum(jobs.count() for jobs in matching_jobs))
 
     def windows(self, edges: tuple[Any, Any]) -> Iterator[SearchWindow]:
         return SearchWindow(self.changelist.indexed, 1, *edges).and_all_after()
@@ -309,12 +313,12 @@ def run(context: JobContext, action: Mapping[str, Any]) -> dict[str, int]:
                 progress = progress.within(window)
                 for ids in bulk_run.within(window).batches(after=progress.after, newest=progress.newest):
                     with transaction.atomic(using=context.database):
-                        changed = len(bulk.verb.apply(ids, instruction))
+                        changed_count = len(bulk.verb.apply(ids, instruction))
                         new_progress = replace(
                             progress,
                             after=max(ids),
-                            changed=progress.changed + changed,
-                            skipped=progress.skipped + len(ids) - changed,
+                            changed=progress.changed + changed_count,
+                            skipped=progress.skipped + len(ids) - changed_count,
                         )
                         new_progress.save(context)
                     progress = new_progress

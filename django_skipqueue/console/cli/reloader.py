@@ -56,7 +56,7 @@ class Reloader(autoreload.StatReloader):
     def run_child(self) -> int:
         """Keep a child running until it ends by itself, or a signal stops it. Returns its exit code."""
         self._wakeup.on_signals(self._on_stop_signal, (signal.SIGTERM, signal.SIGINT))
-        self._wakeup.on_signals(lambda _: None, (signal.SIGCHLD,))
+        self._wakeup.on_signals(lambda _: None, (signal.SIGCHLD,))  # ends the wait below when the child has ended
         autoreload.autoreload_started.send(sender=self)  # makes Django add the folders of templates and translations
         self._changed_file()
         self._start()

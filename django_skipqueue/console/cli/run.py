@@ -83,8 +83,9 @@ class RunworkerOptions:
     def __call__(self, *flags: str, help: str, default: Any = None, **options: Any) -> None:
         variable = _variable(flags[-1])
         default_text = "" if default is None else f"; default: {default}"
+        value = os.environ.get(variable)
         # If a default is a string, argparse checks it as if the user had typed it.
-        default_or_variable = _FromEnvironment(value, variable) if (value := os.environ.get(variable)) else default
+        default_or_variable = _FromEnvironment(value, variable) if value else default
         self._parser.add_argument(
             *flags, default=default_or_variable, help=_escaped(f"{help}{default_text} [{variable}]"), **options
         )
@@ -115,9 +116,9 @@ class _FromEnvironment(str):
     """An option's value that remembers which environment variable it came from."""
 
     def __new__(cls, value: str, name: str) -> "_FromEnvironment":
-        made = super().__new__(cls, value)
-        made.name = name
-        return made
+        named_value = super().__new__(cls, value)
+        named_value.name = name
+        return named_value
 
     name: str
     """The name of the environment variable."""

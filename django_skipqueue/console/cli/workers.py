@@ -35,9 +35,9 @@ def _slots(worker: ListedWorker) -> str:
 
 
 def _runs_now(worker: ListedWorker) -> str:
-    running = sum(worker.busy[:2])
-    shown = [_job(worker, **job) for job in worker.held.jobs[:running]]
-    return ", ".join([*shown, *(["…"] if running > len(shown) else [])])
+    running_count = sum(worker.busy[:2])
+    shown_jobs = [_job(worker, **job) for job in worker.held.jobs[:running_count]]
+    return ", ".join([*shown_jobs, *(["…"] if running_count > len(shown_jobs) else [])])
 
 
 def _job(worker: ListedWorker, *, id: int, task: str, since: str) -> str:
@@ -55,11 +55,11 @@ class Workers(FactList[ListedWorker]):
     nothing = "No worker is running. Start a worker: python manage.py runworker"
 
     def add_arguments(self, parser: CommandParser) -> None:
-        verbs = (
+        verb_help = (
             "restart: restart the worker once its jobs have ended; stop: stop its whole runworker; default: list all"
         )
-        names = [verb.name for verb in WORKER_VERBS]
-        parser.add_argument("verb", nargs="?", choices=names, metavar="VERB", help=verbs)
+        verb_names = [verb.name for verb in WORKER_VERBS]
+        parser.add_argument("verb", nargs="?", choices=verb_names, metavar="VERB", help=verb_help)
         parser.add_argument("worker", nargs="?", metavar="NAME", help="the name of the worker")
 
     def goes_over_all(self, options: Mapping[str, Any]) -> bool:
@@ -92,8 +92,8 @@ class Workers(FactList[ListedWorker]):
         workers = [worker for worker in self.read() if worker.takes_requests]
         chosen = [worker.row for worker in workers if name in (worker.row.name, worker.row.pk)]
         if not chosen:
-            known = meant(name, sorted({worker.row.name for worker in workers}))
-            raise CommandError(printable(f"No live worker is called {name!r}.{known}"))
+            suggestion = meant(name, sorted({worker.row.name for worker in workers}))
+            raise CommandError(printable(f"No live worker is called {name!r}.{suggestion}"))
         were_requested = [verb.request(row) for row in chosen]
         if not any(were_requested):
             raise CommandError(printable(f"The worker {name} has ended."))

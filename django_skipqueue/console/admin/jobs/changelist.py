@@ -152,7 +152,8 @@ class JobChangeList(OwnChangeList):
         search = Search(self.query)
         if self.window is None:
             return search.among(jobs) if search.words else jobs
-        matching, number, is_post = self.window.among(jobs), search.lone_number, request.method == "POST"
+        matching, lone_number = self.window.among(jobs), search.lone_number
+        is_post = request.method == "POST"
         if search.words:
             matching = search.among(matching)
         elif is_post:
@@ -161,8 +162,8 @@ class JobChangeList(OwnChangeList):
         # An action needs all ids; pages only need the ids that are counted.
         matching_ids = list(ids if is_post else ids[: counts.MOST_JOBS_COUNTED + 1])
         ids_from_index = [] if self.by_index is None else [*self.by_index.ids]
-        if number is not None:
-            ids_from_index.append(number)
+        if lone_number is not None:
+            ids_from_index.append(lone_number)
         if ids_from_index and self.window.start is not None:
             matching_ids = [pk for pk in matching_ids if pk not in ids_from_index]  # the first window shows them
         elif missing_ids := {*ids_from_index}.difference(matching_ids):
@@ -318,30 +319,33 @@ class JobChangeList(OwnChangeList):
 
     def _is_found_by(self, indexed: Indexed, state: str | None, *, is_searched: bool) -> bool:
         """Whether the index finds exactly the jobs in this state that pass the filters."""
-        other_filters: tuple[type[Any], ...] = (CauseFilter, KeyFilter, TaskFilter)
+        filters_beyond_index: tuple[type[Any], ...] = (CauseFilter, KeyFilter, TaskFilter)
         is_narrower = self.period != indexed.period or self._has_two_periods
         if indexed.ids is not None:
-            other_filters = (CauseFilter, GroupFilter, KeyFilter, QueueFilter, RunsFilter)
+            filters_beyond_index = (CauseFilter, GroupFilter, KeyFilter, QueueFilter, RunsFilter)
             if indexed.ids is self._ids_by_index:  # the index search already used all words and the task
                 is_searched = False
             else:
-                other_filters = (*other_filters, TaskFilter)
+                filters_beyond_index = (*filters_beyond_index, TaskFilter)
         elif indexed.group is not None:
-            other_filters, is_narrower = NARROWING, is_narrower or state in (RETRYING, Status.SCHEDULED)
+            filters_beyond_index, is_narrower = NARROWING, is_narrower or state in (RETRYING, Status.SCHEDULED)
         elif indexed.cause is not None:
-            other_filters = (KeyFilter, QueueFilter, TimeFilter)
+            filters_beyond_index = (KeyFilter, QueueFilter, TimeFilter)
         elif indexed.key is not None:
-            other_filters = (CauseFilter, QueueFilter, TaskFilter, TimeFilter)
+            filters_beyond_index = (CauseFilter, QueueFilter, TaskFilter, TimeFilter)
         else:
             is_narrower |= self._chosen(QueueFilter) != indexed.queue_name
-        return not (is_searched or is_narrower or any(map(self._chosen, other_filters)))
+        return not (is_searched or is_narrower or any(map(self._chosen, filters_beyond_index)))
 
     @cached_property
     def period(self) -> Period:
         """The period between the two times that the user typed. A preset time replaces the first if it is missing."""
         typed = getattr(self._filter(PeriodFilter), "period", Period())
         preset = TIME_PRESETS.get(self._chosen(TimeFilter) or "")
-        return typed if typed.since is not None or preset is None else Period(preset[0], typed.before)
+        if typed.since is not None or preset is None:
+            return typed
+        duration, _label = preset
+        return Period(duration, typed.before)
 
     @property
     def _has_two_periods(self) -> bool:

@@ -54,8 +54,8 @@ TIME_TITLES = {
 
 def longer_than(chosen: str | None) -> Q:
     """Return the condition for jobs that have run longer than the chosen time. Index: recover."""
-    preset = RUN_TIME_PRESETS.get(chosen or "")
-    return Q(locked_at__lte=Now() - preset[0]) if preset else Q()
+    duration, _label = RUN_TIME_PRESETS.get(chosen or "", (None, ""))
+    return Q(locked_at__lte=Now() - duration) if duration else Q()
 
 
 class StateFilter(admin.SimpleListFilter):
@@ -125,7 +125,7 @@ class TaskFilter(NameFilter):
         """Yield each task with its module and function name. The name may wrap after an underscore."""
         all_tasks, *tasks = super().choices(changelist)
         if len(tasks) > MOST_LINKS:
-            self.others = _others(changelist, self.parameter_name)
+            self.others = _other_parameters(changelist, self.parameter_name)
         yield {**all_tasks, "module": ""}
         for choice in sorted(tasks, key=lambda choice: str(choice["display"]).rpartition(".")):
             module, _, function = str(choice["display"]).rpartition(".")
@@ -252,6 +252,7 @@ class FoundFilter(admin.SimpleListFilter):
 
 class PresetFilter(admin.SimpleListFilter):
     presets: Mapping[str, tuple[timedelta, Any]]
+    """The duration and the label of each choice, by its name in the URL."""
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> Iterable[tuple[str, Any]]:
         return [(name, label) for name, (_, label) in self.presets.items()]
@@ -275,8 +276,8 @@ class TimeFilter(PresetFilter):
         self.title = TIME_TITLES[self.column]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Job]) -> QuerySet[Job]:
-        preset = TIME_PRESETS.get(self.value() or "")
-        return queryset.filter(Period(preset[0]).of(self.column)) if preset else queryset
+        duration, _label = TIME_PRESETS.get(self.value() or "", (None, ""))
+        return queryset.filter(Period(duration).of(self.column)) if duration else queryset
 
 
 FIRST, BEFORE = "first", "before"
@@ -308,20 +309,20 @@ class PeriodFilter(admin.ListFilter):
 
     def choices(self, changelist: ChangeList) -> Iterator[Any]:
         """Yield the values of the two fields, and the URL's other parameters, which the form has to keep."""
-        others = _others(changelist, FIRST, BEFORE)
+        other_parameters = _other_parameters(changelist, FIRST, BEFORE)
         zone = get_current_timezone()
         first, before = (
             f"{moment.astimezone(zone):%Y-%m-%dT%H:%M}" if isinstance(moment, datetime) else ""
             for moment in (self.period.since, self.period.before)
         )
-        yield {"first": first, "before": before, "others": others}
+        yield {"first": first, "before": before, "others": other_parameters}
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
         return queryset.filter(self.period.of(self.column))
 
 
-def _others(changelist: ChangeList, *names: str) -> list[tuple[str, str]]:
-    """Return the URL's parameters except these names and `look`, the number of the part of the list to search."""
+def _other_parameters(changelist: ChangeList, *names: str) -> list[tuple[str, str]]:
+    """Return the URL's parameters, except these names, and except `look`: which part of the list to search."""
     return [(name, value) for name, value in changelist.params.items() if name not in (*names, "look")]
 
 

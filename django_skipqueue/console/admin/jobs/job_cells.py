@@ -58,9 +58,9 @@ def decoded(text: str) -> Any:
 
 def with_cells(jobs: Any) -> Any:
     """Query only the columns that the list shows, and only as much of the arguments as fits into a cell."""
-    args, kwargs = (Left(Cast(name, TextField()), CELL_LIMIT * 4) for name in ("args", "kwargs"))
-    listed = jobs.defer("args", "kwargs", "result", "errors", "metadata", "logs")
-    return listed.annotate(now=Now(), args_text=args, kwargs_text=kwargs)
+    args_text, kwargs_text = (Left(Cast(name, TextField()), CELL_LIMIT * 4) for name in ("args", "kwargs"))
+    slim_jobs = jobs.defer("args", "kwargs", "result", "errors", "metadata", "logs")
+    return slim_jobs.annotate(now=Now(), args_text=args_text, kwargs_text=kwargs_text)
 
 
 def called(task: str, args: str, kwargs: str) -> Redacted:

@@ -61,11 +61,11 @@ DEFER_CALL_LIMIT = 20_000
 SECRET = "..."  # noqa: S105 (a placeholder, not a secret)
 
 
-def defer_call(job: Job, call: Redacted) -> str:
+def defer_call(job: Job, masked_call: Redacted) -> str:
     """Return Python code that enqueues the job again: an import, and a call of `.defer()`.
 
     For a `django.tasks` task, the code calls `.enqueue()`. Return an empty text if the task is unknown in this process,
-    or the code would be too long. `call`: the job's arguments with their secrets masked.
+    or the code would be too long. `masked_call`: the job's arguments with their secrets masked.
     """
     try:
         task = registry.get(job.task)
@@ -73,14 +73,14 @@ def defer_call(job: Job, call: Redacted) -> str:
         return ""
     if not isinstance(job.args, list) or not isinstance(job.kwargs, dict):
         return ""
-    method, options = "defer" if task.alias is None else "enqueue", ", ".join(_options(job, task, call))
+    method, options = "defer" if task.alias is None else "enqueue", ", ".join(_options(job, task, masked_call))
     using = f".using({options})" if options else ""
-    arguments = ", ".join(_arguments(job, call))
+    arguments = ", ".join(_arguments(job, masked_call))
     code = f"from {task.__module__} import {task.__name__}\n\n{task.__name__}{using}.{method}({arguments})"
     return code if len(code) <= DEFER_CALL_LIMIT else ""
 
 
-def _options(job: Job, task: Task[Any, Any], call: Redacted) -> Iterator[str]:
+def _options(job: Job, task: Task[Any, Any], masked_call: Redacted) -> Iterator[str]:
     """Yield the options that differ from the task's defaults, except for the due time."""
     task_options = task.options
     defaults: dict[str, Any] = {"queue_name": task_options.queue_name, "priority": task_options.priority}
@@ -91,16 +91,21 @@ def _options(job: Job, task: Task[Any, Any], call: Redacted) -> Iterator[str]:
         metadata = job.metadata if isinstance(job.metadata, dict) else {}
         defaults["backend"], values["backend"] = task.alias, metadata.get("backend", task.alias)
     yield from (f"{name}={_literal(value, value)}" for name, value in values.items() if value != defaults[name])
-    key = call_of(job, "", "").unique_key
-    if task.alias is None and key is not None and not task_options.makes_key and key != task_options.fixed_key:
-        yield f"unique_key={_literal(key, key) if call.text(key) == key else SECRET}"
+    unique_key = call_of(job, "", "").unique_key  # only the key is needed, so without the arguments' JSON
+    if (
+        task.alias is None
+        and unique_key is not None
+        and not task_options.makes_key
+        and unique_key != task_options.fixed_key
+    ):
+        yield f"unique_key={_literal(unique_key, unique_key) if masked_call.text(unique_key) == unique_key else SECRET}"
 
 
-def _arguments(job: Job, call: Redacted) -> Iterator[str]:
-    for shown, value in zip(call.args, job.args, strict=True):
+def _arguments(job: Job, masked_call: Redacted) -> Iterator[str]:
+    for shown, value in zip(masked_call.args, job.args, strict=True):
         yield _literal(shown, value)
     for name, value in job.kwargs.items():
-        literal = _literal(call.kwargs[name], value)
+        literal = _literal(masked_call.kwargs[name], value)
         is_name = name.isidentifier() and not iskeyword(name)
         yield f"{name}={literal}" if is_name else f"**{{{_literal(name, name)}: {literal}}}"
 
