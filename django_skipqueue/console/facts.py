@@ -38,7 +38,7 @@ def columns(facts: Sequence[Fact[T]], subjects: Sequence[T], renderers: Renderer
     return [
         (fact, renderers.get(fact.name))
         for fact in facts
-        if fact.title and renderers.get(fact.name, as_json) is not None
+        if fact.title and (fact.name not in renderers or renderers[fact.name] is not None)  # `None` hides the fact
         if not fact.is_optional or any(map(_has_value, map(fact.value, subjects)))
     ]
 
@@ -52,13 +52,15 @@ def on_page(fact: Fact[T], subject: T) -> str:
     value = fact.value(subject)
     if value is None or value == "":
         return NOTHING
-    return _text(fact, subject, value, span, grouped, rate_in_words)
+    return _text(fact, subject, value, duration=span, number=grouped, rate=rate_in_words)
 
 
 def in_terminal(fact: Fact[T], subject: T) -> str:
     """Format the fact's value for a table of the command line; empty if it is unknown."""
     value = fact.value(subject)
-    return "" if value is None else _text(fact, subject, value, in_words, "{:,}".format, terse_rate)
+    if value is None:
+        return ""
+    return _text(fact, subject, value, duration=in_words, number="{:,}".format, rate=terse_rate)
 
 
 def terse_rate(per_minute: float) -> str:
@@ -69,6 +71,7 @@ def _text(
     fact: Fact[T],
     subject: Any,
     value: Any,
+    *,
     duration: Callable[[float], str],
     number: Callable[[int], str],
     rate: Callable[[float], str],

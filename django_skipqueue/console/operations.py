@@ -47,8 +47,12 @@ def operations_of(job: Job) -> list[Operation]:
 
 def attempts_before(operations: Iterable[Operation], moment: datetime | None) -> int:
     """Return how many attempts up to `moment` (or in all) no longer count, such as attempts before a manual retry."""
-    past = (operation for operation in operations if moment is None or operation.at <= moment)
-    return sum(each.attempts - each.attempts_after for each in past if each.attempts_after is not None)
+    past_operations = (operation for operation in operations if moment is None or operation.at <= moment)
+    return sum(
+        operation.attempts - operation.attempts_after
+        for operation in past_operations
+        if operation.attempts_after is not None
+    )
 
 
 def number_of_attempts(job: Job) -> int:
@@ -76,8 +80,8 @@ def was_cancelled(job: Job, ended_at: datetime | None) -> bool:
 def _parsed(entry: Any) -> Operation | None:
     if not isinstance(entry, dict) or not isinstance(entry.get("verb"), str) or not (at := moment_of(entry.get("at"))):
         return None
-    after = entry.get("attempts_after")
-    by, reason, attempts = entry.get("by"), entry.get("reason"), entry.get("attempts")
+    by, reason, times = entry.get("by"), entry.get("reason"), entry.get("times")
+    attempts, attempts_after = entry.get("attempts"), entry.get("attempts_after")
     return Operation(
         verb=shorten(entry["verb"], LONGEST_OPERATION_TEXT),
         at=at,
@@ -85,8 +89,8 @@ def _parsed(entry: Any) -> Operation | None:
         reason=shorten(reason, LONGEST_OPERATION_TEXT) if isinstance(reason, str) else "",
         attempts=attempts if isinstance(attempts, int) else 0,
         since=moment_of(entry.get("since")),
-        attempts_after=0 if entry["verb"] == "retry" else after if isinstance(after, int) else None,
-        times=times if isinstance(times := entry.get("times"), int) else 1,
+        attempts_after=0 if entry["verb"] == "retry" else attempts_after if isinstance(attempts_after, int) else None,
+        times=times if isinstance(times, int) else 1,
         change=_change(entry),
     )
 

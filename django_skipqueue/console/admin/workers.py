@@ -110,14 +110,14 @@ def _runs_now(worker: ListedWorker, *, most: int = SHOWN_JOBS) -> Cell:
         return ""
     if not worker.held.jobs:
         return gettext("nothing")
-    running = sum(worker.busy[:2])
-    shown = min(most, running)
+    running_count = sum(worker.busy[:2])
+    shown_count = min(most, running_count)
     links = format_html_join(
         " ",
         '<span class="skipqueue-running">{} <span class="skipqueue-detail">{}</span></span>',
-        (_running(worker, **job) for job in worker.held.jobs[:shown]),
+        (_running(worker, **job) for job in worker.held.jobs[:shown_count]),
     )
-    return format_html("{} {}", links, gettext("and more") if running > shown else "")
+    return format_html("{} {}", links, gettext("and more") if running_count > shown_count else "")
 
 
 def _running(worker: ListedWorker, *, id: int, task: str, since: str) -> tuple[SafeString, str]:
@@ -253,7 +253,8 @@ class WorkerAdmin(ReadOnlyViews):
     ) -> HttpResponse:
         """Show a worker, even if it has ended, with its last jobs and the earlier processes of the same name."""
         worker_id, store = unquote(object_id), Store.default()
-        worker = next(iter(worker_states(worker_rows().filter(pk=worker_id), shown=MOST_JOBS_OF_WORKER)), None)
+        workers = worker_states(worker_rows().filter(pk=worker_id), shown=MOST_JOBS_OF_WORKER)
+        worker = workers[0] if workers else None
         jobs, processes = last_jobs_of(store, worker_id), processes_of(store, worker_id)
         if worker is None and not processes:
             self.message_user(request, gettext("This worker has ended."), messages.WARNING)

@@ -291,7 +291,7 @@ class AmqpLink:
                 now = time.monotonic()
                 if connection.heartbeat and now >= self._checked_at + HEARTBEAT_CHECK_SECONDS:
                     self._checked_at = now
-                    # `heartbeat_tick` raises an error if the broker was silent, but then it was we who did not read.
+                    # `heartbeat_tick` also raises an error if nothing was received, so it is only called after reading.
                     (connection.send_heartbeat if is_enough() else connection.heartbeat_tick)()
             except CONNECTION_ERRORS as error:
                 self._failure = error

@@ -209,16 +209,20 @@ class ReadOnlyViews(OwnViews):
 
 
 def _as_logged(obj: Any) -> Any:
-    logged = copy(obj)
-    logged.pk = logged_id(obj.pk)
-    return logged
+    logged_object = copy(obj)
+    logged_object.pk = logged_id(obj.pk)  # Django's log stores this text as the object's id
+    return logged_object
 
 
 READ = ("GET", "HEAD")
 READ_OR_CHANGE = (*READ, "POST")
 
 
-def guarded(*methods: str, may: Callable[[Any, HttpRequest], bool] = lambda *_: True) -> Callable[[View], View]:
+def _everybody(_model_admin: Any, _request: HttpRequest) -> bool:
+    return True
+
+
+def guarded(*methods: str, may: Callable[[Any, HttpRequest], bool] = _everybody) -> Callable[[View], View]:
     """Decorate an admin view so that it is only open to users who may view the model and for whom `may` is true.
 
     `methods`: the HTTP methods that the view accepts; if there are none, it accepts all methods.

@@ -70,23 +70,21 @@ class Argument:
 
 
 def arguments_of(job: Job, task: Task[Any, Any]) -> list[Argument]:
-    call = task.redacted(job.args, job.kwargs)
-    remaining, remaining_shown = dict(job.kwargs), dict(call.kwargs)
+    masked_call = task.redacted(job.args, job.kwargs)
+    remaining_kwargs, remaining_masked_kwargs = dict(job.kwargs), dict(masked_call.kwargs)
     arguments: list[Argument] = []
     value: Any
     shown: Any
     for position, parameter in enumerate(task.signature.parameters.values()):
         if parameter.kind is Parameter.VAR_POSITIONAL:
-            value, shown, is_positional = job.args[position:], call.args[position:], True
+            value, shown, is_positional = job.args[position:], masked_call.args[position:], True
         elif parameter.kind is Parameter.VAR_KEYWORD:
-            value, shown, is_positional = dict(remaining), dict(remaining_shown), False
+            value, shown, is_positional = dict(remaining_kwargs), dict(remaining_masked_kwargs), False
         elif parameter.kind is not Parameter.KEYWORD_ONLY and position < len(job.args):
-            value, shown, is_positional = job.args[position], call.args[position], True
+            value, shown, is_positional = job.args[position], masked_call.args[position], True
         else:
-            value, shown = (
-                remaining.pop(parameter.name, MISSING_ARGUMENT),
-                remaining_shown.pop(parameter.name, MISSING_ARGUMENT),
-            )
+            value = remaining_kwargs.pop(parameter.name, MISSING_ARGUMENT)
+            shown = remaining_masked_kwargs.pop(parameter.name, MISSING_ARGUMENT)
             is_positional = parameter.kind is Parameter.POSITIONAL_ONLY
         default = parameter.default if isinstance(parameter.default, dict | list) else ""
         is_secret = not may_be_searched(parameter.name, default, task)
@@ -139,8 +137,8 @@ class EditForm(forms.Form):
         self.job, self.task = job, task
         self.arguments = arguments_of(job, task)
         self._masked = task.redacted(job.args, job.kwargs).text
-        for number, argument in enumerate(self.arguments):
-            self.fields[f"argument_{number}"] = ArgumentField(argument, task.encoded_argument, self._masked)
+        for position, argument in enumerate(self.arguments):
+            self.fields[f"argument_{position}"] = ArgumentField(argument, task.encoded_argument, self._masked)
 
     @cached_property
     def call(self) -> tuple[list[Any], dict[str, Any]]:

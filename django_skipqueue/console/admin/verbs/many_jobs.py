@@ -47,8 +47,8 @@ class Selection:
     """Estimates how many jobs of the whole list match, from the database's statistics; 0 if that is unknown."""
 
     @classmethod
-    def by_hand(cls, chosen: Iterable[str]) -> "Selection":
-        ids = tuple(sorted({int(value) for value in chosen if is_id(value)}))
+    def by_hand(cls, posted_ids: Iterable[str]) -> "Selection":
+        ids = tuple(sorted({int(value) for value in posted_ids if is_id(value)}))
         return cls(Job.objects.filter(pk__in=ids).order_by("pk"), ids)
 
     def posted(self) -> list[tuple[str, str]]:
@@ -123,23 +123,25 @@ class Summary:
     @classmethod
     def of(cls, selection: Selection, verb: Verb, *, is_lower_bound: bool = False) -> "Summary":
         """Summarize the selected jobs for this verb. `is_lower_bound`: there may be more jobs."""
-        fits = ExpressionWrapper(verb.condition, BooleanField())
+        fits_verb = ExpressionWrapper(verb.condition, BooleanField())
         rows = list(
-            selection.jobs.values_list("status", "attempts", Left("task", 200), Left("last_error", 200), fits)[
+            selection.jobs.values_list("status", "attempts", Left("task", 200), Left("last_error", 200), fits_verb)[
                 :MOST_JOBS_SUMMARISED
             ]
         )
         is_all = len(rows) < MOST_JOBS_SUMMARISED and not is_lower_bound
         count = Count(len(rows)) if is_all else replace(selection.total, is_lower_bound=is_lower_bound)
-        unfit = Counter(status for status, *_, fits in rows if not fits)
-        refused = [(unfit[status], status.label) for status in Status if unfit[status]]
+        unfit_counts = Counter(status for status, *_columns, fits_verb in rows if not fits_verb)
+        refused_counts = [(unfit_counts[status], status.label) for status in Status if unfit_counts[status]]
         kinds = Counter(
-            (task, _exception(status, attempts, error)) for status, attempts, task, error, fits in rows if fits
+            (task, _exception(status, attempts, error))
+            for status, attempts, task, error, fits_verb in rows
+            if fits_verb
         )
         return cls(
             count,
             kinds.total(),
-            refused if count.found == len(rows) and not count.is_lower_bound else [],
+            refused_counts if count.found == len(rows) and not count.is_lower_bound else [],
             len(rows),
             [JobKind(number, *kind) for kind, number in kinds.most_common()],
         )
@@ -199,9 +201,9 @@ def apply(verb: Verb, selection: Selection, instruction: Instruction) -> ChangeT
             break
         changed = verb.apply(ids, instruction)
         tally.changed += len(changed)
-        if skipped := set(ids) - changed.keys():
-            tally.skipped += len(skipped)
-            tally.locked += len(verb.locked_among(skipped))
+        if skipped_ids := set(ids) - changed.keys():
+            tally.skipped += len(skipped_ids)
+            tally.locked += len(verb.locked_among(skipped_ids))
         if selection.ids is not None:
             tally.shown_ids |= changed
     return tally
