@@ -137,7 +137,7 @@ WITH RECURSIVE first_jobs AS (
         LATERAL (
             SELECT id, queue_name, (-priority) AS rank, run_after, {is_keyed} AS is_keyed, xmin AS written_by
             FROM skipqueue_job
-            WHERE status = 'queued' AND (queue_name, (-priority)) > (head.queue_name, first_jobs.rank)
+            WHERE status = 'queued' AND (queue_name, (-priority)) > (first_jobs.queue_name, first_jobs.rank)
             ORDER BY queue_name, (-priority), run_after, id
             LIMIT 1
         ) AS next
@@ -370,10 +370,10 @@ FROM
     JOIN pg_roles AS worker_role ON worker_role.oid = worker_session.usesysid
 WHERE
     supervisor_session.datname = current_database()
-    AND starts_with(ending.application_name, 'skipqueue supervisor_role')
-    AND starts_with(ended.application_name, 'skipqueue:')
+    AND starts_with(supervisor_session.application_name, 'skipqueue supervisor')
+    AND starts_with(worker_session.application_name, 'skipqueue:')
     AND NOT supervisor_role.rolsuper
-    AND (worker.rolsuper OR NOT pg_has_role(supervisor.oid, worker_role.oid, 'USAGE'))
+    AND (worker_role.rolsuper OR NOT pg_has_role(supervisor_role.oid, worker_role.oid, 'USAGE'))
 ORDER BY 1, 2
 LIMIT 5
 """

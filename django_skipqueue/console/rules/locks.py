@@ -69,13 +69,13 @@ FROM
         FROM pg_stat_activity AS other_session JOIN pg_locks AS table_lock ON table_lock.pid = other_session.pid
         WHERE
             id_lock.transactionid IS NULL
-            AND age(holding.backend_xid) >= age(locked.xid)
+            AND age(other_session.backend_xid) >= age(locked.xid)
             AND table_lock.relation = 'skipqueue_job'::regclass
             AND table_lock.mode IN ('RowShareLock', 'RowExclusiveLock')
-        ORDER BY age(holding.backend_xid)
+        ORDER BY age(other_session.backend_xid)
         LIMIT 1
     ) AS likely_locker ON true
-    LEFT JOIN pg_stat_activity AS session ON session.pid = COALESCE(own.pid, likely_locker.pid)
+    LEFT JOIN pg_stat_activity AS session ON session.pid = COALESCE(id_lock.pid, likely_locker.pid)
     LEFT JOIN pg_prepared_xacts AS prepared ON id_lock.pid IS NULL AND prepared.transaction = id_lock.transactionid
 WHERE
     session.pid IS DISTINCT FROM pg_backend_pid()

@@ -458,7 +458,7 @@ SELECT
     clock_timestamp()
 FROM
     (
-        SELECT awaited_lock.pid, date_part('epoch', clock_timestamp() - min(held.waitstart)) AS age
+        SELECT awaited_lock.pid, date_part('epoch', clock_timestamp() - min(awaited_lock.waitstart)) AS age
         FROM pg_locks AS awaited_lock
         WHERE
             NOT awaited_lock.granted

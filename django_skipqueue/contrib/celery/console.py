@@ -56,7 +56,7 @@ SELECT
     carrier.name,
     carrier.queues::text,
     carrier.concurrency,
-    COALESCE(held.number, 0),
+    COALESCE(held_jobs.number, 0),
     held_jobs.oldest,
     date_part('epoch', statement_timestamp() - held_jobs.oldest),
     (
