@@ -41,7 +41,7 @@ class Operation:
 
 def operations_of(job: Job) -> list[Operation]:
     """Return the operations on a job, the oldest first."""
-    parsed = map(_parsed, job.operations or [])
+    parsed = map(_parsed_operation, job.operations or [])
     return sorted((operation for operation in parsed if operation), key=lambda operation: operation.at)
 
 
@@ -77,7 +77,7 @@ def was_cancelled(job: Job, ended_at: datetime | None) -> bool:
     return last_operation[0].verb in FINISHING and ended_at >= last_operation[0].at
 
 
-def _parsed(entry: Any) -> Operation | None:
+def _parsed_operation(entry: Any) -> Operation | None:
     if not isinstance(entry, dict) or not isinstance(entry.get("verb"), str) or not (at := moment_of(entry.get("at"))):
         return None
     by, reason, times = entry.get("by"), entry.get("reason"), entry.get("times")
@@ -91,16 +91,16 @@ def _parsed(entry: Any) -> Operation | None:
         since=moment_of(entry.get("since")),
         attempts_after=0 if entry["verb"] == "retry" else attempts_after if isinstance(attempts_after, int) else None,
         times=times if isinstance(times, int) else 1,
-        change=_change(entry),
+        change=_change_in_words(entry),
     )
 
 
-def _change(entry: Mapping[str, Any]) -> str:
+def _change_in_words(entry: Mapping[str, Any]) -> str:
     if "from" in entry and "to" in entry:
-        return f"{_value(entry['from'])} → {_value(entry['to'])}"
-    return gettext("job %(id)s") % {"id": _value(entry["job"])} if "job" in entry else ""
+        return f"{_value_in_words(entry['from'])} → {_value_in_words(entry['to'])}"
+    return gettext("job %(id)s") % {"id": _value_in_words(entry["job"])} if "job" in entry else ""
 
 
-def _value(value: Any) -> str:
+def _value_in_words(value: Any) -> str:
     moment = moment_of(value)
     return exact(moment) if moment else shorten(str(value), LONGEST_OPERATION_TEXT)

@@ -239,7 +239,7 @@ class Search:
         return [(word["path"], word["value"]) for word in self.words if word["path"]]
 
     def among(self, jobs: QuerySet[Job]) -> QuerySet[Job]:
-        jobs = _with_texts(jobs)
+        jobs = _with_searched_texts(jobs)
         for word in self.words:
             if word["path"]:
                 jobs = jobs.filter(may_have(word["value"], *SEARCHED_COLUMNS))
@@ -249,11 +249,11 @@ class Search:
 
 def having_argument(jobs: QuerySet[Job], path: str, value: str) -> QuerySet[Job]:
     """Filter jobs by an argument as the user typed it, such as `order.id` and `42`."""
-    jobs = _with_texts(jobs).filter(may_have(value, "searched_args", "searched_kwargs"))
+    jobs = _with_searched_texts(jobs).filter(may_have(value, "searched_args", "searched_kwargs"))
     return jobs.filter(_has_argument(path.split("."), value))
 
 
-def _with_texts(jobs: QuerySet[Job]) -> QuerySet[Job]:
+def _with_searched_texts(jobs: QuerySet[Job]) -> QuerySet[Job]:
     return jobs.alias(**{f"searched_{name}": Text(F(name)) for name in JSON_COLUMNS})
 
 
@@ -262,7 +262,7 @@ def may_have(text: str, *columns: str) -> Q:
 
     For a job without the value, checking this condition takes 1 µs, and checking the whole condition 3 µs.
     """
-    values = _values(text)
+    values = _possible_values(text)
     spellings = {value if isinstance(value, str) else json.dumps(value) for value in values}
     searched_text = spellings.pop().rpartition(".")[2]  # of an exception's name, only the class is searched
     has_other_spellings = bool(spellings) or isinstance(values[0], float)  # `42.0` and `42` are equal
@@ -340,7 +340,7 @@ def _secret_pattern(secret: list[str]) -> str:
 def _has_argument(path: list[str], text: str) -> Q:
     """Return the condition that an argument, or a value inside it, has this value: by name, or by position."""
     name, *rest = path
-    condition, values = NO_JOB, _values(text)
+    condition, values = NO_JOB, _possible_values(text)
     for value in values:
         inner = reduce(lambda item, key: {key: item}, reversed(rest), value)  # for `order.id = 7`: {"id": 7}
         if not may_be_searched(name, inner):
@@ -369,7 +369,7 @@ def _has_path(path: list[str], values: list[Any]) -> Q:
     return condition
 
 
-def _values(text: str) -> list[Any]:
+def _possible_values(text: str) -> list[Any]:
     """Return the values that the typed text can mean: `42` the number or the text, `"42"` only the text."""
     try:
         value = json.loads(text)
@@ -408,7 +408,7 @@ class FoundByIndex:
         store = Store.default()
         found_by_task: dict[str, tuple[SearchIndex, list[int]]] = {}
         for name, text in arguments:
-            values = _values(text)
+            values = _possible_values(text)
             if not all(map(is_scalar, values)):
                 continue
             for index in usable(store, name, task):

@@ -112,17 +112,17 @@ def wanted() -> list[SearchIndex]:
         SearchIndex(task, argument, _position(task, argument))
         for task, arguments in settings.searchable.items()
         for argument in arguments
-        if not _problem(task, argument)
+        if not _setting_problem(task, argument)
     ]
 
 
 def problems() -> Iterator[str]:
     """Yield a sentence for each argument in the setting that cannot have an index."""
     for task, arguments in settings.searchable.items():
-        yield from (problem for argument in arguments if (problem := _problem(task, argument)))
+        yield from (problem for argument in arguments if (problem := _setting_problem(task, argument)))
 
 
-def _problem(name: str, argument: str) -> str:
+def _setting_problem(name: str, argument: str) -> str:
     setting = f"SKIPQUEUE['SEARCHABLE'][{name!r}]"
     try:
         task = registry.get(name)

@@ -185,7 +185,7 @@ class BulkProgress:
         """Read the progress from the job's metadata; return `None` if it is missing or malformed."""
         stored = job.metadata.get(PROGRESS_KEY) if isinstance(job.metadata, dict) else None
         try:
-            start, end = map(_from_json, stored["edges"])  # type: ignore[index]
+            start, end = map(_edge_from_json, stored["edges"])  # type: ignore[index]
             found = tuple(stored.get("found", ()))  # type: ignore[union-attr]
             progress = cls(**{**stored, "edges": (start, end), "found": found})  # type: ignore[dict-item]
         except (TypeError, ValueError, KeyError, AttributeError):
@@ -212,16 +212,16 @@ class BulkProgress:
 
     def save(self, context: JobContext) -> None:
         """Write the progress into the job. Raise `LeaseLost` if the job was cancelled or taken over."""
-        metadata = {PROGRESS_KEY: {**asdict(self), "edges": [_to_json(edge) for edge in self.edges]}}
+        metadata = {PROGRESS_KEY: {**asdict(self), "edges": [_edge_to_json(edge) for edge in self.edges]}}
         if not Job.objects.running().filter(pk=context.job_id, lease=context.lease).update(metadata=metadata):
             raise LeaseLost(f"Job {context.job_id} was cancelled, or taken over by another worker.")
 
 
-def _to_json(edge: tuple[Any, ...] | None) -> list[Any] | None:
+def _edge_to_json(edge: tuple[Any, ...] | None) -> list[Any] | None:
     return None if edge is None else [key.isoformat() if isinstance(key, datetime) else key for key in edge]
 
 
-def _from_json(edge: list[Any] | None) -> tuple[Any, ...] | None:
+def _edge_from_json(edge: list[Any] | None) -> tuple[Any, ...] | None:
     return None if edge is None else tuple(moment_of(key) or key for key in edge)
 
 
@@ -302,7 +302,7 @@ def run(context: JobContext, action: Mapping[str, Any]) -> dict[str, int]:
     """
     with using_database(context.database):
         bulk = BulkAction(**action)
-        request = _request(bulk, context.job)
+        request = _request_of_user(bulk, context.job)
         bulk_run = BulkRun(bulk, context.job, request, bulk.model_admin().get_changelist_instance(request))
         progress = BulkProgress.of(context.job) or bulk_run.begin()
         if bulk.action == SEARCH:
@@ -331,7 +331,7 @@ def run(context: JobContext, action: Mapping[str, Any]) -> dict[str, int]:
         return {"changed": progress.changed, "skipped": progress.skipped}
 
 
-def _request(bulk: BulkAction, job: Job) -> HttpRequest:
+def _request_of_user(bulk: BulkAction, job: Job) -> HttpRequest:
     """Return a request by the user who started the action.
 
     Raise `Discard` if the arguments are not signed, the user may no longer apply the verb, or someone else retried the

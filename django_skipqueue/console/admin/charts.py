@@ -75,8 +75,8 @@ def of_durations(highest: float) -> Scale:
     """Return an axis for durations in seconds up to `highest`, but at least up to 1 ms."""
     least_step = max(highest, 0.001) / MOST_STEPS
     if least_step <= 0.5 or least_step > ROUND_DURATIONS[-1]:
-        days = 86_400 if least_step > ROUND_DURATIONS[-1] else 1
-        return _scale(max(highest, 0.001), _decimal_step(least_step / days) * days)
+        unit = 86_400 if least_step > ROUND_DURATIONS[-1] else 1
+        return _scale(max(highest, 0.001), _decimal_step(least_step / unit) * unit)
     return _scale(highest, next(step for step in ROUND_DURATIONS if step >= least_step))
 
 
@@ -211,17 +211,17 @@ def bars(layers: Sequence[Sequence[float]]) -> list[str]:
             if share > 0:
                 height = max(share * HEIGHT, LEAST_BAR)
                 upper = max(HEIGHT - bases[bucket] - height, 0.0)
-                parts.append(f"M{bucket}.1,{_number(upper)}h.8v{_number(height)}h-.8z")
+                parts.append(f"M{bucket}.1,{_svg_number(upper)}h.8v{_svg_number(height)}h-.8z")
                 bases[bucket] += height
         paths.append("".join(parts))
     return paths
 
 
 def _y(share: float) -> str:
-    return _number(HEIGHT * (1 - share))
+    return _svg_number(HEIGHT * (1 - share))
 
 
-def _number(number: float) -> str:
+def _svg_number(number: float) -> str:
     return f"{number:.2f}".rstrip("0").rstrip(".")
 
 

@@ -123,10 +123,10 @@ def print_jobs(console: Console, jobs: list[Any], *, in_json: bool) -> None:
         for job in jobs:
             console.json(as_json(job))
     elif jobs:
-        console.table(LIST_HEADINGS, map(_row, jobs), right=("id",))
+        console.table(LIST_HEADINGS, map(_table_row, jobs), right=("id",))
 
 
-def _row(job: Any) -> list[str]:
+def _table_row(job: Any) -> list[str]:
     masked_call, state, attempts = call_of(job), state_of(job), f"{job.attempts}/{job.max_attempts}"
     arguments = ", ".join(f"{name}={dumped(value)}" for name, value in passed_arguments(job, masked_call))
     # The last error of a completed job no longer matters.

@@ -124,10 +124,10 @@ class Reloader(autoreload.StatReloader):
 
     def _reload(self, changed: Path) -> None:
         if self._child is None:
-            logs.reloading(_short(changed), None)
+            logs.reloading(_relative_path(changed), None)
             self._start()
         elif not self._is_reloading:
-            logs.reloading(_short(changed), RELOAD_GRACE)
+            logs.reloading(_relative_path(changed), RELOAD_GRACE)
             self._is_reloading = True
             self._child.send_signal(signal.SIGTERM)
             self._stop_child_at = time.monotonic() + RELOAD_GRACE
@@ -171,7 +171,7 @@ def report_modules(environment: MutableMapping[str, str]) -> int | None:
     return int(lifeline) if lifeline else None
 
 
-def _short(path: Path) -> str:
+def _relative_path(path: Path) -> str:
     return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
 
 

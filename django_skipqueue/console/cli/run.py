@@ -81,7 +81,7 @@ class RunworkerOptions:
         """A message for each flag whose environment variable has an invalid value."""
 
     def __call__(self, *flags: str, help: str, default: Any = None, **options: Any) -> None:
-        variable = _variable(flags[-1])
+        variable = _variable_name(flags[-1])
         default_text = "" if default is None else f"; default: {default}"
         value = os.environ.get(variable)
         # If a default is a string, argparse checks it as if the user had typed it.
@@ -91,13 +91,13 @@ class RunworkerOptions:
         )
 
     def flag(self, flag: str, *, help: str) -> None:
-        variable = _variable(flag)
+        variable = _variable_name(flag)
         is_on = self._is_on(variable)
         self._parser.add_argument(flag, action="store_true", default=bool(is_on), help=_escaped(f"{help} [{variable}]"))
 
     def switch(self, flag: str, *, help: str) -> None:
         """Add an option without a value, and its opposite `--no-…`."""
-        variable = _variable(flag)
+        variable = _variable_name(flag)
         is_on = self._is_on(variable)
         self._parser.add_argument(
             flag, action=argparse.BooleanOptionalAction, default=is_on, help=_escaped(f"{help} [{variable}]")
@@ -136,7 +136,7 @@ def log_format(text: str) -> str:
     return str(text)
 
 
-def _variable(flag: str) -> str:
+def _variable_name(flag: str) -> str:
     return f"SKIPQUEUE_{flag.lstrip('-').upper().replace('-', '_')}"
 
 

@@ -116,11 +116,11 @@ def _show(console: Console, snapshot: Snapshot, *, in_json: bool) -> None:
             console.line(printable(line))
 
 
-def _queued(queue: QueueState) -> str:
+def _queued_text(queue: QueueState) -> str:
     return f"{'about ' if queue.now.is_estimate else ''}{queue.now.queued:,}"
 
 
-def _note(queue: QueueState) -> str:
+def _note_text(queue: QueueState) -> str:
     if pause := queue.pause:
         until = f"until {shown_time(pause.paused_until)}" if pause.paused_until else "until it is resumed"
         by_text = f" by {pause.paused_by}" if pause.paused_by else ""
@@ -129,7 +129,7 @@ def _note(queue: QueueState) -> str:
     return Coloured(queue.note, YELLOW if queue.workers else RED)
 
 
-QUEUE_RENDERERS: Renderers[QueueState] = {"queued": _queued, "note": _note}
+QUEUE_RENDERERS: Renderers[QueueState] = {"queued": _queued_text, "note": _note_text}
 
 
 class Queues(FactList[QueueState]):

@@ -71,7 +71,8 @@ def gauges(name: str, facts: Iterable[Fact[T]], read: Callable[[Store], Iterable
 
     def collect(store: Store) -> Iterator[Family]:
         subjects_by_labels: dict[tuple[str, ...], list[T]] = defaultdict(list)
-        for labels, subject in bounded(((value,), subject) for value, subject in read(store)):
+        labelled_subjects = (((label,), subject) for label, subject in read(store))
+        for labels, subject in bounded(labelled_subjects):
             subjects_by_labels[labels].append(subject)
         for fact, metric in facts_with_metrics:
             values = {labels: series_of(fact, subjects) for labels, subjects in subjects_by_labels.items()}
@@ -80,11 +81,11 @@ def gauges(name: str, facts: Iterable[Fact[T]], read: Callable[[Store], Iterable
     return Scraped(name, collect, tuple(metric for _, metric in facts_with_metrics))
 
 
-def _queue(*names: str) -> list[Fact[QueueState]]:
+def _queue_facts(*names: str) -> list[Fact[QueueState]]:
     return [fact for fact in QUEUE if fact.name in names]
 
 
-def _queues(store: Store) -> Iterable[tuple[str, QueueState]]:
+def _queue_states(store: Store) -> Iterable[tuple[str, QueueState]]:
     """Return the state of each known queue, the busiest first. A queue without jobs has zeros."""
     busy_queues = queues_now(store, **SCRAPED_QUEUES)
     queues_by_name = {queue.name: queue for queue in busy_queues}
@@ -95,20 +96,20 @@ def _queues(store: Store) -> Iterable[tuple[str, QueueState]]:
     return ((queue.name, QueueState(queue)) for queue in busiest)
 
 
-def _blocked(store: Store) -> Iterable[tuple[str, QueueState]]:
+def _blocked_states(store: Store) -> Iterable[tuple[str, QueueState]]:
     job_counts = estimated_blocked(store, most=SCRAPED_BLOCKED)
     busiest = sorted(job_counts.items(), key=lambda item: (-item[1], item[0]))
     return ((name, QueueState(QueueNow(name), blocked=Count(job_count))) for name, job_count in busiest)
 
 
-def _paused(store: Store) -> Iterable[tuple[str, QueueState]]:
+def _paused_states(store: Store) -> Iterable[tuple[str, QueueState]]:
     names = paused_queues(store, limit=MOST_SERIES)
     return ((name, QueueState(QueueNow(name), pause=Queue(name=name))) for name in names)
 
 
-queues = gauges("queues", _queue("queued", "oldest", "running", "longest"), _queues)
-blocked = gauges("blocked", _queue("blocked"), _blocked)
-paused = gauges("paused", _queue("is_paused"), _paused)
+queues = gauges("queues", _queue_facts("queued", "oldest", "running", "longest"), _queue_states)
+blocked = gauges("blocked", _queue_facts("blocked"), _blocked_states)
+paused = gauges("paused", _queue_facts("is_paused"), _paused_states)
 
 
 @measured("workers", Metric("skipqueue_workers", "gauge", "Workers, by the age of their heartbeats.", ("state",)))

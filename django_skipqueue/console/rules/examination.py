@@ -67,7 +67,7 @@ def examine_in_steps(
     Yield `None` after each rule, and finally the findings.
     """
     if problem := engine_problem(store.alias):
-        yield _with_commands(store.alias, [_unusable(problem.message, problem.hint)])
+        yield _with_commands(store.alias, [_unusable_database_finding(problem.message, problem.hint)])
         return
     findings: list[Finding] = []
     rules = [rule for rule in rules_of(store.alias) if rule.is_watched or not only_watched]
@@ -89,7 +89,7 @@ def examine_in_steps(
                 ]
         findings = _with_since(store, findings)
     except Error as error:
-        findings.append(_unusable(in_a_line(error)))
+        findings.append(_unusable_database_finding(in_a_line(error)))
     yield _with_commands(store.alias, findings)
 
 
@@ -106,7 +106,7 @@ def examine_at_once(aliases: Sequence[str], *, only_watched: bool = False) -> li
     no_answer = gettext("It cannot be reached, or does not answer in time.")
     # A database with a wrong setting was not read, and `examine` returns what is wrong with the setting.
     findings_of_databases = (
-        findings_by_alias[alias] or _with_commands(alias, [_unusable(no_answer)])
+        findings_by_alias[alias] or _with_commands(alias, [_unusable_database_finding(no_answer)])
         if alias in findings_by_alias
         else examine(Store(alias))
         for alias in aliases
@@ -170,10 +170,10 @@ def _apply(rule: Rule, store: Store, seconds: float) -> list[Finding]:
     except Error as error:
         if not store.connection.is_usable():
             raise
-        return [replace(_failed(rule, error, seconds), subject=rule.code)]
+        return [replace(_failed_rule_finding(rule, error, seconds), subject=rule.code)]
 
 
-def _failed(rule: Rule, error: Error, seconds: float) -> Finding:
+def _failed_rule_finding(rule: Rule, error: Error, seconds: float) -> Finding:
     values = {"check": rule.code, "timeout": span(seconds), "error": in_a_line(error)}
     if isinstance(error.__cause__, psycopg.errors.QueryCanceled):
         return Finding(
@@ -200,7 +200,7 @@ def _failed(rule: Rule, error: Error, seconds: float) -> Finding:
     )
 
 
-def _unusable(found: str, advice: str = "") -> Finding:
+def _unusable_database_finding(found: str, advice: str = "") -> Finding:
     advice = advice or gettext("See whether the server runs, and whether its log says why.")
     title = gettext("The queue's database cannot be used")
     return Finding("database-unusable", Severity.CRITICAL, title, found, advice)

@@ -316,12 +316,12 @@ def late_workers(store: Store) -> Iterator[Finding]:
         yield Finding.of(
             Severity.WARNING,
             title % {"number": len(late_workers), "name": printable(late_workers[0].name)},
-            _heartbeats(late_workers),
+            _heartbeats_in_words(late_workers),
             gettext(
                 "Look at their machines and logs. Usual causes are a machine that swaps or sleeps, a lost network, and "
                 "a task that keeps Python's interpreter lock. Once a worker counts as dead, its jobs are recovered."
             ),
-            link=_page_of(late_workers),
+            link=_link_to(late_workers),
         )
 
 
@@ -344,14 +344,14 @@ def worker_versions(store: Store) -> Iterator[Finding]:
         gettext("Workers of several versions of django_skipqueue run"),
         " ".join(
             gettext("%(version)s: %(workers)s.")
-            % {"version": version or gettext("unknown"), "workers": printable(", ".join(_first_names(of_version)))}
+            % {"version": version or gettext("unknown"), "workers": printable(", ".join(_shown_names(of_version)))}
             for version, of_version in sorted(by_version.items())
         ),
         gettext("Restart the workers of the older versions. During a deploy this is expected."),
     )
 
 
-def _first_names(workers: Sequence[Worker]) -> list[str]:
+def _shown_names(workers: Sequence[Worker]) -> list[str]:
     names = [worker.name for worker in workers[:NAMED_WORKERS]]
     return names if len(names) == len(workers) else [*names, "…"]
 
@@ -402,7 +402,7 @@ def unendable_sessions(store: Store) -> Iterator[Finding]:
         )
 
 
-def _page_of(workers: Sequence[WorkerHealth]) -> PageLink:
+def _link_to(workers: Sequence[WorkerHealth]) -> PageLink:
     return PageLink("worker_change", (workers[0].id,)) if len(workers) == 1 else WORKERS_PAGE
 
 
@@ -433,19 +433,19 @@ def dead_workers(store: Store) -> Iterator[Finding]:
                 "number": len(unrecovered_workers),
                 "time": clock_time(since, now),
                 "names": ", ".join(printable(worker.name) for worker in unrecovered_workers[:MOST_SUBJECTS_NAMED]),
-                "heartbeats": _heartbeats(unrecovered_workers),
+                "heartbeats": _heartbeats_in_words(unrecovered_workers),
                 "timeout": span(settings.worker_timeout),
             },
             since=since,
-            link=_page_of(unrecovered_workers),
+            link=_link_to(unrecovered_workers),
         )
     if recovered_workers:
         yield Finding.of(
             Severity.INFO,
             gettext("Workers have died, and their jobs are recovered"),
-            _heartbeats(recovered_workers),
+            _heartbeats_in_words(recovered_workers),
             gettext("Nothing has to be done. The row of a worker is deleted an hour after its last heartbeat."),
-            link=_page_of(recovered_workers),
+            link=_link_to(recovered_workers),
         )
 
 
@@ -802,7 +802,7 @@ def _queued_number(queue: QueueNow) -> str:
     return f"{MOST_QUEUED_OF_FINDING}+" if queue.is_estimate else str(queue.queued)
 
 
-def _heartbeats(workers: list[WorkerHealth]) -> str:
+def _heartbeats_in_words(workers: list[WorkerHealth]) -> str:
     named_workers = (
         gettext("%(name)s, last heartbeat %(age)s ago") % {"name": printable(worker.name), "age": span(worker.age)}
         for worker in workers[:MOST_WORKERS_NAMED]

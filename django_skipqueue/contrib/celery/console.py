@@ -378,11 +378,11 @@ def cells(store: Store, workers: Sequence[Worker]) -> dict[str, dict[str, str]]:
                 "detail": gettext("relay of %(carrier)s") % {"carrier": shortened(relays[worker.pk])}
             }
         elif worker.is_external and (carrier := carriers_by_name.get(worker.name)):
-            cells_by_worker[worker.pk] = _cells(carrier, worker.now)  # type: ignore[attr-defined]  # annotated by the list
+            cells_by_worker[worker.pk] = _carrier_cells(carrier, worker.now)  # type: ignore[attr-defined]  # annotated by the list
     return cells_by_worker
 
 
-def _cells(carrier: CarrierNow, now: datetime) -> dict[str, str]:
+def _carrier_cells(carrier: CarrierNow, now: datetime) -> dict[str, str]:
     state = {True: "live", False: "late", None: "stale"}[carrier.is_reachable]  # None: no relay is alive
     kind = " · ".join([gettext("carrier"), relays_in_words(carrier.relays)])
     held = {"held": grouped(carrier.held), "window": grouped(carrier.window)}

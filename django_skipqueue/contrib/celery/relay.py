@@ -53,7 +53,7 @@ def attempt_of_returned(returned: ReturnedJob, *, carrier: str, database: str, n
     job = returned.job
     if returned.reason == "unreadable" and returned.ref:
         job = job or _unreadable_job(*returned.ref)
-        outcome = _failure(job, UnreadableOutcome(), carrier)
+        outcome = _failed_outcome(job, UnreadableOutcome(), carrier)
     elif returned.reason == "rejected" and job is not None:
         line = f"A worker of {carrier} refused the job. It may have another version of django_skipqueue."
         outcome = Outcome("scheduled", delay=REJECTED_DELAY, refund=1, last_error=line, is_unknown=True)
@@ -87,11 +87,11 @@ def failed_too_large(too_large: TooLarge, *, carrier: str, database: str, now: f
         "not begun. Pass less, such as the key of a row or the name of a file; or raise RabbitMQ's max_message_size, "
         "and the carrier's MAX_MESSAGE_SIZE in SKIPQUEUE['CARRIERS'], and retry the job."
     )
-    outcome, lean_job = _failure(job, error, carrier), wire.without_large_arguments(job)
+    outcome, lean_job = _failed_outcome(job, error, carrier), wire.without_large_arguments(job)
     return Attempt(lean_job, outcome, now, now, carrier, database=database)
 
 
-def _failure(job: ClaimedJob, error: Exception, carrier: str) -> Outcome:
+def _failed_outcome(job: ClaimedJob, error: Exception, carrier: str) -> Outcome:
     entry = error_entry(error, attempt=job.attempt, worker=carrier, duration_ms=0.0)
     return Outcome("failed", last_error=summary(error), error=entry)
 

@@ -170,10 +170,10 @@ def job_to_wire(job: ClaimedJob, home: str) -> list[Any]:
 
 def job_from_wire(payload: object) -> tuple[ClaimedJob, str]:
     """Return the job, and the place for its outcome. Raises `UnknownFormat`."""
-    _format, home, *fields = _fields(payload, 2 + len(_JOB_FIELDS))
+    _format, home, *fields = _checked_fields(payload, 2 + len(_JOB_FIELDS))
     if not _HOME.fits([home]):
         raise UnknownFormat("The message does not say where to send the outcome.")
-    return _job(fields), home
+    return _job_of_fields(fields), home
 
 
 def attempt_to_wire(attempt: Attempt) -> list[Any]:
@@ -210,7 +210,7 @@ def split_outcomes(payload: object) -> list[tuple[LeaseRef | None, object]]:
 
 def attempt_from_wire(payload: object, *, now: float) -> Attempt:
     """Return the attempt as if it had ended now by this process's monotonic clock. Raises `UnknownFormat`."""
-    _format, alias, job, fields, worker, duration, is_written = _fields(payload, 7)
+    _format, alias, job, fields, worker, duration, is_written = _checked_fields(payload, 7)
     if not (
         _OUTCOME.fits(fields)
         and _ATTEMPT_REST.fits([alias, worker, duration, is_written])
@@ -219,7 +219,7 @@ def attempt_from_wire(payload: object, *, now: float) -> Attempt:
     ):
         raise UnknownFormat("The outcome cannot be read, because a field has a wrong type or is out of range.")
     outcome = Outcome(**dict(zip(_OUTCOME_FIELDS, fields, strict=True)))
-    return Attempt(_job(job), outcome, now - duration, now, worker, is_written, alias)
+    return Attempt(_job_of_fields(job), outcome, now - duration, now, worker, is_written, alias)
 
 
 def encode(payload: list[Any] | dict[str, Any] | str) -> bytes:
@@ -242,7 +242,7 @@ def _refuse(constant: str) -> NoReturn:
     raise ValueError(f"it has {constant}")
 
 
-def _job(fields: object) -> ClaimedJob:
+def _job_of_fields(fields: object) -> ClaimedJob:
     if not _JOB.fits(fields):
         raise UnknownFormat("The job cannot be read, because a field has a wrong type or is out of range.")
     return ClaimedJob(*fields)
@@ -255,7 +255,7 @@ def _is_error(error: dict[str, Any] | None) -> bool:
     )
 
 
-def _fields(payload: object, count: int) -> list[Any]:
+def _checked_fields(payload: object, count: int) -> list[Any]:
     if not isinstance(payload, list) or not payload or not _FORMAT.fits(payload[:1]):
         raise UnknownFormat("The message was not made by django_skipqueue.")
     if payload[0] != WIRE_FORMAT:
@@ -281,7 +281,7 @@ def add_outcomes(taken: Taken, delivery: int, body: bytes | memoryview | str, id
     try:
         parts = split_outcomes(decode(body))
     except Exception as error:
-        taken.jobs.append(ReturnedJob(delivery, lease_ref_of(id), "unreadable", None, _problem(id, error)))
+        taken.jobs.append(ReturnedJob(delivery, lease_ref_of(id), "unreadable", None, _read_problem(id, error)))
         return 1
     for ref, payload in parts:
         if payload == BEGUN and ref is not None:
@@ -290,7 +290,7 @@ def add_outcomes(taken: Taken, delivery: int, body: bytes | memoryview | str, id
         try:
             attempt = attempt_from_wire(payload, now=now)
         except Exception as error:
-            taken.jobs.append(ReturnedJob(delivery, ref, "unreadable", None, _problem(id, error)))
+            taken.jobs.append(ReturnedJob(delivery, ref, "unreadable", None, _read_problem(id, error)))
         else:
             taken.outcomes.append(ReturnedOutcome(delivery, attempt))
     return len(parts)
@@ -304,15 +304,17 @@ def returned_job(delivery: int, body: bytes | memoryview | str, id: object, head
         job = without_large_arguments(job)
     except Exception as error:
         ref = lease_ref_of(id)
-        return ReturnedJob(delivery, ref, _reason(headers) if ref else "unreadable", None, _problem(id, error))
-    return ReturnedJob(delivery, job.ref, _reason(headers), job)
+        return ReturnedJob(
+            delivery, ref, _return_reason(headers) if ref else "unreadable", None, _read_problem(id, error)
+        )
+    return ReturnedJob(delivery, job.ref, _return_reason(headers), job)
 
 
-def _problem(id: object, error: Exception) -> str:
+def _read_problem(id: object, error: Exception) -> str:
     return f"{str(id)[:LONGEST_ID_SHOWN]}: {error}"
 
 
-def _reason(headers: Any) -> str:
+def _return_reason(headers: Any) -> str:
     deaths = headers.get("x-death") if isinstance(headers, dict) else None
     newest_death = deaths[0] if isinstance(deaths, list) and deaths else None
     reason = newest_death.get("reason") if isinstance(newest_death, dict) else None

@@ -68,10 +68,10 @@ class DjangoTask(Task[..., Any]):
     """A Django task as a task of this package, which the registry has and workers run."""
 
     def __init__(self, definition: AnyTask) -> None:
-        decorator_options = given_to(definition)
+        decorator_options = decorator_options_of(definition)
         options = options_of(definition)
         super().__init__(
-            around(definition),
+            wrapped_function(definition),
             name=definition.module_path,
             options=replace(options, timeout=None),
             policy=Policy(decorator_options.policy.backoff, decorator_options.retry_on, decorator_options.discard_on),
@@ -147,7 +147,7 @@ MakeResult = Callable[[], UnreadResult]
 UNSTORABLE_RESULT = "The task ran to its end, but its result cannot be kept."
 
 
-def around(task: AnyTask) -> Callable[..., Any]:
+def wrapped_function(task: AnyTask) -> Callable[..., Any]:
     """Wrap a task's function. The executor calls the wrapper with a function that makes the result, and arguments."""
     run = _in_event_loop(task) if iscoroutinefunction(task.func) else _in_thread(task)
     update_wrapper(run, task.func)
@@ -219,7 +219,7 @@ def definition_of(job: "Job") -> AnyTask | None:
     return stand_in(job.task, alias=job.metadata[ALIAS]) if ALIAS in job.metadata else None
 
 
-def given_to(definition: AnyTask) -> Given:
+def decorator_options_of(definition: AnyTask) -> Given:
     """The options that `with_options` has stored on the task's function, or the defaults."""
     return options_given_to(definition.func) or Given()
 
@@ -230,7 +230,7 @@ def options_of(definition: AnyTask) -> Options:
     own_options = {name: getattr(definition, name, None) for name in ("max_attempts", "timeout")}
     try:
         return replace(
-            given_to(definition).options,
+            decorator_options_of(definition).options,
             queue_name=definition.queue_name,
             priority=int(definition.priority),
             run_after=run_after if isinstance(run_after, timedelta) else None,  # Django checks a datetime itself

@@ -51,7 +51,7 @@ def import_tasks(backend_alias: str, source: str, *, dry_run: bool) -> tuple[str
         waiting_rows.exclude(task_path__in=known_tasks),
     )
     moved_counts = _count_by_task(importable_rows) if dry_run else Counter[str]()
-    while not dry_run and (batch_counts := _move(importable_rows, known_tasks, backend)):
+    while not dry_run and (batch_counts := _move_batch(importable_rows, known_tasks, backend)):
         moved_counts += batch_counts
     remaining_counts = _count_by_task(unknown_rows)
     return _summary(moved_counts), _summary(remaining_counts) if remaining_counts else ""
@@ -75,7 +75,7 @@ def _backend(alias: str) -> SkipQueueBackend:
     return backend
 
 
-def _move(
+def _move_batch(
     waiting_rows: models.QuerySet[Any], known_tasks: Mapping[str, DjangoTask], backend: SkipQueueBackend
 ) -> Counter[str]:
     backend_options = parsed_options(backend.options)

@@ -212,20 +212,20 @@ def attempts_of(job: Job) -> list[ShownAttempt]:
 
 
 def _failed_attempt(entry: Mapping[str, Any], job: Job) -> ShownAttempt:
-    ended_at, duration = moment_of(entry.get("at")), _span(entry.get("duration_ms"))
-    exception = _text(entry.get("exception"))
+    ended_at, duration = moment_of(entry.get("at")), _duration(entry.get("duration_ms"))
+    exception = _text_or_empty(entry.get("exception"))
     return ShownAttempt(
         number=number_of_attempt(job, entry.get("attempt"), ended_at),
         status=Status.DISCARDED if exception == ASKED_TO_BE_DISCARDED else Status.FAILED,
-        worker=_text(entry.get("worker")),
+        worker=_text_or_empty(entry.get("worker")),
         duration=duration,
         started_at=ended_at - duration if ended_at and duration is not None else None,
         ended_at=ended_at,
-        waited=_span(entry.get("wait_ms")),
+        waited=_duration(entry.get("wait_ms")),
         exception=exception.removeprefix("builtins."),
-        message=_text(entry.get("message")),
-        traceback=_text(entry.get("traceback")),
-        sentry_event_id=_text(entry.get("sentry_event_id")),
+        message=_text_or_empty(entry.get("message")),
+        traceback=_text_or_empty(entry.get("traceback")),
+        sentry_event_id=_text_or_empty(entry.get("sentry_event_id")),
     )
 
 
@@ -265,7 +265,7 @@ def _last_attempt_unless_failed(
     )
 
 
-def _span(milliseconds: object) -> timedelta | None:
+def _duration(milliseconds: object) -> timedelta | None:
     if not isinstance(milliseconds, int | float):
         return None
     try:
@@ -274,5 +274,5 @@ def _span(milliseconds: object) -> timedelta | None:
         return None
 
 
-def _text(value: object) -> str:
+def _text_or_empty(value: object) -> str:
     return value if isinstance(value, str) else ""

@@ -295,7 +295,7 @@ class PeriodFilter(admin.ListFilter):
         super().__init__(request, params, model, model_admin)
         typed = {name: params.pop(name, [""])[-1] for name in (FIRST, BEFORE)}
         self.used_parameters = {name: text for name, text in typed.items() if text}
-        self.period = Period(_moment(typed[FIRST]), _moment(typed[BEFORE]))
+        self.period = Period(_parsed_time(typed[FIRST]), _parsed_time(typed[BEFORE]))
         self.column = self.column_of(request.GET.get(StateFilter.parameter_name))
 
     def column_of(self, state: str | None) -> str:
@@ -326,7 +326,7 @@ def _other_parameters(changelist: ChangeList, *names: str) -> list[tuple[str, st
     return [(name, value) for name, value in changelist.params.items() if name not in (*names, "look")]
 
 
-def _moment(text: str) -> datetime | None:
+def _parsed_time(text: str) -> datetime | None:
     try:
         moment = parse_datetime(text)
         return make_aware(moment, get_current_timezone()) if moment and is_naive(moment) else moment

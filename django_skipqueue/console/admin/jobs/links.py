@@ -24,20 +24,20 @@ from .attempts import ShownAttempt
 
 def links_of_job(job: Job, now: datetime) -> list[tuple[str, str]]:
     """Return the label and URL of each link. `now` stands for the end time of an unfinished job."""
-    values = {"worker": job.worker_name, "attempt": job.attempts, **_times("started_at", job.started_at)}
-    return _links(job, values | _times("finished_at", job.finished_at or now), of_attempt=False)
+    values = {"worker": job.worker_name, "attempt": job.attempts, **_time_values("started_at", job.started_at)}
+    return _links(job, values | _time_values("finished_at", job.finished_at or now), of_attempt=False)
 
 
 def links_of_attempt(job: Job, attempt: ShownAttempt, now: datetime) -> list[tuple[str, str]]:
     """Return the label and URL of each link that contains the attempt's Sentry event."""
-    values = {"worker": attempt.worker, "attempt": attempt.number, **_times("started_at", attempt.started_at)}
-    values |= {OF_AN_ATTEMPT: attempt.sentry_event_id, **_times("finished_at", attempt.ended_at or now)}
+    values = {"worker": attempt.worker, "attempt": attempt.number, **_time_values("started_at", attempt.started_at)}
+    values |= {OF_AN_ATTEMPT: attempt.sentry_event_id, **_time_values("finished_at", attempt.ended_at or now)}
     return _links(job, values, of_attempt=True)
 
 
 def _links(job: Job, more_values: Mapping[str, Any], *, of_attempt: bool) -> list[tuple[str, str]]:
     common_values = {"job_id": job.pk, "task": job.task, "queue_name": job.queue_name}
-    values = {**common_values, **_times("enqueued_at", job.enqueued_at), **more_values}
+    values = {**common_values, **_time_values("enqueued_at", job.enqueued_at), **more_values}
     metadata = job.metadata if isinstance(job.metadata, dict) else {}
     masked_metadata = redact(kwargs=metadata, also=settings.redact).kwargs
     public_metadata = {key: value for key, value in metadata.items() if masked_metadata[key] == value}
@@ -49,7 +49,7 @@ def _links(job: Job, more_values: Mapping[str, Any], *, of_attempt: bool) -> lis
     return [(label, link) for label, link in links if link is not None]
 
 
-def _times(name: str, moment: datetime | None) -> dict[str, Any]:
+def _time_values(name: str, moment: datetime | None) -> dict[str, Any]:
     if moment is None:
         return {}
     return {name: moment.isoformat(), f"{name}_ms": round(moment.timestamp() * 1000)}
@@ -73,14 +73,14 @@ def defer_call(job: Job, masked_call: Redacted) -> str:
         return ""
     if not isinstance(job.args, list) or not isinstance(job.kwargs, dict):
         return ""
-    method, options = "defer" if task.alias is None else "enqueue", ", ".join(_options(job, task, masked_call))
+    method, options = "defer" if task.alias is None else "enqueue", ", ".join(_changed_options(job, task, masked_call))
     using = f".using({options})" if options else ""
     arguments = ", ".join(_arguments(job, masked_call))
     code = f"from {task.__module__} import {task.__name__}\n\n{task.__name__}{using}.{method}({arguments})"
     return code if len(code) <= DEFER_CALL_LIMIT else ""
 
 
-def _options(job: Job, task: Task[Any, Any], masked_call: Redacted) -> Iterator[str]:
+def _changed_options(job: Job, task: Task[Any, Any], masked_call: Redacted) -> Iterator[str]:
     """Yield the options that differ from the task's defaults, except for the due time."""
     task_options = task.options
     defaults: dict[str, Any] = {"queue_name": task_options.queue_name, "priority": task_options.priority}

@@ -148,6 +148,7 @@ class JobPage(ShownState):
 
     @cached_property
     def call(self) -> Redacted:
+        """The arguments with their secrets masked. Its method `text` masks the same secrets in any text."""
         return redacted(self.job.task, self.job.args, self.job.kwargs)
 
     @property

@@ -162,9 +162,9 @@ class EditForm(forms.Form):
             if value is MISSING_ARGUMENT:
                 continue
             if kind is Parameter.VAR_POSITIONAL:
-                args += _checked(value, list, argument)
+                args += _require_type(value, list, argument)
             elif kind is Parameter.VAR_KEYWORD:
-                kwargs |= _checked(value, dict, argument)
+                kwargs |= _require_type(value, dict, argument)
             elif is_positional:
                 args.append(value)
             else:
@@ -202,7 +202,7 @@ class EditForm(forms.Form):
         return None
 
 
-def _checked(value: Any, kind: type[Any], argument: Argument) -> Any:
+def _require_type(value: Any, kind: type[Any], argument: Argument) -> Any:
     if not isinstance(value, kind):
         text = gettext("%(name)s must be a list.") if kind is list else gettext("%(name)s must be an object.")
         raise InvalidOption(text % {"name": argument.name})

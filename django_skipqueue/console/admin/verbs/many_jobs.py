@@ -99,6 +99,8 @@ EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(?=:|$)")
 
 @dataclass(frozen=True)
 class JobKind:
+    """A group of selected jobs with the same task, and the same exception of their last attempt."""
+
     number: int
     task: str
     exception: str
@@ -134,7 +136,7 @@ class Summary:
         unfit_counts = Counter(status for status, *_columns, fits_verb in rows if not fits_verb)
         refused_counts = [(unfit_counts[status], status.label) for status in Status if unfit_counts[status]]
         kinds = Counter(
-            (task, _exception(status, attempts, error))
+            (task, _exception_name(status, attempts, error))
             for status, attempts, task, error, fits_verb in rows
             if fits_verb
         )
@@ -168,7 +170,7 @@ class Summary:
         return sum(kind.number for kind in self.kinds[KINDS_SHOWN:])
 
 
-def _exception(status: str, attempts: int, error: str) -> str:
+def _exception_name(status: str, attempts: int, error: str) -> str:
     """Return the exception class of the last attempt, or empty if it raised none. The message may contain a secret."""
     has_failed = status == Status.FAILED or (status == Status.SCHEDULED and attempts > 0)
     match = EXCEPTION.match(error) if has_failed else None
