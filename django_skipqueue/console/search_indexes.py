@@ -154,5 +154,5 @@ def usable(store: Store, argument: str, task: str | None) -> list[SearchIndex]:
 
 
 def is_scalar(value: Any) -> bool:
-    """Whether a search compares this value as a whole, as an index does. Of lists and dicts, it compares parts."""
+    """Return whether a search compares this value as a whole, as an index does. Of lists and dicts, it compares parts."""
     return not isinstance(value, list | dict)

@@ -86,7 +86,7 @@ class CheckIn:
 
 
 def check_in_of(job: ClaimedJob) -> CheckIn | None:
-    """The check-in of this job. `None` if no schedule made the job, or if Sentry cannot express the schedule."""
+    """Return the check-in of this job. `None` if no schedule made the job, or if Sentry cannot express the schedule."""
     if f'"{SCHEDULE_KEY}"' not in job.metadata:
         return None
     schedule = decode(job.metadata).get(SCHEDULE_KEY)
@@ -135,7 +135,7 @@ class SkipqueueIntegration(Integration):
         signals.worker_stopped.connect(_flush, dispatch_uid="django_skipqueue.integrations.sentry")
 
     def captures(self, status: str) -> bool:
-        """Whether to capture an exception that led to this status."""
+        """Return whether to capture an exception that led to this status."""
         return status == "failed" or (status == "scheduled" and self.capture_retries)
 
 

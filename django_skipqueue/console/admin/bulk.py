@@ -109,13 +109,13 @@ class BulkAction:
         return True
 
     def is_allowed(self, model_admin: Any, request: HttpRequest) -> bool:
-        """Whether the user may search jobs, or apply this verb to jobs."""
+        """Return whether the user may search jobs, or apply this verb to jobs."""
         if self.action == SEARCH:
             return bool(model_admin.has_view_permission(request))
         return bool(model_admin.may(request, self.verb))
 
     def may_be_viewed(self, admin_site: Any, request: HttpRequest) -> bool:
-        """Whether the user may see the jobs of this list."""
+        """Return whether the user may see the jobs of this list."""
         model_admin = admin_site._registry.get(apps.get_model(Job._meta.app_label, self.model))
         return model_admin is not None and bool(model_admin.has_view_permission(request))
 

@@ -62,7 +62,7 @@ class Subcommand:
         parser.add_argument("--database", metavar="ALIAS", help="the alias of the queue's database (default: DATABASE)")
 
     def goes_over_all(self, options: Mapping[str, Any]) -> bool:
-        """Whether the subcommand runs in every queue database if the options name no database."""
+        """Return whether the subcommand runs in every queue database if the options name no database."""
         return True
 
     def execute(self, console: Console, **options: Any) -> Exit:

@@ -139,15 +139,15 @@ class Verb:
     def condition(self) -> Q:
         """The condition that selects the jobs that the verb can change."""
         condition = Q(status__in=list(self.statuses))
-        for part in consoles() if self.fits_what_holds_up else ():
+        for part in consoles() if self.fits_what_holds_up else ():  # also failed jobs for which other jobs wait
             condition |= part.holding_up or Q()
         return condition
 
     def fits(self, job: Job) -> bool:
-        """Whether pages show the verb for this job."""
-        is_failed = self.fits_what_holds_up and job.status == Status.FAILED
+        """Return whether pages show the verb for this job."""
+        may_hold_up_jobs = self.fits_what_holds_up and job.status == Status.FAILED
         is_offered = self.is_offered_for(job.status) or (
-            is_failed and any(part.holds_up(job) for part in consoles() if part.holds_up)
+            may_hold_up_jobs and any(part.holds_up(job) for part in consoles() if part.holds_up)
         )
         return is_offered and (self.is_for is None or self.is_for(job))
 

@@ -118,7 +118,7 @@ class DjangoTask(Task[..., Any]):
         return partial(unread, job, self.definition, status="running", database=context.database)
 
     def policy_for(self, job: ClaimedJob) -> RetryPolicy:
-        """The policy, with the task's backoff, or else the backoff of the backend on which the job was enqueued."""
+        """Return the policy, with the task's backoff, or else the backoff of the backend on which the job was enqueued."""
         alias = decode(job.metadata).get(ALIAS, self.definition.backend)
         backoff = self.backoff or options_for(alias).backoff
         return replace(self.policy, backoff=resolved(backoff)) if backoff else self.policy
@@ -128,7 +128,7 @@ class DjangoTask(Task[..., Any]):
         return options_for(self.definition.backend).database
 
     def spec(self) -> JobSpec:
-        """The spec with which `.enqueue()` inserts jobs, including the values in the backend's `OPTIONS`."""
+        """Return the spec with which `.enqueue()` inserts jobs, including the values in the backend's `OPTIONS`."""
         backend_options = options_for(self.definition.backend)
         return spec(self.definition, options_of(self.definition), backend_options, alias=self.definition.backend)
 
@@ -203,7 +203,7 @@ def registered(definition: AnyTask) -> DjangoTask:
 
 
 def entry(name: str) -> DjangoTask | None:
-    """The registry's entry with this name; `None` if it is missing, or is not a Django task."""
+    """Return the registry's entry with this name; `None` if it is missing, or is not a Django task."""
     try:
         registered_task = registry.get(name)
     except UnknownTask:
@@ -212,7 +212,7 @@ def entry(name: str) -> DjangoTask | None:
 
 
 def definition_of(job: "Job") -> AnyTask | None:
-    """The Django task of a job; `None` if neither the job nor its task belongs to `django.tasks`."""
+    """Return the Django task of a job; `None` if neither the job nor its task belongs to `django.tasks`."""
     task_entry = entry(job.task)
     if task_entry is not None:
         return task_entry.definition
@@ -220,12 +220,12 @@ def definition_of(job: "Job") -> AnyTask | None:
 
 
 def decorator_options_of(definition: AnyTask) -> Given:
-    """The options that `with_options` has stored on the task's function, or the defaults."""
+    """Return the options that `with_options` has stored on the task's function, or the defaults."""
     return options_given_to(definition.func) or Given()
 
 
 def options_of(definition: AnyTask) -> Options:
-    """The options for jobs of this task. Raises `InvalidTask` for a value that is not valid."""
+    """Return the options for jobs of this task. Raises `InvalidTask` for a value that is not valid."""
     run_after: Any = definition.run_after
     own_options = {name: getattr(definition, name, None) for name in ("max_attempts", "timeout")}
     try:

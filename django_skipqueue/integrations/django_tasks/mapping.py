@@ -67,13 +67,13 @@ OPTION_NAMES = tuple(option.name for option in fields(BackendOptions))
 
 
 def parsed_options(options: Mapping[str, Any]) -> BackendOptions:
-    """The options of one alias, with defaults. Ignores unknown options, which `option_problems` reports."""
+    """Return the options of one alias, with defaults. Ignores unknown options, which `option_problems` reports."""
     known_options = {name: options[name] for name in OPTION_NAMES if options.get(name) is not None}
     return BackendOptions(**known_options)
 
 
 def options_for(alias: str) -> BackendOptions:
-    """The options of this alias; the defaults if `TASKS` has no such alias."""
+    """Return the options of this alias; the defaults if `TASKS` has no such alias."""
     return parsed_options(settings_of(alias).get("OPTIONS", {}))
 
 
@@ -219,7 +219,7 @@ UNKNOWN_WORKER = ""
 
 
 def _failed_attempts(job: "Job") -> dict[int, Entry]:
-    """The errors of the failed attempts since the last manual retry, by the number of the attempt.
+    """Return the errors of the failed attempts since the last manual retry, by the number of the attempt.
 
     After a manual retry the attempts are numbered from 1 again. Errors from before it stay in the row, but are not part
     of the result.
@@ -238,7 +238,7 @@ def _failed_attempts(job: "Job") -> dict[int, Entry]:
 
 
 def _start_times(job: "Job", failed: Mapping[int, Entry]) -> tuple[datetime | None, datetime | None]:
-    """When the first and the last attempt began. The row keeps only ten errors, so it may not know the first one."""
+    """Return when the first and the last attempt began. The row keeps only ten errors, so it may not know the first one."""
     last_start = job.started_at if job.attempts else None
     if job.attempts and last_start is None and failed:  # a worker claimed the job again, and released it unrun
         last_start = _started_at(failed[max(failed)])

@@ -318,7 +318,7 @@ class JobChangeList(OwnChangeList):
         return is_scheduled and self._scheduled.are_mostly_retries != (self.state == RETRYING)
 
     def _is_found_by(self, indexed: Indexed, state: str | None, *, is_searched: bool) -> bool:
-        """Whether the index finds exactly the jobs in this state that pass the filters."""
+        """Return whether the index finds exactly the jobs in this state that pass the filters."""
         filters_beyond_index: tuple[type[Any], ...] = (CauseFilter, KeyFilter, TaskFilter)
         is_narrower = self.period != indexed.period or self._has_two_periods
         if indexed.ids is not None:

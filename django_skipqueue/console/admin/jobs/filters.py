@@ -185,7 +185,8 @@ class KeyFilter(NameFilter):
         if self._job is not None and self._text is not None:
             masked_key = redacted(self._job.task, self._job.args, self._job.kwargs).text(self._text)
             label = shorten(masked_key, CELL_LIMIT)
-        return [(str(chosen), label) for chosen in [self.value()] if chosen]
+        chosen = self.value()
+        return [(chosen, label)] if chosen else []
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Job]) -> QuerySet[Job]:
         if self.key is None:

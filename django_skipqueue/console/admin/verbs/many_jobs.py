@@ -159,6 +159,7 @@ class Summary:
 
     @property
     def read(self) -> str:
+        """The number of jobs that were read, as text."""
         return grouped(self.looked_at)
 
     @property
@@ -167,6 +168,7 @@ class Summary:
 
     @property
     def others(self) -> int:
+        """The number of jobs in the groups that the page does not list."""
         return sum(kind.number for kind in self.kinds[KINDS_SHOWN:])
 
 
