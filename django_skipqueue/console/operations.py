@@ -71,6 +71,7 @@ def number_of_attempt(job: Job, number: object, moment: datetime | None) -> int 
 
 
 def was_cancelled(job: Job, ended_at: datetime | None) -> bool:
+    """Return whether an operator has ended the job before, or when, the attempt ended."""
     last_operation = operations_of(job)[-1:]
     if job.status != Status.DISCARDED or not last_operation or ended_at is None:
         return False

@@ -140,6 +140,7 @@ def cause_of_text(task: str, text: str) -> Cause:
 
 
 def cause_of(job: Job) -> Cause | None:
+    """Return the cause of the job's last error, if the row has one."""
     last = job.errors[-1] if job.errors else None
     if not isinstance(last, dict):
         return None
@@ -239,6 +240,7 @@ class Search:
         return [(word["path"], word["value"]) for word in self.words if word["path"]]
 
     def among(self, jobs: QuerySet[Job]) -> QuerySet[Job]:
+        """Filter jobs by the words of the text."""
         jobs = _with_searched_texts(jobs)
         for word in self.words:
             if word["path"]:
@@ -280,6 +282,7 @@ def may_have(text: str, *columns: str) -> Q:
 
 
 def _word_condition(word: re.Match[str]) -> Q:
+    """Return the condition that a job matches this word of the search box."""
     typed = word[0]
     if typed.startswith("#") and is_id(typed[1:]):
         return Q(pk=int(typed[1:]))
@@ -294,6 +297,7 @@ def _word_condition(word: re.Match[str]) -> Q:
 
 
 def _is_in_shown_text(text: str) -> Q:
+    """Return the condition that a text of the job, except masked texts, contains this text."""
     as_json = json.dumps(text, ensure_ascii=False)[1:-1]
     in_maskable_column = Q(last_error__icontains=text)
     for name in JSON_COLUMNS:

@@ -123,6 +123,7 @@ def problems() -> Iterator[str]:
 
 
 def _setting_problem(name: str, argument: str) -> str:
+    """Return why the argument of this task cannot have an index; empty if it can."""
     setting = f"SKIPQUEUE['SEARCHABLE'][{name!r}]"
     try:
         task = registry.get(name)
@@ -154,5 +155,5 @@ def usable(store: Store, argument: str, task: str | None) -> list[SearchIndex]:
 
 
 def is_scalar(value: Any) -> bool:
-    """Return whether a search compares this value as a whole, as an index does. Of lists and dicts, it compares parts."""
+    """Return whether a search compares this value as a whole, as an index does. It compares parts of lists and dicts."""
     return not isinstance(value, list | dict)

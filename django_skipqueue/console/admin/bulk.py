@@ -255,10 +255,12 @@ class BulkRun:
         return replace(progress, counted=sum(jobs.count() for jobs in matching_jobs))
 
     def windows(self, edges: tuple[Any, Any]) -> Iterator[SearchWindow]:
+        """Yield the window with these edges, and then all windows after it."""
         return SearchWindow(self.changelist.indexed, 1, *edges).and_all_after()
 
     def within(self, window: SearchWindow) -> Selection:
         # The background job itself may match the list's filters.
+        """Select the jobs of this window that the action has not changed yet."""
         jobs = self.changelist.jobs_within(window, self.request).exclude(pk=self.job.pk)
         return Selection(jobs if window.start is None else jobs.filter(self._is_unchanged()))
 

@@ -120,6 +120,7 @@ class TimeAxis:
         return index if 0 <= index < self.buckets else None
 
     def times(self, zone: tzinfo) -> list[tuple[datetime, datetime]]:
+        """Return the start and the end of each bucket."""
         limits = range(self.start, self.end + 1, self.width)
         return list(pairwise(datetime.fromtimestamp(seconds, zone) for seconds in limits))
 
@@ -218,6 +219,7 @@ def bars(layers: Sequence[Sequence[float]]) -> list[str]:
 
 
 def _y(share: float) -> str:
+    """Return the vertical coordinate of a position in an SVG drawing."""
     return _svg_number(HEIGHT * (1 - share))
 
 

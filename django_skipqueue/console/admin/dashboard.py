@@ -238,6 +238,7 @@ def cards(situation: Situation) -> Iterator[Card]:
 
 
 def list_of(situation: Situation, **query: str) -> str:
+    """Return the URL of the job list with this query. If the dashboard shows one queue, the list shows its jobs."""
     if situation.queue_name:
         query["queue"] = situation.queue_name
     return address_of("job_changelist", query=query)

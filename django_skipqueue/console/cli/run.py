@@ -145,6 +145,7 @@ def _escaped(text: str) -> str:
 
 
 def within(option: str) -> Callable[[str], float]:
+    """Return a function that parses a number, and checks that it is in the range of this option."""
     limit = NUMBER_RANGES[option]
 
     def number(text: str) -> float:

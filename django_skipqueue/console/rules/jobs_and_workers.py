@@ -535,6 +535,7 @@ class HeldJob(NamedTuple):
     task: str
     worker: str
     since: datetime
+    """When the worker claimed the job."""
     now: datetime
 
     @property
@@ -672,7 +673,7 @@ def no_free_slot(store: Store) -> Iterator[Finding]:
 
 def _are_full(workers: Sequence[WorkerHealth], jobs: Sequence[HeldJob]) -> bool:
     """Return whether each worker runs jobs itself, and all of its threads or all of its coroutines are taken."""
-    taken_slots = Counter((job.worker, registry.is_async(job.task)) for job in jobs)
+    taken_slots = Counter((job.worker, registry.is_async(job.task)) for job in jobs)  # async tasks run in coroutines
     return bool(workers) and all(
         worker.slots and max(taken_slots[worker.id, False], taken_slots[worker.id, True]) >= worker.slots
         for worker in workers

@@ -399,6 +399,7 @@ class Confirms(Generic[Key]):
         self.refused += [self._pending.pop(refused_number)[0] for refused_number in self._numbers(number, multiple)]
 
     def _return(self, error: Exception, exchange: str, routing_key: str, message: Any) -> None:
+        """Remember a message that the broker returns. The broker confirms the message afterwards."""
         self._returned.add(message.properties["message_id"])
 
     def _numbers(self, number: int, multiple: bool) -> list[int]:

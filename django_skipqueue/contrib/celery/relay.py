@@ -220,6 +220,7 @@ class Relay(ControlLoop):
         self._loop.run_due()
 
     def _receive(self) -> None:
+        """Take what the carrier has sent, and acknowledge what needs no settle."""
         connection = self.connection
         if not connection.is_open or (now := time.monotonic()) < self._read_again_at:
             return
@@ -263,6 +264,7 @@ class Relay(ControlLoop):
     # Round trips
 
     def room(self, now: float) -> int:
+        """Return how many jobs the relay may claim now."""
         if self._is_paused or self.dispatcher.is_full or self.exchanges.pending.has_more or not self.connection.is_open:
             return 0
         return self.window.room(self.exchanges.buffer.claimed, now)
@@ -301,6 +303,7 @@ class Relay(ControlLoop):
         self._orphans.expect(time.monotonic())
 
     def _release_orphans(self) -> None:
+        """Release jobs whose rows name this relay, although the relay does not have them."""
         self.exchanges.apply()
         orphans = self._store.release_orphans(self.id, known=self.jobs.held_ids)
         if orphans:

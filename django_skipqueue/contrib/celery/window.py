@@ -56,6 +56,7 @@ class CarriedJobs:
 
     @property
     def held_ids(self) -> list[int]:
+        """The ids of all jobs for which this relay is responsible."""
         collections = (
             self.unconfirmed,
             self.confirmed,
@@ -72,6 +73,7 @@ class CarriedJobs:
         self.unconfirmed_size += sum(sizes.values())
 
     def _was_unconfirmed(self, ref: LeaseRef) -> bool:
+        """Remove a job from the unconfirmed jobs. Return whether it was among them."""
         size = self.unconfirmed.pop(ref, None)
         self.unconfirmed_size -= size or 0
         return size is not None

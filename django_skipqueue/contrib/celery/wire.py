@@ -249,6 +249,7 @@ def _job_of_fields(fields: object) -> ClaimedJob:
 
 
 def _is_error(error: dict[str, Any] | None) -> bool:
+    """Return whether this is `None`, or an error as `error_entry` makes it."""
     return error is None or (
         _ERROR_NEEDS <= error.keys() <= _ERROR_KINDS.keys()
         and _Form(*[_ERROR_KINDS[name] for name in error]).fits(list(error.values()))
@@ -315,6 +316,7 @@ def _read_problem(id: object, error: Exception) -> str:
 
 
 def _return_reason(headers: Any) -> str:
+    """Return why the broker has returned the message: see `ReturnedJob.reason`."""
     deaths = headers.get("x-death") if isinstance(headers, dict) else None
     newest_death = deaths[0] if isinstance(deaths, list) and deaths else None
     reason = newest_death.get("reason") if isinstance(newest_death, dict) else None

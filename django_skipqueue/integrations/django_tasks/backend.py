@@ -142,6 +142,7 @@ class SkipQueueBackend(BaseTaskBackend):
         return errors
 
     def _find(self, result_id: object) -> "Job | None":
+        """Return the job with this result id; `None` if there is no such job."""
         from ...models import Job
 
         default_database = parsed_options(self.options).default_database

@@ -118,7 +118,7 @@ class DjangoTask(Task[..., Any]):
         return partial(unread, job, self.definition, status="running", database=context.database)
 
     def policy_for(self, job: ClaimedJob) -> RetryPolicy:
-        """Return the policy, with the task's backoff, or else the backoff of the backend on which the job was enqueued."""
+        """Return the policy with the task's backoff, or else with the backoff of the backend that enqueued the job."""
         alias = decode(job.metadata).get(ALIAS, self.definition.backend)
         backoff = self.backoff or options_for(alias).backoff
         return replace(self.policy, backoff=resolved(backoff)) if backoff else self.policy

@@ -186,8 +186,8 @@ class SkipQueueResult(AnyResult):
 
 
 def result_of(job: "Job", task: AnyTask) -> AnyResult:
-    failed = _failed_attempts(job)
-    started_at, last_attempted_at = _start_times(job, failed)
+    failed_attempts = _failed_attempts(job)
+    started_at, last_attempted_at = _start_times(job, failed_attempts)
     alias = job.metadata.get(ALIAS, task.backend)
     run_after = job.run_after if job.metadata.get(DEFERRED) else None
     result: AnyResult = SkipQueueResult(
@@ -203,9 +203,9 @@ def result_of(job: "Job", task: AnyTask) -> AnyResult:
         backend=alias,
         errors=[
             TaskError(exception_class_path=entry["exception"], traceback=entry["traceback"] or _error_line(entry))
-            for entry in failed.values()
+            for entry in failed_attempts.values()
         ],
-        worker_ids=[_worker_id(job, failed, number) for number in range(1, job.attempts + 1)],
+        worker_ids=[_worker_id(job, failed_attempts, number) for number in range(1, job.attempts + 1)],
     )
     object.__setattr__(result, "_return_value", job.result)
     return result
@@ -237,18 +237,20 @@ def _failed_attempts(job: "Job") -> dict[int, Entry]:
     return dict(reversed(newest_first.items()))
 
 
-def _start_times(job: "Job", failed: Mapping[int, Entry]) -> tuple[datetime | None, datetime | None]:
-    """Return when the first and the last attempt began. The row keeps only ten errors, so it may not know the first one."""
+def _start_times(job: "Job", failed_attempts: Mapping[int, Entry]) -> tuple[datetime | None, datetime | None]:
+    """Return when the first and the last attempt began, as far as the row knows: it keeps only ten errors."""
     last_start = job.started_at if job.attempts else None
-    if job.attempts and last_start is None and failed:  # a worker claimed the job again, and released it unrun
-        last_start = _started_at(failed[max(failed)])
-    first_start = _started_at(failed[min(failed)]) if job.attempts > 1 and failed else last_start
+    if job.attempts and last_start is None and failed_attempts:  # a worker claimed the job again, and released it unrun
+        last_start = _started_at(failed_attempts[max(failed_attempts)])
+    first_start = (
+        _started_at(failed_attempts[min(failed_attempts)]) if job.attempts > 1 and failed_attempts else last_start
+    )
     return first_start, last_start
 
 
-def _worker_id(job: "Job", failed: Mapping[int, Entry], number: int) -> str:
-    if number in failed:
-        return str(failed[number].get("worker_id", failed[number]["worker"]))
+def _worker_id(job: "Job", failed_attempts: Mapping[int, Entry], number: int) -> str:
+    if number in failed_attempts:
+        return str(failed_attempts[number].get("worker_id", failed_attempts[number]["worker"]))
     return job.locked_by if number == job.attempts else UNKNOWN_WORKER
 
 

@@ -149,6 +149,7 @@ class JobChangeList(OwnChangeList):
         return jobs if self._ids_by_index is None else jobs.filter(pk__in=self._ids_by_index)
 
     def _found_among(self, jobs: QuerySet[Job], request: HttpRequest) -> QuerySet[Job]:
+        """Return the jobs that the search finds, within the window if there is one. Keep their ids for `get_results`."""
         search = Search(self.query)
         if self.window is None:
             return search.among(jobs) if search.words else jobs
@@ -176,7 +177,7 @@ class JobChangeList(OwnChangeList):
         if self._found is None:
             super().get_results(request)
             return
-        queryset, self.queryset = self.queryset, self._found
+        queryset, self.queryset = self.queryset, self._found  # Django pages through `self.queryset`
         super().get_results(request)
         self.queryset = queryset
         if isinstance(self.result_list, FoundJobs):
@@ -212,6 +213,7 @@ class JobChangeList(OwnChangeList):
 
     @property
     def shown(self) -> tuple[int, int]:
+        """The positions of the first and the last job on the page."""
         before = (self.page_num - 1) * self.list_per_page if self.multi_page else 0
         return before + 1, before + len(self.result_list)
 
@@ -369,6 +371,7 @@ class JobChangeList(OwnChangeList):
         return self._ids_by_index if ids is None else ids
 
     def _chosen(self, kind: type[Any]) -> str | None:
+        """Return the value of this filter; `None` if the user has not chosen one."""
         chosen = self._filter(kind)
         return None if chosen is None else chosen.value()
 

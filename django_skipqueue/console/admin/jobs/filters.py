@@ -173,6 +173,7 @@ class KeyFilter(NameFilter):
     """The label if the job was deleted, or has no key."""
 
     def index(self, text: str) -> Key:
+        """Return the jobs whose key is this text."""
         raise NotImplementedError
 
     @cached_property
@@ -202,6 +203,7 @@ class KeyFilter(NameFilter):
 
     @property
     def _text(self) -> str | None:
+        """The key of the job that is named in the URL."""
         return getattr(self._job, self.column, None)
 
 

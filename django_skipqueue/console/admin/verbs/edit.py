@@ -142,6 +142,7 @@ class EditForm(forms.Form):
 
     @cached_property
     def call(self) -> tuple[list[Any], dict[str, Any]]:
+        """The positional and the keyword arguments that the user has typed."""
         args: list[Any] = []
         kwargs: dict[str, Any] = {}
         values = [self.cleaned_data[name] for name in self.fields]

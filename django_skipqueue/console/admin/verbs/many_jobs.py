@@ -52,6 +52,7 @@ class Selection:
         return cls(Job.objects.filter(pk__in=ids).order_by("pk"), ids)
 
     def posted(self) -> list[tuple[str, str]]:
+        """Return the form fields with which a page posts this selection."""
         if self.ids is None:
             return [("select_across", "1"), (ACTION_CHECKBOX_NAME, "all")]
         return [(ACTION_CHECKBOX_NAME, str(pk)) for pk in self.ids]
@@ -62,6 +63,7 @@ class Selection:
         return counted.or_about(self.expected()) if counted.is_capped else counted
 
     def count_from(self, first: int) -> Count:
+        """Count the selected jobs from this id on."""
         if self.ids is not None:
             return Count(sum(pk >= first for pk in self.ids))
         return Count.of(self.jobs.order_by("pk").filter(pk__gte=first))
