@@ -155,5 +155,5 @@ def usable(store: Store, argument: str, task: str | None) -> list[SearchIndex]:
 
 
 def is_scalar(value: Any) -> bool:
-    """Return whether a search compares this value as a whole, as an index does. It compares parts of lists and dicts."""
+    """Return whether a search compares this value as a whole, as an index does, and not parts of it."""
     return not isinstance(value, list | dict)

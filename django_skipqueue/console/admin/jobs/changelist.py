@@ -149,7 +149,7 @@ class JobChangeList(OwnChangeList):
         return jobs if self._ids_by_index is None else jobs.filter(pk__in=self._ids_by_index)
 
     def _found_among(self, jobs: QuerySet[Job], request: HttpRequest) -> QuerySet[Job]:
-        """Return the jobs that the search finds, within the window if there is one. Keep their ids for `get_results`."""
+        """Return the jobs that the search finds, within the window if there is one. `get_results` uses their ids."""
         search = Search(self.query)
         if self.window is None:
             return search.among(jobs) if search.words else jobs
