@@ -72,10 +72,11 @@ def number_of_attempt(job: Job, number: object, moment: datetime | None) -> int 
 
 def was_cancelled(job: Job, ended_at: datetime | None) -> bool:
     """Return whether an operator has ended the job before, or when, the attempt ended."""
-    last_operation = operations_of(job)[-1:]
-    if job.status != Status.DISCARDED or not last_operation or ended_at is None:
+    operations = operations_of(job)
+    if job.status != Status.DISCARDED or not operations or ended_at is None:
         return False
-    return last_operation[0].verb in FINISHING and ended_at >= last_operation[0].at
+    last_operation = operations[-1]
+    return last_operation.verb in FINISHING and ended_at >= last_operation.at
 
 
 def _parsed_operation(entry: Any) -> Operation | None:

@@ -186,13 +186,14 @@ class ChangeJobs(Subcommand):
         values = {option.name: _value_of(option, options[option.name]) for option in self._verb.options}
         instruction = Instruction(operator(), options.get("reason", ""), values)
         tally = change(self._verb, choice, instruction, console=console, total=survey.eligible)
-        if tally.unchanged and len(choice.ids) == 1 and (why := why_unchanged(choice.ids[0])):
+        only_id = choice.ids[0] if len(choice.ids) == 1 else None
+        if tally.unchanged and only_id is not None and (why := why_unchanged(only_id)):
             console.say(why)
-        if tally.locked and len(choice.ids) == 1 and (locker := locker_of(Store.default(), choice.ids[0])):
+        if tally.locked and only_id is not None and (locker := locker_of(Store.default(), only_id)):
             command = shell_command(locker.command, Store.default().alias)
             console.say(f"Its row is locked by {locker.in_words}. To end that: {command}")
-        if self._verb.log_entry_of_copy and len(choice.ids) == 1 and tally.changed and not options["json"]:
-            console.line(Job(pk=tally.last[choice.ids[0]]).shown_id)
+        if self._verb.log_entry_of_copy and only_id is not None and tally.changed and not options["json"]:
+            console.line(Job(pk=tally.last[only_id]).shown_id)
         return self._report(console, tally, survey, done=done, in_json=options["json"])
 
     def _is_confirmed(self, console: Console, survey: Survey) -> bool:
@@ -237,5 +238,6 @@ def _value_of(option: VerbOption, parsed_value: Any) -> Any:
     if (option.parameter or option.name) != "run_after":
         return parsed_value
     if isinstance(parsed_value, timedelta):
-        return Store.default().heartbeats()[0] + parsed_value
+        now, _heartbeats = Store.default().heartbeats()
+        return now + parsed_value
     return parsed_value if settings.USE_TZ else make_naive(parsed_value)

@@ -54,7 +54,8 @@ def _report_lines(findings: list[Finding], seconds: float, *, names_all: bool) -
             yield ""
             for finding in findings_of_severity:
                 yield from _wrapped(f"{finding.title} ({finding.code})", ADVICE_INDENT[:2])
-                yield from (line for text in (finding.found, finding.advice) for line in _wrapped(text, ADVICE_INDENT))
+                for text in (finding.found, finding.advice):
+                    yield from _wrapped(text, ADVICE_INDENT)
                 if finding.command:
                     yield ""
                     yield from map(printable, textwrap.indent(finding.command, ADVICE_INDENT * 2).splitlines())

@@ -238,6 +238,7 @@ def _names_ending_in(name: str) -> list[str]:
 
 def meant(name: str, known: list[str]) -> str:
     """Return a sentence that suggests the most similar known name, or lists some known names."""
+    # The user may have typed a full name, or only its last part.
     names_by_text = {text: candidate for candidate in known for text in (candidate.rpartition(".")[2], candidate)}
     if close_texts := difflib.get_close_matches(name, names_by_text, n=1):
         return f" Did you mean {names_by_text[close_texts[0]]!r}?"

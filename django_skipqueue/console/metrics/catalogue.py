@@ -89,16 +89,16 @@ def _queue_states(store: Store) -> Iterable[tuple[str, QueueState]]:
     """Return the state of each known queue, the busiest first. A queue without jobs has zeros."""
     busy_queues = queues_now(store, **SCRAPED_QUEUES)
     queues_by_name = {queue.name: queue for queue in busy_queues}
-    parts_with_queues = (part.known_queues for part in consoles() if part.known_queues)
-    for name in (name for known_queues in parts_with_queues for name in known_queues(store, MOST_SERIES)):
-        queues_by_name.setdefault(name, QueueNow(name))
+    for part in consoles():
+        for name in part.known_queues(store, MOST_SERIES) if part.known_queues else ():
+            queues_by_name.setdefault(name, QueueNow(name))
     busiest = sorted(queues_by_name.values(), key=lambda queue: -queue.queued - queue.running)
     return ((queue.name, QueueState(queue)) for queue in busiest)
 
 
 def _blocked_states(store: Store) -> Iterable[tuple[str, QueueState]]:
     job_counts = estimated_blocked(store, most=SCRAPED_BLOCKED)
-    busiest = sorted(job_counts.items(), key=lambda item: (-item[1], item[0]))
+    busiest = sorted(job_counts.items(), key=lambda item: (-item[1], item[0]))  # most jobs first, then by name
     return ((name, QueueState(QueueNow(name), blocked=Count(job_count))) for name, job_count in busiest)
 
 
@@ -157,9 +157,9 @@ LIMIT 200
 )
 def vacuums(store: Store) -> Iterator[Values]:
     rows = store.rows(DEAD_ROWS, {"tables": table_names()})
-    yield {(name,): live for name, live, _, _ in rows}
-    yield {(name,): dead for name, _, dead, _ in rows}
-    yield {(name,): age for name, _, _, age in rows if age is not None}
+    yield {(name,): live for name, live, _dead, _age in rows}
+    yield {(name,): dead for name, _live, dead, _age in rows}
+    yield {(name,): age for name, _live, _dead, age in rows if age is not None}
 
 
 # Sent by metrics. Returns each index with its table and its size in bytes. The size of a partitioned index is the sum

@@ -593,8 +593,9 @@ def slot_time(held_jobs: Iterable[HeldJob], usual_seconds: Mapping[str, float]) 
     jobs_by_task: defaultdict[str, list[HeldJob]] = defaultdict(list)
     for job in held_jobs:
         jobs_by_task[job.task].append(job)
-    task, jobs = max(jobs_by_task.items(), key=lambda item: sum(job.seconds for job in item[1]))
-    return SlotTime(task, jobs, usual_seconds.get(task))
+    seconds_by_task = {task: sum(job.seconds for job in jobs) for task, jobs in jobs_by_task.items()}
+    longest_task = max(seconds_by_task, key=seconds_by_task.__getitem__)
+    return SlotTime(longest_task, jobs_by_task[longest_task], usual_seconds.get(longest_task))
 
 
 class FullPool(NamedTuple):
@@ -718,13 +719,14 @@ def long_waits(store: Store) -> Iterator[Finding]:
     queues = {queue.name: queue for queue in _queues_with_jobs(store)}
     for name in sorted(workers_by_queue.keys() & queues.keys()):
         job_id, since, now = waiting_jobs[name]
-        if name not in still_waiting or still_waiting[name][0] != job_id:
-            continue  # at the second look the job no longer waits
+        second_look_id, *_times = still_waiting.get(name, (None,))
+        if second_look_id != job_id:
+            continue  # the job no longer waits
         worker_ids = {worker.id for worker in workers_by_queue[name]}
         jobs = [job for job in held_jobs if job.worker in worker_ids]
         slots = sum(worker.slots for worker in workers_by_queue[name])
         busiest_task = slot_time(jobs, usual_seconds) if jobs else None
-        slow_statements = next(iter(store.rows(SLOW_STATEMENTS, {})), (0,))[0]
+        (slow_statements,) = next(iter(store.rows(SLOW_STATEMENTS, {})), (0,))
         facts = {
             "queue": printable(name),
             "number": _queued_number(queues[name]),

@@ -154,7 +154,8 @@ def shell_command(command: str, alias: str) -> str:
     if not command.endswith(";"):
         return command
     database = [] if alias == DEFAULT_DB_ALIAS else ["--database", alias]
-    options = [word for sql_statement in END_OF_STATEMENT.split(command) for word in ("-c", sql_statement)]
+    statements = END_OF_STATEMENT.split(command)
+    options = [word for sql_statement in statements for word in ("-c", sql_statement)]
     return shlex.join(["python", "manage.py", "dbshell", *database, "--", *options])
 
 

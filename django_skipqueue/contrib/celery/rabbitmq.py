@@ -375,7 +375,7 @@ class Confirms(Generic[Key]):
     @property
     def unsettled(self) -> list[Key]:
         """The keys of published messages that the broker has neither confirmed nor refused."""
-        return [key for key, _ in self._pending.values()]
+        return [key for key, _published_at in self._pending.values()]
 
     def are_late(self, *, is_blocked: bool) -> bool:
         """Return whether a confirm is late. While the broker is blocked, no confirm is late."""
@@ -388,7 +388,7 @@ class Confirms(Generic[Key]):
 
     def _confirm(self, number: int, multiple: bool) -> None:
         for confirmed_number in self._numbers(number, multiple):
-            key, _ = self._pending.pop(confirmed_number)
+            key, _published_at = self._pending.pop(confirmed_number)
             if self._returned and str(confirmed_number) in self._returned:
                 self._returned.remove(str(confirmed_number))
                 self.refused.append(key)
@@ -396,7 +396,9 @@ class Confirms(Generic[Key]):
                 self.confirmed.append(key)
 
     def _refuse(self, number: int, multiple: bool) -> None:
-        self.refused += [self._pending.pop(refused_number)[0] for refused_number in self._numbers(number, multiple)]
+        for refused_number in self._numbers(number, multiple):
+            key, _published_at = self._pending.pop(refused_number)
+            self.refused.append(key)
 
     def _return(self, error: Exception, exchange: str, routing_key: str, message: Any) -> None:
         """Remember a message that the broker returns. The broker confirms the message afterwards."""
@@ -435,7 +437,9 @@ class Deliveries:
             if parts <= 1:
                 acknowledged_tags.add(tag)
         leading_tags = list(takewhile(acknowledged_tags.__contains__, self._pending))
-        self.size -= sum([self._pending.pop(tag)[0] for tag in acknowledged_tags])
+        for tag in acknowledged_tags:
+            size, _parts = self._pending.pop(tag)
+            self.size -= size
         return [
             *((tag, True) for tag in leading_tags[-1:]),
             *((tag, False) for tag in sorted(acknowledged_tags.difference(leading_tags))),

@@ -247,7 +247,7 @@ class HandOver(Service):
         """Update one batch of rows. A job whose outcome has arrived meanwhile is not updated."""
         refs = self._jobs.confirmed[:RELAY_BATCH]
         locked_ids = self._store.locked(refs) if self._try_again_at else set()
-        free_refs = [ref for ref in refs if ref[0] not in locked_ids]
+        free_refs = [(job_id, lease) for job_id, lease in refs if job_id not in locked_ids]
         values = {**leases_as_values(free_refs), "carrier_id": self._carrier_id}
         rows = self._store.rows(HAND_OVER, values) if free_refs else []
         self._jobs.handed_over(free_refs, len(rows))
@@ -289,17 +289,17 @@ class TakeBack(Service):
         batches = [list(refs)[:RELAY_BATCH] for refs in (jobs.begun, jobs.to_recover, jobs.to_release)]
         locked_ids = self._store.locked([ref for refs in batches for ref in refs])
         begun_refs, returned_refs, refs_to_release = (
-            [ref for ref in refs if ref[0] not in locked_ids] for refs in batches
+            [(job_id, lease) for job_id, lease in refs if job_id not in locked_ids] for refs in batches
         )
         if begun_refs:  # first, because RECOVER_RETURNED reads what this writes
             self._store.rows(NOTE_BEGUN, {**leases_as_values(begun_refs), **self._store.holder})
             self._connection.acknowledge([delivery for ref in begun_refs for delivery in jobs.begun.pop(ref)])
         recovered_ids = {job.id for job in recover_returned(self._store, returned_refs)} if returned_refs else set()
-        not_begun_refs = [ref for ref in returned_refs if ref[0] not in recovered_ids]
+        not_begun_refs = [(job_id, lease) for job_id, lease in returned_refs if job_id not in recovered_ids]
         released_ids = (
             self._store.release([*refs_to_release, *not_begun_refs]) if refs_to_release or not_begun_refs else set()
         )
-        if not_begun_ids := released_ids.intersection(id for id, _ in not_begun_refs):
+        if not_begun_ids := released_ids.intersection(job_id for job_id, _lease in not_begun_refs):
             relay_logs.carried_not_begun(self._relay_name, self._connection.carrier.name, len(not_begun_ids))
         handled_refs, taken_back_ids = [*returned_refs, *refs_to_release], recovered_ids | released_ids
         # If a job was not taken back, its lease was not valid, or the carrier did not have it.

@@ -139,7 +139,8 @@ def _queues_listed_twice(name: str, setting: dict[object, object]) -> Iterator[s
     """Yield a sentence for each queue that several carriers list, because nobody could tell where its jobs are."""
     valid_options = [options for options in setting.values() if isinstance(options, dict)]
     queues_by_carrier = [options["QUEUES"] for options in valid_options if isinstance(options.get("QUEUES"), dict)]
-    for queue, carrier_count in Counter(queue for queues in queues_by_carrier for queue in queues).items():
+    carrier_counts = Counter(queue for queues in queues_by_carrier for queue in queues)
+    for queue, carrier_count in carrier_counts.items():
         if carrier_count > 1:
             yield f"{name} lists the queue {queue!r} in {carrier_count} carriers, but only one carrier may run it."
 

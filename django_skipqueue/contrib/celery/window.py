@@ -65,7 +65,7 @@ class CarriedJobs:
             self._deliveries,
             self._not_sent,
         )
-        return list({id for refs in collections for id, _ in refs})
+        return list({job_id for refs in collections for job_id, _lease in refs})
 
     def published(self, jobs: Iterable[ClaimedJob]) -> None:
         sizes = {job.ref: len(job.args) + len(job.kwargs) for job in jobs}

@@ -132,8 +132,9 @@ class OwnViews(AnyModelAdmin):
         """Return the site's context for every page. The sidebar's links to our pages carry our parameters."""
         context: dict[str, Any] = self.admin_site.each_context(request)
         our_apps = [app for app in context["available_apps"] if app["app_label"] == self.opts.app_label and carried()]
-        for model in (model for app in our_apps for model in app["models"]):
-            model.update({name: carrying(model[name]) for name in ("admin_url", "add_url") if model.get(name)})
+        for app in our_apps:
+            for model in app["models"]:
+                model.update({name: carrying(model[name]) for name in ("admin_url", "add_url") if model.get(name)})
         return context
 
     def context(self, request: HttpRequest, subject: object, *, title: str) -> dict[str, Any]:
