@@ -281,10 +281,10 @@ def jobs_in_words(store: Store, rows: Sequence[tuple[int, str, str, float]]) -> 
         }
         for job_id, task, locked_by, age in rows[:MOST_SUBJECTS_NAMED]
     )
-    return gettext("Jobs: %(number)s. %(jobs)s") % {"number": counted_jobs(rows), "jobs": "; ".join(named_jobs)}
+    return gettext("Jobs: %(number)s. %(jobs)s") % {"number": number_of(rows), "jobs": "; ".join(named_jobs)}
 
 
-def counted_jobs(rows: Sequence[object]) -> str:
+def number_of(rows: Sequence[object]) -> str:
     return f"{len(rows)}+" if len(rows) >= MOST_JOBS_OF_FINDING else str(len(rows))
 
 
