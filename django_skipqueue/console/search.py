@@ -61,6 +61,7 @@ def size_of(indexed: Indexed) -> int:
 @dataclass(frozen=True)
 class SearchWindow:
     indexed: Indexed
+    """The list, which is sorted in the order of an index."""
     number: int
     """The number of the window; 1 is the beginning of the list."""
     start: tuple[Any, ...] | None

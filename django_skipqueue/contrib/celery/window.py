@@ -141,7 +141,7 @@ class CarriedJobs:
                 continue
             deliveries = self._deliveries.pop(attempt.job.ref)
             acknowledged += deliveries
-            if not deliveries:
+            if not deliveries:  # the connection broke meanwhile, so the outcome will be delivered again
                 self._settled.add(attempt.job.ref)
             self.with_carrier = max(self.with_carrier - 1, 0)
         return acknowledged
@@ -161,7 +161,7 @@ class CarriedJobs:
         The relay releases the unconfirmed jobs. If the carrier has such a job after all, the job runs twice, but only
         one outcome is stored.
         """
-        self._deliveries = {ref: [] for ref in self._deliveries}
+        self._deliveries = {ref: [] for ref in self._deliveries}  # the old deliveries can no longer be acknowledged
         self.to_recover.clear()
         self.begun.clear()
         if len(self._settled) > MOST_REMEMBERED:
