@@ -249,7 +249,7 @@ def run(self: Any, payload: object) -> None:
     if database not in connections.settings:
         raise Reject(f"This process has no database {database!r} in DATABASES.", requeue=False)
     process = _process_here(self)
-    if (self.request.delivery_info or {}).get("redelivered"):
+    if (self.request.delivery_info or {}).get("redelivered"):  # another process may have begun, or ended, the job
         if is_over(job.ref, database):
             return
         process.note_begun(job, home)

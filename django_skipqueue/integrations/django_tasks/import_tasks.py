@@ -89,7 +89,7 @@ def _move_batch(
             job_spec = spec(task, options_of(task), backend_options, alias=backend.alias)._replace(on_conflict="skip")
             shards = [shard_of(known_tasks[name], encoded) for encoded in calls]
             aliases = placement().choose_many(job_spec, calls, named=backend_options.database, shards=shards)
-            for alias in dict.fromkeys(aliases):
+            for alias in dict.fromkeys(aliases):  # each database once
                 transactions.enter_context(transaction.atomic(using=alias))
                 calls_here = [encoded for encoded, chosen in zip(calls, aliases, strict=True) if chosen == alias]
                 Store(alias).enqueue_many(job_spec, calls_here)
