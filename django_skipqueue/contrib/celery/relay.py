@@ -355,7 +355,7 @@ class Relay(ControlLoop):
             exchanges.exchange(Plan(0.0, settles=True))
             failures += self.control.is_broken
         exchanges.apply()
-        # At last write to whom the remaining jobs belong: confirmed jobs to the carrier, and the others to nobody.
+        # Finally write who has the remaining jobs: the carrier has the confirmed jobs, and the others are released.
         self.jobs.release_unconfirmed()
         while not self.control.is_broken and self._hand_over.due_at <= time.monotonic() < self._shutdown_deadline:
             with self.control.handling_errors(refused=self._hand_over.refused):

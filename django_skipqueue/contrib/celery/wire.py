@@ -300,8 +300,8 @@ def add_outcomes(taken: Taken, delivery: int, body: bytes | memoryview | str, id
 def returned_job(delivery: int, body: bytes | memoryview | str, id: object, headers: object) -> ReturnedJob:
     """Return the job in a message that came back, with the reason from the message's headers."""
     try:
-        [payload] = decode(body)[0]  # Celery's messages are lists: [args, kwargs, options]
-        job, _home = job_from_wire(payload)
+        task_arguments = decode(body)[0]  # Celery's messages are lists: [args, kwargs, options]
+        job, _home = job_from_wire(task_arguments[0])
         job = without_large_arguments(job)
     except Exception as error:
         ref = lease_ref_of(id)
