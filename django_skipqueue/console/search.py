@@ -344,10 +344,10 @@ def _secret_pattern(secret: list[str]) -> str:
 
 def _has_argument(path: list[str], text: str) -> Q:
     """Return the condition that an argument, or a value inside it, has this value: by name, or by position."""
-    name, *rest = path
+    name, *inner_keys = path
     condition, values = NO_JOB, _possible_values(text)
     for value in values:
-        inner = reduce(lambda item, key: {key: item}, reversed(rest), value)  # for `order.id = 7`: {"id": 7}
+        inner = reduce(lambda item, key: {key: item}, reversed(inner_keys), value)  # for `order.id = 7`: {"id": 7}
         if not may_be_searched(name, inner):
             continue
         masking_tasks = [task.name for task in registry if not may_be_searched(name, inner, task)]
@@ -356,7 +356,7 @@ def _has_argument(path: list[str], text: str) -> Q:
             parameter_names = positional_names(task)
             if name in parameter_names:
                 column = f"args__{parameter_names.index(name)}"
-                has_value |= Q(**{f"{column}__contains" if rest else column: inner}, task=task.name)
+                has_value |= Q(**{f"{column}__contains" if inner_keys else column: inner}, task=task.name)
         condition |= has_value & ~Q(task__in=masking_tasks)
     return condition | (_has_path(path, values) & _has_no_masks())
 

@@ -183,11 +183,11 @@ class BulkProgress:
     @classmethod
     def of(cls, job: Job) -> "BulkProgress | None":
         """Read the progress from the job's metadata; return `None` if it is missing or malformed."""
-        stored = job.metadata.get(PROGRESS_KEY) if isinstance(job.metadata, dict) else None
+        stored_progress = job.metadata.get(PROGRESS_KEY) if isinstance(job.metadata, dict) else None
         try:
-            start, end = map(_edge_from_json, stored["edges"])  # type: ignore[index]
-            found = tuple(stored.get("found", ()))  # type: ignore[union-attr]
-            progress = cls(**{**stored, "edges": (start, end), "found": found})  # type: ignore[dict-item]
+            start, end = map(_edge_from_json, stored_progress["edges"])  # type: ignore[index]
+            found = tuple(stored_progress.get("found", ()))  # type: ignore[union-attr]
+            progress = cls(**{**stored_progress, "edges": (start, end), "found": found})  # type: ignore[dict-item]
         except (TypeError, ValueError, KeyError, AttributeError):
             return None
         numbers = (

@@ -94,9 +94,9 @@ class Survey:
             cut_windows += [part.cut_after] if part.cut_after else []
             jobs = part.jobs.order_by().annotate(has_run=has_run_expression, fits=fits_expression)
             groups = jobs.values_list("status", "has_run", "task", "fits").annotate(number=Count("pk"))
-            for status, has_run, task, can_change, number in groups:
+            for status, has_run, task, can_change, job_count in groups:
                 state = RETRYING if status == Status.SCHEDULED and has_run else status
-                kinds[state, task, bool(can_change)] += number
+                kinds[state, task, bool(can_change)] += job_count
             console.progress(f"{kinds.total():,} jobs found …")
         console.end_progress()
         return cls(kinds, cut_windows)
@@ -107,27 +107,29 @@ class Survey:
 
     @property
     def eligible(self) -> int:
-        return sum(number for (_state, _task, fits), number in self.kinds.items() if fits)
+        return sum(job_count for (_state, _task, fits), job_count in self.kinds.items() if fits)
 
     @property
     def skipped(self) -> list[str]:
         """Texts about jobs that the verb cannot change: `2 are already completed`, `1 is already running`."""
-        unfit = Counter[str]()
-        for (state, _task, fits), number in self.kinds.items():
+        unfit_counts = Counter[str]()
+        for (state, _task, fits), job_count in self.kinds.items():
             if not fits:
-                unfit[state] += number
-        numbers = [(unfit[state], state) for state in STATES if unfit[state]]
-        return [f"{number:,} {'is' if number == 1 else 'are'} already {state}" for number, state in numbers]
+                unfit_counts[state] += job_count
+        counts_by_state = [(unfit_counts[state], state) for state in STATES if unfit_counts[state]]
+        return [
+            f"{job_count:,} {'is' if job_count == 1 else 'are'} already {state}" for job_count, state in counts_by_state
+        ]
 
     def show(self, console: Console, *, in_json: bool) -> None:
-        kinds = [(state, task, number, fits) for (state, task, fits), number in self.kinds.most_common()]
+        kinds = [(state, task, job_count, fits) for (state, task, fits), job_count in self.kinds.most_common()]
         if in_json:
-            for state, task, number, would_change in kinds:
-                console.json({"status": state, "task": task, "jobs": number, "would_change": would_change})
+            for state, task, job_count, would_change in kinds:
+                console.json({"status": state, "task": task, "jobs": job_count, "would_change": would_change})
         elif kinds:
             rows = [
-                (state, f"{number:,}", "yes" if would_change else "no", task)
-                for state, task, number, would_change in kinds
+                (state, f"{job_count:,}", "yes" if would_change else "no", task)
+                for state, task, job_count, would_change in kinds
             ]
             console.table(("status", "jobs", "would change", "task"), rows, right=("jobs",))
 

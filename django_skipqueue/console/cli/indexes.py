@@ -138,8 +138,10 @@ class Reindex(OnIndexes):
     def change(self, console: Console, store: Store, **options: Any) -> Exit:
         is_dry_run, only_name = options["dry_run"], options["index"]
         existing_indexes = indexes(store)
-        chosen = [index for index in existing_indexes if not index.is_left_over and only_name in (None, index.name)]
-        if not chosen:
+        chosen_indexes = [
+            index for index in existing_indexes if not index.is_left_over and only_name in (None, index.name)
+        ]
+        if not chosen_indexes:
             names = ", ".join(index.name for index in existing_indexes)
             raise CommandError(f"No table of the queue has an index {only_name!r}. The indexes: {names}.")
         for index in (index for index in existing_indexes if index.is_left_over):
@@ -147,7 +149,7 @@ class Reindex(OnIndexes):
                 change_index(store, DROP_INDEX, schema=index.schema, name=index.name)
             result = "would be dropped" if is_dry_run else "dropped"
             console.line(f"{index.name}: left over from an interrupted rebuild, {result}")
-        for index in chosen:
+        for index in chosen_indexes:
             size = filesizeformat(index.size)
             if is_dry_run:
                 console.line(f"{index.name}: {size}, would be rebuilt")

@@ -201,11 +201,11 @@ class Dispatcher(BaseCommand):
         if subcommand is None:
             names = ", ".join(sorted(subcommand.name for subcommand in self.subcommands))
             raise CommandError(f"Give a subcommand: {names}.", returncode=Exit.USAGE)
-        chosen = next(candidate for candidate in self.subcommands if candidate.name == subcommand)
+        chosen_subcommand = next(candidate for candidate in self.subcommands if candidate.name == subcommand)
         colour = False if options["no_color"] else True if options["force_color"] else None
         console = Console(self, colour=colour)
         try:
-            code = chosen.execute(console, **options)
+            code = chosen_subcommand.execute(console, **options)
             console.flush()
         except BrokenPipeError:  # as in `skipqueue list | head`
             console.drop()

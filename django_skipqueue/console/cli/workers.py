@@ -90,11 +90,11 @@ class Workers(FactList[ListedWorker]):
             raise CommandError(f"Name the worker: skipqueue workers {options['verb']} NAME", returncode=Exit.USAGE)
         verb = next(verb for verb in WORKER_VERBS if verb.name == options["verb"])
         workers = [worker for worker in self.read() if worker.takes_requests]
-        chosen = [worker.row for worker in workers if name in (worker.row.name, worker.row.pk)]
-        if not chosen:
+        chosen_rows = [worker.row for worker in workers if name in (worker.row.name, worker.row.pk)]
+        if not chosen_rows:
             suggestion = meant(name, sorted({worker.row.name for worker in workers}))
             raise CommandError(printable(f"No live worker is called {name!r}.{suggestion}"))
-        were_requested = [verb.request(row) for row in chosen]
+        were_requested = [verb.request(row) for row in chosen_rows]
         if not any(were_requested):
             raise CommandError(printable(f"The worker {name} has ended."))
         console.say(str(verb.done) % {"worker": name})

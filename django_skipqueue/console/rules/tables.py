@@ -392,17 +392,19 @@ def statement_seconds(store: Store) -> Share | None:
 
 def database_load(store: Store) -> Iterator[Finding]:
     tables, statements = table_load(store), statement_seconds(store)
-    found = gettext(
+    found_text = gettext(
         "Of what was done in this database since its statistics were reset, the queue's tables have %(written)s %% of "
         "the rows written, %(read)s %% of the pages read from the disk, and %(hit)s %% of those found in memory."
     ) % {"written": tables.rows_written.percent, "read": tables.pages_read.percent, "hit": tables.pages_hit.percent}
     if statements is None:
-        found += " " + gettext("The time of statements is not known: pg_stat_statements is not there, or hides some.")
+        found_text += " " + gettext(
+            "The time of statements is not known: pg_stat_statements is not there, or hides some."
+        )
     else:
-        found += " " + gettext("Its statements took %(percent)s %% of the time of all.") % {
+        found_text += " " + gettext("Its statements took %(percent)s %% of the time of all.") % {
             "percent": statements.percent
         }
-    yield Finding.of(Severity.OK, gettext("The queue's part of the database's load"), found)
+    yield Finding.of(Severity.OK, gettext("The queue's part of the database's load"), found_text)
 
 
 TABLE_RULES = (

@@ -81,8 +81,8 @@ class Action:
 
     @property
     def full_explanation(self) -> str:
-        more = [self.about_external] if settings.external_queues else []
-        return " ".join(map(str, [self.explanation, *more])).strip()
+        external_sentences = [self.about_external] if settings.external_queues else []
+        return " ".join(map(str, [self.explanation, *external_sentences])).strip()
 
 
 @dataclass(frozen=True, kw_only=True)

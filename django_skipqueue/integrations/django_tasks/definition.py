@@ -107,11 +107,11 @@ class DjangoTask(Task[..., Any]):
             with suppress(InvalidArguments):
                 result = self.result_type.encode("The result", result)
         try:
-            stored = storable(result)
+            json_result = storable(result)
         except (TypeError, ValueError, RecursionError) as error:
             error.add_note(UNSTORABLE_RESULT)
             raise
-        return encode("The result", stored)
+        return encode("The result", json_result)
 
     def context(self, context: JobContext, job: ClaimedJob) -> Any:
         """Return a function that makes the task result. It is called only if the task or a receiver needs it."""

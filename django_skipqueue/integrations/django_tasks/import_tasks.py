@@ -87,11 +87,15 @@ def _move_batch(
         for (name, queue_name, priority, run_after), calls in _grouped(rows, known_tasks).items():
             task = variant(known_tasks[name].definition, queue_name=queue_name, priority=priority, run_after=run_after)
             job_spec = spec(task, options_of(task), backend_options, alias=backend.alias)._replace(on_conflict="skip")
-            shards = [shard_of(known_tasks[name], encoded) for encoded in calls]
+            shards = [shard_of(known_tasks[name], encoded_call) for encoded_call in calls]
             aliases = placement().choose_many(job_spec, calls, named=backend_options.database, shards=shards)
             for alias in dict.fromkeys(aliases):  # each database once
                 transactions.enter_context(transaction.atomic(using=alias))
-                calls_here = [encoded for encoded, chosen in zip(calls, aliases, strict=True) if chosen == alias]
+                calls_here = [
+                    encoded_call
+                    for encoded_call, chosen_alias in zip(calls, aliases, strict=True)
+                    if chosen_alias == alias
+                ]
                 Store(alias).enqueue_many(job_spec, calls_here)
         waiting_rows.model._default_manager.using(waiting_rows.db).filter(pk__in=[row.pk for row in rows]).delete()
     return Counter(row.task_path for row in rows)

@@ -174,11 +174,11 @@ class SkipQueueResult(AnyResult):
 
         Raises `ValueError` if the job has not completed, and the same exceptions as `Task.result_of`.
         """
-        stored = super().return_value
+        json_value = super().return_value
         try:
-            return registry.get(self.task.module_path).typed_result(stored)
+            return registry.get(self.task.module_path).typed_result(json_value)
         except UnknownTask:  # the task belongs to another deployment
-            return stored
+            return json_value
 
     @property
     def database(self) -> str:

@@ -245,16 +245,19 @@ def _last_attempt_unless_failed(
     job: Job, operations: Sequence[ShownOperation], newest_failed_number: int
 ) -> Iterator[ShownAttempt]:
     """Yield the last attempt if it did not fail."""
-    number = job.attempts + attempts_before(operations, None)
+    attempt_number = job.attempts + attempts_before(operations, None)
     cancel = operations[-1] if operations and operations[-1].verb == CANCEL.name else None
     is_cancelled = (
-        job.status == Status.DISCARDED and cancel is not None and job.attempts > 0 and number > newest_failed_number
+        job.status == Status.DISCARDED
+        and cancel is not None
+        and job.attempts > 0
+        and attempt_number > newest_failed_number
     )
     if job.started_at is None or not (is_cancelled or job.status in (Status.RUNNING, Status.COMPLETED)):
         return
     ended_at = cancel.at if cancel and is_cancelled else job.finished_at
     yield ShownAttempt(
-        number=number,
+        number=attempt_number,
         status=job.status,
         is_cancelled=is_cancelled,
         worker=job.worker_name,

@@ -370,13 +370,13 @@ class JobChangeList(OwnChangeList):
         ids: tuple[int, ...] | None = getattr(self._filter(FoundFilter), "ids", None)
         return self._ids_by_index if ids is None else ids
 
-    def _chosen(self, kind: type[Any]) -> str | None:
+    def _chosen(self, filter_class: type[Any]) -> str | None:
         """Return the value of this filter; `None` if the user has not chosen one."""
-        chosen = self._filter(kind)
-        return None if chosen is None else chosen.value()
+        chosen_filter = self._filter(filter_class)
+        return None if chosen_filter is None else chosen_filter.value()
 
-    def _filter(self, kind: type[Any]) -> Any:
-        return next((spec for spec in self.filter_specs if isinstance(spec, kind)), None)
+    def _filter(self, filter_class: type[Any]) -> Any:
+        return next((spec for spec in self.filter_specs if isinstance(spec, filter_class)), None)
 
 
 def _typed(moment: Moment | None) -> str:

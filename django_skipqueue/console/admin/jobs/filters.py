@@ -70,12 +70,12 @@ class StateFilter(admin.SimpleListFilter):
 
     def value(self) -> str | None:
         """Return the chosen state; `None` if the URL contains no valid state."""
-        chosen = super().value()
-        return chosen if chosen in STATES else None
+        chosen_state = super().value()
+        return chosen_state if chosen_state in STATES else None
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Job]) -> QuerySet[Job]:
-        chosen = self.value()
-        return queryset.filter(is_in(chosen)) if chosen else queryset
+        chosen_state = self.value()
+        return queryset.filter(is_in(chosen_state)) if chosen_state else queryset
 
 
 class NameFilter(admin.SimpleListFilter):
@@ -84,8 +84,8 @@ class NameFilter(admin.SimpleListFilter):
     column: str
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        chosen = self.value()
-        return [(name, name) for name in sorted({*self.names(), *([chosen] if chosen else [])})]
+        chosen_name = self.value()
+        return [(name, name) for name in sorted({*self.names(), *([chosen_name] if chosen_name else [])})]
 
     def names(self) -> list[str]:
         """Return the choices. A filter that is only used in links has none."""
@@ -93,8 +93,8 @@ class NameFilter(admin.SimpleListFilter):
 
     def value(self) -> str | None:
         """Return the chosen name without characters that PostgreSQL rejects."""
-        chosen = super().value()
-        return chosen.replace("\0", "") if chosen else None
+        chosen_name = super().value()
+        return chosen_name.replace("\0", "") if chosen_name else None
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Job]) -> QuerySet[Job]:
         return queryset.filter(**{self.column: self.value()}) if self.value() else queryset
@@ -152,14 +152,14 @@ class CauseFilter(NameFilter):
     @property
     def cause(self) -> Cause | None:
         """The cause, if the URL also names a task."""
-        chosen = self.value()
-        return cause_of_text(self._task, chosen) if chosen and self._task else None
+        chosen_cause = self.value()
+        return cause_of_text(self._task, chosen_cause) if chosen_cause and self._task else None
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Job]) -> QuerySet[Job]:
         if self.cause is not None:
             return queryset.filter(has_cause(self.cause))
-        chosen = self.value()
-        return queryset.filter(has_raised(chosen)) if chosen else queryset
+        chosen_cause = self.value()
+        return queryset.filter(has_raised(chosen_cause)) if chosen_cause else queryset
 
 
 class KeyFilter(NameFilter):
@@ -186,8 +186,8 @@ class KeyFilter(NameFilter):
         if self._job is not None and self._text is not None:
             masked_key = redacted(self._job.task, self._job.args, self._job.kwargs).text(self._text)
             label = shorten(masked_key, CELL_LIMIT)
-        chosen = self.value()
-        return [(chosen, label)] if chosen else []
+        chosen_id = self.value()
+        return [(chosen_id, label)] if chosen_id else []
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Job]) -> QuerySet[Job]:
         if self.key is None:
@@ -197,9 +197,9 @@ class KeyFilter(NameFilter):
 
     @cached_property
     def _job(self) -> Job | None:
-        chosen = self.value() or ""
+        chosen_id = self.value() or ""
         columns = ("task", "args", "kwargs", self.column)
-        return Job.objects.only(*columns).filter(pk=chosen).first() if is_id(chosen) else None
+        return Job.objects.only(*columns).filter(pk=chosen_id).first() if is_id(chosen_id) else None
 
     @property
     def _text(self) -> str | None:
@@ -213,17 +213,17 @@ class GroupFilter(admin.SimpleListFilter):
     column: ClassVar[str]
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        chosen = self.value()
-        return [(chosen, f"#{chosen}")] if chosen else []
+        chosen_id = self.value()
+        return [(chosen_id, f"#{chosen_id}")] if chosen_id else []
 
     def value(self) -> str | None:
-        chosen = super().value()
-        return chosen if chosen and is_id(chosen) else None
+        chosen_id = super().value()
+        return chosen_id if chosen_id and is_id(chosen_id) else None
 
     @property
     def group(self) -> Group | None:
-        chosen = self.value()
-        return Group(self.column, int(chosen)) if chosen else None
+        chosen_id = self.value()
+        return Group(self.column, int(chosen_id)) if chosen_id else None
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Job]) -> QuerySet[Job]:
         return queryset if self.group is None else queryset.filter(self.group.condition)
@@ -238,16 +238,16 @@ class FoundFilter(admin.SimpleListFilter):
     @cached_property
     def ids(self) -> tuple[int, ...] | None:
         """The ids of the jobs that the search found; `None` if no search is chosen."""
-        chosen = self.value()
-        if chosen is None:
+        chosen_id = self.value()
+        if chosen_id is None:
             return None
-        job = Job.objects.filter(pk=chosen, task=BULK_TASK).first() if is_id(chosen) else None
+        job = Job.objects.filter(pk=chosen_id, task=BULK_TASK).first() if is_id(chosen_id) else None
         progress = BulkProgress.of(job) if job else None
         return progress.found if progress else ()
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
-        chosen = self.value()
-        return [(chosen, f"#{chosen}")] if chosen else []
+        chosen_id = self.value()
+        return [(chosen_id, f"#{chosen_id}")] if chosen_id else []
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Job]) -> QuerySet[Job]:
         return queryset if self.ids is None else queryset.filter(pk__in=self.ids)

@@ -235,11 +235,11 @@ class JobAdmin(VerbViews):
     @admin.display(description=_("arguments, last error"))
     def call_and_error(self, job: Any) -> SafeString:
         """Show the arguments. Below them, show the first line of the last error, unless the job has completed."""
-        call = job_cells.called(job.task, job.args_text, job.kwargs_text)
-        error = "" if job.status == Status.COMPLETED else call.text(job.last_error).strip().partition("\n")[0]
+        masked_call = job_cells.called(job.task, job.args_text, job.kwargs_text)
+        error = "" if job.status == Status.COMPLETED else masked_call.text(job.last_error).strip().partition("\n")[0]
         return format_html(
             '<span class="skipqueue-call" title="{0}">{0}</span>{1}',
-            arguments(job.task, call),
+            arguments(job.task, masked_call),
             format_html('<span class="skipqueue-error" title="{0}">{0}</span>', shortened(error)) if error else "",
         )
 

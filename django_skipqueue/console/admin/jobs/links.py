@@ -102,20 +102,21 @@ def _changed_options(job: Job, task: Task[Any, Any], masked_call: Redacted) -> I
 
 
 def _arguments(job: Job, masked_call: Redacted) -> Iterator[str]:
-    for shown, value in zip(masked_call.args, job.args, strict=True):
-        yield _literal(shown, value)
+    for masked_value, value in zip(masked_call.args, job.args, strict=True):
+        yield _literal(masked_value, value)
     for name, value in job.kwargs.items():
         literal = _literal(masked_call.kwargs[name], value)
         is_name = name.isidentifier() and not iskeyword(name)
         yield f"{name}={literal}" if is_name else f"**{{{_literal(name, name)}: {literal}}}"
 
 
-def _literal(shown: Any, value: Any) -> str:
-    """Return the value as Python code. Where `shown` differs from it, the value is secret."""
-    if isinstance(value, dict) and isinstance(shown, dict):
-        return f"{{{', '.join(f'{_literal(key, key)}: {_literal(shown[key], item)}' for key, item in value.items())}}}"
-    if isinstance(value, list) and isinstance(shown, list):
-        return f"[{', '.join(map(_literal, shown, value))}]"
-    if shown != value:
+def _literal(masked_value: Any, value: Any) -> str:
+    """Return the value as Python code. Where `masked_value` differs from the value, the value is secret."""
+    if isinstance(value, dict) and isinstance(masked_value, dict):
+        items = (f"{_literal(key, key)}: {_literal(masked_value[key], item)}" for key, item in value.items())
+        return f"{{{', '.join(items)}}}"
+    if isinstance(value, list) and isinstance(masked_value, list):
+        return f"[{', '.join(map(_literal, masked_value, value))}]"
+    if masked_value != value:
         return SECRET
     return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else repr(value)

@@ -74,21 +74,21 @@ def arguments_of(job: Job, task: Task[Any, Any]) -> list[Argument]:
     remaining_kwargs, remaining_masked_kwargs = dict(job.kwargs), dict(masked_call.kwargs)
     arguments: list[Argument] = []
     value: Any
-    shown: Any
+    masked_value: Any
     for position, parameter in enumerate(task.signature.parameters.values()):
         if parameter.kind is Parameter.VAR_POSITIONAL:
-            value, shown, is_positional = job.args[position:], masked_call.args[position:], True
+            value, masked_value, is_positional = job.args[position:], masked_call.args[position:], True
         elif parameter.kind is Parameter.VAR_KEYWORD:
-            value, shown, is_positional = dict(remaining_kwargs), dict(remaining_masked_kwargs), False
+            value, masked_value, is_positional = dict(remaining_kwargs), dict(remaining_masked_kwargs), False
         elif parameter.kind is not Parameter.KEYWORD_ONLY and position < len(job.args):
-            value, shown, is_positional = job.args[position], masked_call.args[position], True
+            value, masked_value, is_positional = job.args[position], masked_call.args[position], True
         else:
             value = remaining_kwargs.pop(parameter.name, MISSING_ARGUMENT)
-            shown = remaining_masked_kwargs.pop(parameter.name, MISSING_ARGUMENT)
+            masked_value = remaining_masked_kwargs.pop(parameter.name, MISSING_ARGUMENT)
             is_positional = parameter.kind is Parameter.POSITIONAL_ONLY
         default = parameter.default if isinstance(parameter.default, dict | list) else ""
         is_secret = not may_be_searched(parameter.name, default, task)
-        arguments.append(Argument(parameter, value, shown, is_positional, is_secret))
+        arguments.append(Argument(parameter, value, masked_value, is_positional, is_secret))
     return arguments
 
 
