@@ -62,7 +62,7 @@ LOG_ENTRIES_SEARCHED = 100_000
 """Only this many of the newest log entries are searched, because the log has no index by job."""
 
 SAME_ACT = timedelta(seconds=5)
-"""An entry in the row and one in the log are the same act if their times differ by at most this. Clocks may differ."""
+"""An entry in the row and an entry in the log are one act if their times differ by at most this. Clocks may differ."""
 
 
 @dataclass(frozen=True)
