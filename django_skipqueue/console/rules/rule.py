@@ -108,9 +108,10 @@ class Threshold:
     def of(self, queue_name: str = "") -> float | None:
         """Return the threshold for this queue, or the general one; `None` if the rule is off for this queue."""
         value = settings.rules.get(self.code, self.default)
+        threshold: float | None = value
         if isinstance(value, dict):  # "*" stands for all queues that the setting does not name
-            return value.get(queue_name, value.get("*", self.default))
-        return value
+            threshold = value.get(queue_name, value.get("*", self.default))
+        return threshold
 
     @property
     def least(self) -> float | None:
