@@ -47,7 +47,7 @@ def masked(task_name: str, value: Any) -> Any:
 
 
 def may_be_searched(name: str, value: Any, task: Task[Any, Any] | None = None) -> bool:
-    """Whether operators may search for this argument's value: only if no part of it is masked."""
+    """Return whether operators may search for this argument's value: only if no part of it is masked."""
     secret_names = (*settings.redact, *(task.redact if task else ()))
     return redact(kwargs={name: value}, also=secret_names).kwargs == {name: value}
 

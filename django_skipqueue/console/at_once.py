@@ -34,13 +34,17 @@ def read_at_once(
     """
     began = time.monotonic()
     reads = {alias: _Read(alias, read) for alias in aliases}
-    in_threads = [one_read for one_read in reads.values() if not connections[one_read.alias].in_atomic_block]
-    for one_read in in_threads:
-        Thread(target=one_read.run, name=f"read {one_read.alias}", daemon=True).start()
-    for one_read in reads.values():
-        if one_read not in in_threads:
-            one_read.run_here()
-    return {alias: one_read.result(began + connect_seconds, began + seconds) for alias, one_read in reads.items()}
+    in_threads = [
+        database_read for database_read in reads.values() if not connections[database_read.alias].in_atomic_block
+    ]
+    for database_read in in_threads:
+        Thread(target=database_read.run, name=f"read {database_read.alias}", daemon=True).start()
+    for database_read in reads.values():
+        if database_read not in in_threads:
+            database_read.run_here()
+    return {
+        alias: database_read.result(began + connect_seconds, began + seconds) for alias, database_read in reads.items()
+    }
 
 
 class _Read(Generic[T]):

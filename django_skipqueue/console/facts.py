@@ -38,7 +38,7 @@ def columns(facts: Sequence[Fact[T]], subjects: Sequence[T], renderers: Renderer
     return [
         (fact, renderers.get(fact.name))
         for fact in facts
-        if fact.title and renderers.get(fact.name, as_json) is not None
+        if fact.title and (fact.name not in renderers or renderers[fact.name] is not None)  # `None` hides the fact
         if not fact.is_optional or any(map(_has_value, map(fact.value, subjects)))
     ]
 
@@ -52,23 +52,26 @@ def on_page(fact: Fact[T], subject: T) -> str:
     value = fact.value(subject)
     if value is None or value == "":
         return NOTHING
-    return _text(fact, subject, value, span, grouped, rate_in_words)
+    return _formatted(fact, subject, value, duration=span, number=grouped, rate=rate_in_words)
 
 
 def in_terminal(fact: Fact[T], subject: T) -> str:
     """Format the fact's value for a table of the command line; empty if it is unknown."""
     value = fact.value(subject)
-    return "" if value is None else _text(fact, subject, value, in_words, "{:,}".format, terse_rate)
+    if value is None:
+        return ""
+    return _formatted(fact, subject, value, duration=in_words, number="{:,}".format, rate=terse_rate)
 
 
 def terse_rate(per_minute: float) -> str:
     return f"{per_minute:,.0f}" if per_minute >= 1 or not per_minute else f"{per_minute:.1g}"
 
 
-def _text(
+def _formatted(
     fact: Fact[T],
     subject: Any,
     value: Any,
+    *,
     duration: Callable[[float], str],
     number: Callable[[int], str],
     rate: Callable[[float], str],
@@ -86,13 +89,13 @@ def _text(
 
 def series_of(fact: Fact[T], subjects: Sequence[T]) -> float | None:
     """Return a metric's value: the sum for numbers of jobs, otherwise the maximum; `None` if no subject has a time."""
-    values = [_number(value) for value in map(fact.value, subjects) if value is not None]
+    values = [_as_number(value) for value in map(fact.value, subjects) if value is not None]
     if fact.unit == "jobs":
         return sum(values)
     return max(values, default=None if fact.unit == "time" else 0.0)
 
 
-def _number(value: Any) -> float:
+def _as_number(value: Any) -> float:
     if isinstance(value, datetime):
         return value.timestamp()
     number: float = value.found if isinstance(value, Count) else value + 0  # turns a bool into an integer

@@ -110,23 +110,25 @@ class Order:
         return [key.desc() if self.descending else key.asc() for key in (*self.keys, F("id"))]
 
     def up_to(self, edge: tuple[Any, ...]) -> GreaterThanOrEqual | LessThanOrEqual:
+        """Return the condition that a job's keys equal `edge`, or come before `edge` in the list."""
         comparison = GreaterThanOrEqual if self.descending else LessThanOrEqual
         return comparison(Row(*self.keys), Row(*(Value(value) for value in edge)))
 
     def after(self, edge: tuple[Any, ...]) -> GreaterThan | LessThan:
+        """Return the condition that a job's keys come after `edge` in the list."""
         comparison = LessThan if self.descending else GreaterThan
         return comparison(Row(*self.keys), Row(*(Value(value) for value in edge)))
 
 
-OLDEST_FIRST = Order((F("id"),), False, _("oldest first"))
-NEWEST = Order((F("id"),), True, _("newest first"))
-BY_STATUS = Order((F("status"), F("id")), True, _("by status, newest first"))
-LAST_FINISHED = Order((F("finished_at"),), True, _("last finished first"))
+OLDEST_FIRST = Order((F("id"),), descending=False, title=_("oldest first"))
+NEWEST = Order((F("id"),), descending=True, title=_("newest first"))
+BY_STATUS = Order((F("status"), F("id")), descending=True, title=_("by status, newest first"))
+LAST_FINISHED = Order((F("finished_at"),), descending=True, title=_("last finished first"))
 
 ORDERS: Mapping[str, Order] = {
-    Status.SCHEDULED: Order((F("run_after"),), False, _("next due first")),
-    Status.QUEUED: Order(CLAIM_ORDER[:-1], False, _("by queue, next claimed first")),
-    Status.RUNNING: Order((F("locked_at"),), False, _("longest first")),
+    Status.SCHEDULED: Order((F("run_after"),), descending=False, title=_("next due first")),
+    Status.QUEUED: Order(CLAIM_ORDER[:-1], descending=False, title=_("by queue, next claimed first")),
+    Status.RUNNING: Order((F("locked_at"),), descending=False, title=_("longest first")),
     Status.COMPLETED: LAST_FINISHED,
     Status.FAILED: LAST_FINISHED,
     Status.DISCARDED: LAST_FINISHED,
@@ -151,6 +153,7 @@ class Key(NamedTuple):
     column: str
     text: str
     gate: str
+    """The value that the column `gate` has in the jobs that wait for the key."""
     order: Order
 
     @property
@@ -264,8 +267,8 @@ class Indexed:
     def edge(self, length: int, *, after: tuple[Any, ...] | None = None) -> tuple[Any, ...] | None:
         """Return the keys of the job at position `length`, from the start or `after`; `None` if it is the last job."""
         jobs = self._by_keys() if after is None else self._by_keys().filter(self.order.after(after))
-        keys = list(jobs.values_list(*self.order.keys)[length - 1 : length + 1])
-        return keys[0] if len(keys) == 2 else None
+        next_two = list(jobs.values_list(*self.order.keys)[length - 1 : length + 1])
+        return next_two[0] if len(next_two) == 2 else None  # only one job left: it is the last job of the list
 
     def _by_keys(self) -> JobQuerySet:
         """Sort the jobs by the index's columns, without the id, so that most indexes are read without the table."""

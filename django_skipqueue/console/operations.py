@@ -41,14 +41,18 @@ class Operation:
 
 def operations_of(job: Job) -> list[Operation]:
     """Return the operations on a job, the oldest first."""
-    parsed = map(_parsed, job.operations or [])
+    parsed = map(_parsed_operation, job.operations or [])
     return sorted((operation for operation in parsed if operation), key=lambda operation: operation.at)
 
 
 def attempts_before(operations: Iterable[Operation], moment: datetime | None) -> int:
     """Return how many attempts up to `moment` (or in all) no longer count, such as attempts before a manual retry."""
-    past = (operation for operation in operations if moment is None or operation.at <= moment)
-    return sum(each.attempts - each.attempts_after for each in past if each.attempts_after is not None)
+    past_operations = (operation for operation in operations if moment is None or operation.at <= moment)
+    return sum(
+        operation.attempts - operation.attempts_after
+        for operation in past_operations
+        if operation.attempts_after is not None
+    )
 
 
 def number_of_attempts(job: Job) -> int:
@@ -67,17 +71,19 @@ def number_of_attempt(job: Job, number: object, moment: datetime | None) -> int 
 
 
 def was_cancelled(job: Job, ended_at: datetime | None) -> bool:
-    last_operation = operations_of(job)[-1:]
-    if job.status != Status.DISCARDED or not last_operation or ended_at is None:
+    """Return whether an operator has ended the job before, or when, the attempt ended."""
+    operations = operations_of(job)
+    if job.status != Status.DISCARDED or not operations or ended_at is None:
         return False
-    return last_operation[0].verb in FINISHING and ended_at >= last_operation[0].at
+    last_operation = operations[-1]
+    return last_operation.verb in FINISHING and ended_at >= last_operation.at
 
 
-def _parsed(entry: Any) -> Operation | None:
+def _parsed_operation(entry: Any) -> Operation | None:
     if not isinstance(entry, dict) or not isinstance(entry.get("verb"), str) or not (at := moment_of(entry.get("at"))):
         return None
-    after = entry.get("attempts_after")
-    by, reason, attempts = entry.get("by"), entry.get("reason"), entry.get("attempts")
+    by, reason, times = entry.get("by"), entry.get("reason"), entry.get("times")
+    attempts, attempts_after = entry.get("attempts"), entry.get("attempts_after")
     return Operation(
         verb=shorten(entry["verb"], LONGEST_OPERATION_TEXT),
         at=at,
@@ -85,18 +91,18 @@ def _parsed(entry: Any) -> Operation | None:
         reason=shorten(reason, LONGEST_OPERATION_TEXT) if isinstance(reason, str) else "",
         attempts=attempts if isinstance(attempts, int) else 0,
         since=moment_of(entry.get("since")),
-        attempts_after=0 if entry["verb"] == "retry" else after if isinstance(after, int) else None,
-        times=times if isinstance(times := entry.get("times"), int) else 1,
-        change=_change(entry),
+        attempts_after=0 if entry["verb"] == "retry" else attempts_after if isinstance(attempts_after, int) else None,
+        times=times if isinstance(times, int) else 1,
+        change=_change_in_words(entry),
     )
 
 
-def _change(entry: Mapping[str, Any]) -> str:
+def _change_in_words(entry: Mapping[str, Any]) -> str:
     if "from" in entry and "to" in entry:
-        return f"{_value(entry['from'])} → {_value(entry['to'])}"
-    return gettext("job %(id)s") % {"id": _value(entry["job"])} if "job" in entry else ""
+        return f"{_value_in_words(entry['from'])} → {_value_in_words(entry['to'])}"
+    return gettext("job %(id)s") % {"id": _value_in_words(entry["job"])} if "job" in entry else ""
 
 
-def _value(value: Any) -> str:
+def _value_in_words(value: Any) -> str:
     moment = moment_of(value)
     return exact(moment) if moment else shorten(str(value), LONGEST_OPERATION_TEXT)

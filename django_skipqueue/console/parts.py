@@ -316,7 +316,7 @@ def consoles() -> tuple[PartConsole, ...]:
 
 def sections_of(job: "AbstractJob") -> list[PartNotice]:
     """Return the sections that parts have on the page of a job."""
-    return [found for part in consoles() if part.section_of_job and (found := part.section_of_job(job))]
+    return [section for part in consoles() if part.section_of_job and (section := part.section_of_job(job))]
 
 
 def pages() -> tuple[PartPage, ...]:
@@ -343,12 +343,14 @@ def usual_runs(store: "Store", tasks: Iterable[str]) -> dict[str, float]:
 
 def why_unchanged(job_id: int) -> str:
     """Explain why a verb has not changed this job; empty if no part is the reason."""
-    return next(filter(None, (part.why_unchanged(job_id) for part in consoles() if part.why_unchanged)), "")
+    reasons = (part.why_unchanged(job_id) for part in consoles() if part.why_unchanged)
+    return next(filter(None, reasons), "")
 
 
 def why_existing(job: "Job", other: "Job") -> str:
     """Explain why copying this job has returned an existing job."""
-    return next(filter(None, (part.why_existing(job, other) for part in consoles() if part.why_existing)), "")
+    reasons = (part.why_existing(job, other) for part in consoles() if part.why_existing)
+    return next(filter(None, reasons), "")
 
 
 def why_held_elsewhere(job: Any) -> str:
@@ -371,7 +373,8 @@ def externals() -> tuple[External, ...]:
 
 def holder_of(job: "Job") -> str:
     """Return the name of the external system that has this running job; empty if a worker has it."""
-    return next(filter(None, (external.holder(job) for external in externals())), "")
+    holders = (external.holder(job) for external in externals())
+    return next(filter(None, holders), "")
 
 
 def processes_in_words(number: int) -> str:

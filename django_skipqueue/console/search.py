@@ -61,6 +61,7 @@ def size_of(indexed: Indexed) -> int:
 @dataclass(frozen=True)
 class SearchWindow:
     indexed: Indexed
+    """The list, which is sorted in the order of an index."""
     number: int
     """The number of the window; 1 is the beginning of the list."""
     start: tuple[Any, ...] | None
@@ -140,6 +141,7 @@ def cause_of_text(task: str, text: str) -> Cause:
 
 
 def cause_of(job: Job) -> Cause | None:
+    """Return the cause of the job's last error, if the row has one."""
     last = job.errors[-1] if job.errors else None
     if not isinstance(last, dict):
         return None
@@ -153,12 +155,13 @@ def has_raised(text: str) -> Q:
     The text may contain the class without its module. The condition does not use an index.
     """
     exception, _, place = text.partition(IN)
-    raised_class, raised_in = _of_last_error("exception"), _of_last_error("place")
+    raised_class, raised_in = _field_of_last_error("exception"), _field_of_last_error("place")
     condition = Q(Exact(raised_class, exception)) | Q(EndsWith(raised_class, f".{exception}"))
     return condition & Q(Exact(raised_in, place)) if place else condition
 
 
-def _of_last_error(key: str) -> Func:
+def _field_of_last_error(key: str) -> Func:
+    """Return the SQL expression `(errors -> -1 ->> key)`."""
     return Func(
         F("errors"), Value(key), template="(%(expressions)s)", arg_joiner=" -> -1 ->> ", output_field=TextField()
     )
@@ -238,21 +241,22 @@ class Search:
         return [(word["path"], word["value"]) for word in self.words if word["path"]]
 
     def among(self, jobs: QuerySet[Job]) -> QuerySet[Job]:
-        jobs = _with_texts(jobs)
+        """Filter jobs by the words of the text."""
+        jobs = _with_searched_texts(jobs)
         for word in self.words:
             if word["path"]:
                 jobs = jobs.filter(may_have(word["value"], *SEARCHED_COLUMNS))
-            jobs = jobs.filter(_condition(word))
+            jobs = jobs.filter(_word_condition(word))
         return jobs
 
 
 def having_argument(jobs: QuerySet[Job], path: str, value: str) -> QuerySet[Job]:
     """Filter jobs by an argument as the user typed it, such as `order.id` and `42`."""
-    jobs = _with_texts(jobs).filter(may_have(value, "searched_args", "searched_kwargs"))
+    jobs = _with_searched_texts(jobs).filter(may_have(value, "searched_args", "searched_kwargs"))
     return jobs.filter(_has_argument(path.split("."), value))
 
 
-def _with_texts(jobs: QuerySet[Job]) -> QuerySet[Job]:
+def _with_searched_texts(jobs: QuerySet[Job]) -> QuerySet[Job]:
     return jobs.alias(**{f"searched_{name}": Text(F(name)) for name in JSON_COLUMNS})
 
 
@@ -261,12 +265,11 @@ def may_have(text: str, *columns: str) -> Q:
 
     For a job without the value, checking this condition takes 1 µs, and checking the whole condition 3 µs.
     """
-    values = _values(text)
+    values = _possible_values(text)
     spellings = {value if isinstance(value, str) else json.dumps(value) for value in values}
     searched_text = spellings.pop().rpartition(".")[2]  # of an exception's name, only the class is searched
-    if (
-        spellings or not PLAIN_TEXT.fullmatch(searched_text) or isinstance(values[0], float)
-    ):  # `42.0` and `42` are equal
+    has_other_spellings = bool(spellings) or isinstance(values[0], float)  # `42.0` and `42` are equal
+    if has_other_spellings or not PLAIN_TEXT.fullmatch(searched_text):
         return Q()
     is_large = Q()
     for name in ("args", "kwargs"):
@@ -279,29 +282,36 @@ def may_have(text: str, *columns: str) -> Q:
     return Q(has_value) | is_large
 
 
-def _condition(word: re.Match[str]) -> Q:
+def _word_condition(word: re.Match[str]) -> Q:
+    """Return the condition that a job matches this word of the search box."""
     typed = word[0]
     if typed.startswith("#") and is_id(typed[1:]):
         return Q(pk=int(typed[1:]))
-    condition = _is_shown(_unquoted(typed))
+    condition = _is_in_shown_text(_unquoted(typed))
     if is_id(typed):
         condition |= Q(pk=int(typed))
     if word["path"]:
         value = _unquoted(word["value"])
-        condition |= _raised(word["path"]) & Q(last_error__icontains=value) & _has_no_masks()
+        condition |= _last_attempt_raised(word["path"]) & Q(last_error__icontains=value) & _has_no_masks()
         condition |= _has_argument(word["path"].split("."), word["value"])
     return condition
 
 
-def _is_shown(text: str) -> Q:
+def _is_in_shown_text(text: str) -> Q:
+    """Return the condition that a text of the job, except masked texts, contains this text."""
     as_json = json.dumps(text, ensure_ascii=False)[1:-1]
-    within = Q(last_error__icontains=text)
+    in_maskable_column = Q(last_error__icontains=text)
     for name in JSON_COLUMNS:
-        within |= Q(**{f"searched_{name}__icontains": as_json})
-    return Q(task__icontains=text) | Q(queue_name__icontains=text) | _raised(text) | (within & _has_no_masks())
+        in_maskable_column |= Q(**{f"searched_{name}__icontains": as_json})
+    return (
+        Q(task__icontains=text)
+        | Q(queue_name__icontains=text)
+        | _last_attempt_raised(text)
+        | (in_maskable_column & _has_no_masks())
+    )
 
 
-def _raised(name: str) -> Q:
+def _last_attempt_raised(name: str) -> Q:
     """Return the condition that the last attempt raised this class, with which `last_error` begins.
 
     `last_error` may also be the reason of a discard, which may contain a secret.
@@ -317,7 +327,7 @@ def _has_no_masks() -> Q:
     may_be_masked = Q(task__in=[task.name for task in registry if has_secrets(task)])
     secrets = [secret_words for name in (*SECRETS, *settings.redact) if (secret_words := words(name))]
     first_words = "|".join(sorted({first for first, *_ in secrets}))
-    name_of_secret = rf'"{INSIDE}*({"|".join(map(_spellings, secrets))})(?![a-z]){INSIDE}*": '
+    name_of_secret = rf'"{INSIDE}*({"|".join(map(_secret_pattern, secrets))})(?![a-z]){INSIDE}*": '
     for name in JSON_COLUMNS:  # the first condition is fast and rarely true; the second takes 50 µs per row
         may_be_masked |= Q(**{f"searched_{name}__iregex": first_words}) & Q(
             **{f"searched_{name}__regex": name_of_secret}
@@ -325,28 +335,29 @@ def _has_no_masks() -> Q:
     return ~may_be_masked
 
 
-def _spellings(secret: list[str]) -> str:
-    first, *rest = ((word, word.capitalize(), word.upper()) for word in secret)
-    start = f"(?:(?:(?<![a-z])|(?<={ESCAPE})){first[0]}|{first[1]}|{first[2]})"
-    return start + "".join(f"(?:{ESCAPE}|[^a-zA-Z])*(?:{'|'.join(spellings)})" for spellings in rest)
+def _secret_pattern(secret: list[str]) -> str:
+    """Return a pattern for a secret's name in any spelling, such as `api_key`, `apiKey` and `API-KEY`."""
+    (lower, capitalized, upper), *rest = ((word, word.capitalize(), word.upper()) for word in secret)
+    first_word = f"(?:(?:(?<![a-z])|(?<={ESCAPE})){lower}|{capitalized}|{upper})"
+    return first_word + "".join(f"(?:{ESCAPE}|[^a-zA-Z])*(?:{'|'.join(spellings)})" for spellings in rest)
 
 
 def _has_argument(path: list[str], text: str) -> Q:
     """Return the condition that an argument, or a value inside it, has this value: by name, or by position."""
-    name, *rest = path
-    condition, values = NO_JOB, _values(text)
+    name, *inner_keys = path
+    condition, values = NO_JOB, _possible_values(text)
     for value in values:
-        inner = reduce(lambda item, key: {key: item}, reversed(rest), value)
+        inner = reduce(lambda item, key: {key: item}, reversed(inner_keys), value)  # for `order.id = 7`: {"id": 7}
         if not may_be_searched(name, inner):
             continue
-        masking = [task.name for task in registry if not may_be_searched(name, inner, task)]
-        passed = Q(kwargs__contains={name: inner})
+        masking_tasks = [task.name for task in registry if not may_be_searched(name, inner, task)]
+        has_value = Q(kwargs__contains={name: inner})
         for task in registry:
-            places = positional_names(task)
-            if name in places:
-                place = f"args__{places.index(name)}"
-                passed |= Q(**{f"{place}__contains" if rest else place: inner}, task=task.name)
-        condition |= passed & ~Q(task__in=masking)
+            parameter_names = positional_names(task)
+            if name in parameter_names:
+                column = f"args__{parameter_names.index(name)}"
+                has_value |= Q(**{f"{column}__contains" if inner_keys else column: inner}, task=task.name)
+        condition |= has_value & ~Q(task__in=masking_tasks)
     return condition | (_has_path(path, values) & _has_no_masks())
 
 
@@ -363,7 +374,7 @@ def _has_path(path: list[str], values: list[Any]) -> Q:
     return condition
 
 
-def _values(text: str) -> list[Any]:
+def _possible_values(text: str) -> list[Any]:
     """Return the values that the typed text can mean: `42` the number or the text, `"42"` only the text."""
     try:
         value = json.loads(text)
@@ -402,7 +413,7 @@ class FoundByIndex:
         store = Store.default()
         found_by_task: dict[str, tuple[SearchIndex, list[int]]] = {}
         for name, text in arguments:
-            values = _values(text)
+            values = _possible_values(text)
             if not all(map(is_scalar, values)):
                 continue
             for index in usable(store, name, task):

@@ -112,17 +112,18 @@ def wanted() -> list[SearchIndex]:
         SearchIndex(task, argument, _position(task, argument))
         for task, arguments in settings.searchable.items()
         for argument in arguments
-        if not _problem(task, argument)
+        if not _setting_problem(task, argument)
     ]
 
 
 def problems() -> Iterator[str]:
     """Yield a sentence for each argument in the setting that cannot have an index."""
     for task, arguments in settings.searchable.items():
-        yield from (problem for argument in arguments if (problem := _problem(task, argument)))
+        yield from (problem for argument in arguments if (problem := _setting_problem(task, argument)))
 
 
-def _problem(name: str, argument: str) -> str:
+def _setting_problem(name: str, argument: str) -> str:
+    """Return why the argument of this task cannot have an index; empty if it can."""
     setting = f"SKIPQUEUE['SEARCHABLE'][{name!r}]"
     try:
         task = registry.get(name)
@@ -154,5 +155,5 @@ def usable(store: Store, argument: str, task: str | None) -> list[SearchIndex]:
 
 
 def is_scalar(value: Any) -> bool:
-    """Whether a search compares this value as a whole, as an index does. Of lists and dicts, it compares parts."""
+    """Return whether a search compares this value as a whole, as an index does, and not parts of it."""
     return not isinstance(value, list | dict)

@@ -61,7 +61,8 @@ def _who_locks_its_row(job: Job, now: datetime) -> str:
 
 
 def _why_external_system_waits(job: Job, now: datetime, workforce: Workforce) -> str:
-    return next(filter(None, (external.explain(job, now, workforce) for external in externals())), "")
+    explanations = (external.explain(job, now, workforce) for external in externals())
+    return next(filter(None, explanations), "")
 
 
 def _why_it_is_queued(job: Job, now: datetime, workforce: Workforce) -> str:
@@ -72,7 +73,7 @@ def _why_it_is_queued(job: Job, now: datetime, workforce: Workforce) -> str:
     if not workforce.not_dead:
         return gettext("It waits for a worker, but no worker is alive.")
     if not workforce.serving(job.queue_name):
-        return gettext("It waits for a worker, but no live worker serves the queue “%(queue)s”.") % _queue(job)
+        return gettext("It waits for a worker, but no live worker serves the queue “%(queue)s”.") % _queue_value(job)
     text = gettext("It is the next job in the queue “%(queue)s”, and begins as soon as a slot is free.")
     return place_in_queue(job, text)
 
@@ -84,12 +85,12 @@ def place_in_queue(job: Job, text_of_next: str) -> str:
     queued = Job.objects.queued().filter(is_earlier, queue_name=job.queue_name)
     earlier_count = Count.of(queued.order_by(*CLAIM_ORDER))  # index: claim
     if not earlier_count.found:
-        return text_of_next % _queue(job)
+        return text_of_next % _queue_value(job)
     return ngettext(
         "%(number)s job in the queue “%(queue)s” comes before it.",
         "%(number)s jobs in the queue “%(queue)s” come before it.",
         earlier_count.found,
-    ) % {"number": earlier_count, **_queue(job)}
+    ) % {"number": earlier_count, **_queue_value(job)}
 
 
 def _why_it_is_scheduled(job: Job, now: datetime, workforce: Workforce) -> str:
@@ -122,5 +123,5 @@ def _whether_its_worker_is_late(job: Job, workforce: Workforce) -> str:
     return text % {"worker": name, "time": span(worker.age), "timeout": timeout}
 
 
-def _queue(job: Job) -> dict[str, str]:
+def _queue_value(job: Job) -> dict[str, str]:
     return {"queue": shorten(job.queue_name, LONGEST_NAME_IN_SENTENCE)}

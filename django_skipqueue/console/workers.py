@@ -112,10 +112,10 @@ class ListedWorker:
 
         A worker has as many slots for coroutines as for threads. Jobs whose task is unknown here count as threads.
         """
-        counts = Counter({False: 0, True: 0})
+        counts = Counter({False: 0, True: 0})  # by whether the task is async
         for task, number in self.held.tasks.items():
             counts[registry.is_async(task)] += number
-        threads, coroutines = (min(counts[kind], self.row.concurrency) for kind in (False, True))
+        threads, coroutines = (min(counts[is_async], self.row.concurrency) for is_async in (False, True))
         return threads, coroutines, counts.total() - threads - coroutines
 
 
@@ -152,9 +152,15 @@ def worker_states(rows: Iterable[Any], *, shown: int = SHOWN_JOBS) -> list[Liste
     One query reads all jobs. For the row of an external system, such as another job queue, a part (an optional feature)
     returns the cells. A row of an external system without cells is left out.
     """
-    listed_rows, held = list(rows), held_now(Store.default(), shown=shown)
-    cells = {pk: row for external in externals() for pk, row in external.cells(Store.default(), listed_rows).items()}
-    workers = (ListedWorker(row, held.get(row.pk, HeldNow({}, [])), cells.get(row.pk, {})) for row in listed_rows)
+    listed_rows, held_by_worker = list(rows), held_now(Store.default(), shown=shown)
+    cells = {
+        pk: worker_cells
+        for external in externals()
+        for pk, worker_cells in external.cells(Store.default(), listed_rows).items()
+    }
+    workers = (
+        ListedWorker(row, held_by_worker.get(row.pk, HeldNow({}, [])), cells.get(row.pk, {})) for row in listed_rows
+    )
     return [worker for worker in workers if worker.cells or not worker.row.is_external]
 
 

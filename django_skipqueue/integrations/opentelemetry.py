@@ -66,7 +66,7 @@ class OpenTelemetryTracer:
             elif batch.job_ids:
                 span.set_attribute("messaging.message.id", job_name(batch.database, batch.job_ids[0]))
             if error is not None:
-                _set_error(span, _name(error), type(error).__name__)
+                _set_error(span, _class_path(error), type(error).__name__)
             span.end()
 
         return sent
@@ -130,6 +130,6 @@ def _set_error(span: trace.Span, error_type: str, description: str) -> None:
     span.set_status(trace.StatusCode.ERROR, description)
 
 
-def _name(error: BaseException) -> str:
+def _class_path(error: BaseException) -> str:
     kind = type(error)
     return f"{kind.__module__}.{kind.__qualname__}"

@@ -31,11 +31,11 @@ class SkipqueueCollector(Collector):
     """Queries all metrics of the queue at each scrape. Use it as `REGISTRY.register(SkipqueueCollector())`."""
 
     def describe(self) -> Iterator[Metric]:
-        """The name, help text and labels of each metric, without values."""
+        """Return the name, help text and labels of each metric, without values."""
         return (_converted(Family(metric)) for metric in metrics())
 
     def collect(self) -> Iterator[Metric]:
-        """The metrics with their present values."""
+        """Return the metrics with their present values."""
         return map(_converted, scrape_all())
 
 

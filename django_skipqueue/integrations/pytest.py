@@ -38,8 +38,8 @@ def inline_jobs(request: pytest.FixtureRequest) -> "Iterator[InlineJobs]":
     _require_database(request)
     from ..testing import run_inline
 
-    with run_inline() as ran:
-        yield ran
+    with run_inline() as ran_jobs:
+        yield ran_jobs
 
 
 @pytest.fixture

@@ -86,7 +86,7 @@ class CheckIn:
 
 
 def check_in_of(job: ClaimedJob) -> CheckIn | None:
-    """The check-in of this job. `None` if no schedule made the job, or if Sentry cannot express the schedule."""
+    """Return the check-in of this job. `None` if no schedule made the job, or if Sentry cannot express the schedule."""
     if f'"{SCHEDULE_KEY}"' not in job.metadata:
         return None
     schedule = decode(job.metadata).get(SCHEDULE_KEY)
@@ -135,7 +135,7 @@ class SkipqueueIntegration(Integration):
         signals.worker_stopped.connect(_flush, dispatch_uid="django_skipqueue.integrations.sentry")
 
     def captures(self, status: str) -> bool:
-        """Whether to capture an exception that led to this status."""
+        """Return whether to capture an exception that led to this status."""
         return status == "failed" or (status == "scheduled" and self.capture_retries)
 
 
@@ -157,7 +157,7 @@ class SentryTracer:
             headers = dict(sentry_sdk.get_current_scope().iter_trace_propagation_headers(span=span))
             if headers:
                 batch.metadata[SENTRY_KEY] = headers
-            return partial(_sent, batch, span, stack.pop_all())
+            return partial(_end_insert_span, batch, span, stack.pop_all())
 
     def attempt(self, job: ClaimedJob) -> Ended | None:
         """Start a scope and a transaction for the attempt, and send the job's check-in."""
@@ -170,7 +170,7 @@ class SentryTracer:
             scope.set_tags(tags | named_database())
             scope.add_event_processor(partial(_add_job, job))
             transaction = sentry_sdk.continue_trace(
-                _headers(job), op=OP.QUEUE_PROCESS, name=job.task, source="task", origin=ORIGIN
+                _trace_headers(job), op=OP.QUEUE_PROCESS, name=job.task, source="task", origin=ORIGIN
             )
             sampling_context = {
                 "job": {"id": job.id, "task": job.task, "queue_name": job.queue_name, **named_database()}
@@ -186,10 +186,10 @@ class SentryTracer:
             check_in = check_in_of(job) if integration.monitor_schedules else None
             if check_in is not None:
                 check_in.send("in_progress")
-            return partial(_ended, integration, span, stack.pop_all(), check_in)
+            return partial(_end_attempt_span, integration, span, stack.pop_all(), check_in)
 
 
-def _sent(batch: TracedInsert, span: Span, stack: ExitStack, error: BaseException | None) -> None:
+def _end_insert_span(batch: TracedInsert, span: Span, stack: ExitStack, error: BaseException | None) -> None:
     with stack:
         span.set_status(SPANSTATUS.OK if error is None else SPANSTATUS.INTERNAL_ERROR)
         if batch.size > 1:
@@ -198,7 +198,7 @@ def _sent(batch: TracedInsert, span: Span, stack: ExitStack, error: BaseExceptio
             span.set_data(SPANDATA.MESSAGING_MESSAGE_ID, job_name(batch.database, batch.job_ids[0]))
 
 
-def _ended(
+def _end_attempt_span(
     integration: SkipqueueIntegration, span: Span, stack: ExitStack, check_in: CheckIn | None, outcome: Outcome
 ) -> None:
     """Send the check-in, capture the failure, and end the span. The event's id is added to the job's error."""
@@ -218,7 +218,7 @@ def _ended(
                 outcome.error[EVENT_ID] = event_id
 
 
-def _headers(job: ClaimedJob) -> dict[str, str]:
+def _trace_headers(job: ClaimedJob) -> dict[str, str]:
     headers = decode(job.metadata).get(SENTRY_KEY)
     return {name: str(value) for name, value in headers.items()} if isinstance(headers, dict) else {}
 

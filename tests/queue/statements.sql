@@ -3369,8 +3369,8 @@ RETURNING job.id
 -- NOTE_BEGUN (contrib.celery.rows)
 UPDATE skipqueue_job AS job
 SET started_at = statement_timestamp()
-FROM unnest((SELECT %(ids)s::bigint[]), (SELECT %(leases)s::bigint[])) AS held (id, lease)
-WHERE job.id = held.id AND job.lease = held.lease
+FROM unnest((SELECT %(ids)s::bigint[]), (SELECT %(leases)s::bigint[])) AS begun (id, lease)
+WHERE job.id = begun.id AND job.lease = begun.lease
     AND (job.locked_by = %(carrier_id)s OR job.locked_by IN (SELECT relay.worker_id FROM skipqueue_celery_worker AS relay WHERE relay.relay_of = %(carrier)s))
 RETURNING job.id
 
@@ -3450,31 +3450,31 @@ FROM recovered JOIN lost USING (id)
 ORDER BY recovered.id
 
 -- HEARTBEAT (contrib.celery.rows)
-WITH gone AS (
-    DELETE FROM skipqueue_celery_worker AS of_celery
+WITH deleted_rows AS (
+    DELETE FROM skipqueue_celery_worker AS celery_row
     WHERE
-        of_celery.worker_id <> ALL (ARRAY[%(carrier_id)s, %(relay_id)s]::text[])
-        AND NOT EXISTS (SELECT FROM skipqueue_worker AS worker WHERE worker.id = of_celery.worker_id)
+        celery_row.worker_id <> ALL (ARRAY[%(carrier_id)s, %(relay_id)s]::text[])
+        AND NOT EXISTS (SELECT FROM skipqueue_worker AS worker WHERE worker.id = celery_row.worker_id)
 )
-INSERT INTO skipqueue_celery_worker AS written (worker_id, relay_of, reached_at, refused)
-SELECT seen.worker_id, seen.relay_of, seen.reached_at, seen.refused
+INSERT INTO skipqueue_celery_worker AS stored (worker_id, relay_of, reached_at, refused)
+SELECT new_row.worker_id, new_row.relay_of, new_row.reached_at, new_row.refused
 FROM (
     VALUES
         (%(carrier_id)s::text, '', CASE WHEN %(is_reached)s THEN statement_timestamp() END, %(refused)s::bigint),
         (%(relay_id)s::text, %(carrier)s::text, NULL, 0)
-) AS seen (worker_id, relay_of, reached_at, refused)
-WHERE seen.worker_id IS NOT NULL
+) AS new_row (worker_id, relay_of, reached_at, refused)
+WHERE new_row.worker_id IS NOT NULL
 ON CONFLICT (worker_id) DO UPDATE SET
-    reached_at = COALESCE(excluded.reached_at, written.reached_at),
-    refused = written.refused + excluded.refused
-WHERE written.relay_of = ''
+    reached_at = COALESCE(excluded.reached_at, stored.reached_at),
+    refused = stored.refused + excluded.refused
+WHERE stored.relay_of = ''
 
 -- HAND_OVER (contrib.celery.rows)
 UPDATE skipqueue_job AS job
 SET locked_by = %(carrier_id)s
-FROM unnest((SELECT %(ids)s::bigint[]), (SELECT %(leases)s::bigint[])) AS held (id, lease)
-WHERE job.id = held.id AND job.lease = held.lease
-RETURNING job.id, held.lease
+FROM unnest((SELECT %(ids)s::bigint[]), (SELECT %(leases)s::bigint[])) AS confirmed (id, lease)
+WHERE job.id = confirmed.id AND job.lease = confirmed.lease
+RETURNING job.id, confirmed.lease
 
 -- CARRIED_BY_TASK (contrib.celery.rows)
 SELECT task, timeout, count(*), date_part('epoch', statement_timestamp() - max(locked_at))
@@ -3508,8 +3508,8 @@ WITH relay AS MATERIALIZED (
     SELECT
         worker.id,
         worker.heartbeat_at > statement_timestamp() - make_interval(secs => %(worker_timeout)s) AS is_alive
-    FROM skipqueue_celery_worker AS of_celery JOIN skipqueue_worker AS worker ON worker.id = of_celery.worker_id
-    WHERE of_celery.relay_of = %(carrier)s
+    FROM skipqueue_celery_worker AS celery_row JOIN skipqueue_worker AS worker ON worker.id = celery_row.worker_id
+    WHERE celery_row.relay_of = %(carrier)s
 )
 SELECT
     count(*) FILTER (WHERE locked_by = %(carrier_id)s),
@@ -5678,7 +5678,7 @@ SELECT
     (SELECT true FROM skipqueue_signal WHERE taken_at IS NULL ORDER BY job_id, name LIMIT 1) IS TRUE
 
 -- CARRIERS_NOW (contrib.celery.console)
-WITH held AS MATERIALIZED (
+WITH held_jobs AS MATERIALIZED (
     SELECT locked_by, count(*) AS number, min(locked_at) AS oldest
     FROM (
         SELECT locked_by, locked_at
@@ -5693,9 +5693,9 @@ SELECT
     carrier.name,
     carrier.queues::text,
     carrier.concurrency,
-    COALESCE(held.number, 0),
-    held.oldest,
-    date_part('epoch', statement_timestamp() - held.oldest),
+    COALESCE(held_jobs.number, 0),
+    held_jobs.oldest,
+    date_part('epoch', statement_timestamp() - held_jobs.oldest),
     (
         SELECT count(*)
         FROM skipqueue_celery_worker AS relay JOIN skipqueue_worker AS worker ON worker.id = relay.worker_id
@@ -5704,12 +5704,12 @@ SELECT
             AND worker.heartbeat_at > statement_timestamp() - make_interval(secs => %(worker_timeout)s)
     ),
     date_part('epoch', statement_timestamp() - carrier.heartbeat_at),
-    date_part('epoch', statement_timestamp() - of_celery.reached_at),
-    of_celery.refused
+    date_part('epoch', statement_timestamp() - celery_row.reached_at),
+    celery_row.refused
 FROM
     skipqueue_worker AS carrier
-    JOIN skipqueue_celery_worker AS of_celery ON of_celery.worker_id = carrier.id
-    LEFT JOIN held ON held.locked_by = carrier.id
+    JOIN skipqueue_celery_worker AS celery_row ON celery_row.worker_id = carrier.id
+    LEFT JOIN held_jobs ON held_jobs.locked_by = carrier.id
 WHERE carrier.is_external
 ORDER BY carrier.name
 LIMIT 200
@@ -6321,7 +6321,7 @@ ORDER BY locked_at
 LIMIT 100
 
 -- OLDEST_WAITING (console.rules.jobs_and_workers)
-WITH RECURSIVE head AS (
+WITH RECURSIVE first_jobs AS (
     (
         SELECT id, queue_name, (-priority) AS rank, run_after, limit_key IS NOT NULL OR rate_key IS NOT NULL AS is_keyed, xmin AS written_by
         FROM skipqueue_job
@@ -6332,17 +6332,17 @@ WITH RECURSIVE head AS (
     UNION ALL
     SELECT next.id, next.queue_name, next.rank, next.run_after, next.is_keyed, next.written_by
     FROM
-        head,
+        first_jobs,
         LATERAL (
             SELECT id, queue_name, (-priority) AS rank, run_after, limit_key IS NOT NULL OR rate_key IS NOT NULL AS is_keyed, xmin AS written_by
             FROM skipqueue_job
-            WHERE status = 'queued' AND (queue_name, (-priority)) > (head.queue_name, head.rank)
+            WHERE status = 'queued' AND (queue_name, (-priority)) > (first_jobs.queue_name, first_jobs.rank)
             ORDER BY queue_name, (-priority), run_after, id
             LIMIT 1
         ) AS next
 )
 SELECT DISTINCT ON (queue_name) queue_name, id, run_after, statement_timestamp()
-FROM (SELECT id, queue_name, run_after, is_keyed, written_by FROM head LIMIT 2000) AS first
+FROM (SELECT id, queue_name, run_after, is_keyed, written_by FROM first_jobs LIMIT 2000) AS first_job
 WHERE
     NOT is_keyed
     AND run_after <= statement_timestamp() - make_interval(secs => %(seconds)s)
@@ -6355,18 +6355,18 @@ ORDER BY queue_name, run_after
 LIMIT 2000
 
 -- UNENDABLE_SESSIONS (console.rules.jobs_and_workers)
-SELECT DISTINCT supervisor.rolname, worker.rolname
+SELECT DISTINCT supervisor_role.rolname, worker_role.rolname
 FROM
-    pg_stat_activity AS ending
-    JOIN pg_roles AS supervisor ON supervisor.oid = ending.usesysid
-    JOIN pg_stat_activity AS ended ON ended.datname = ending.datname
-    JOIN pg_roles AS worker ON worker.oid = ended.usesysid
+    pg_stat_activity AS supervisor_session
+    JOIN pg_roles AS supervisor_role ON supervisor_role.oid = supervisor_session.usesysid
+    JOIN pg_stat_activity AS worker_session ON worker_session.datname = supervisor_session.datname
+    JOIN pg_roles AS worker_role ON worker_role.oid = worker_session.usesysid
 WHERE
-    ending.datname = current_database()
-    AND starts_with(ending.application_name, 'skipqueue supervisor')
-    AND starts_with(ended.application_name, 'skipqueue:')
-    AND NOT supervisor.rolsuper
-    AND (worker.rolsuper OR NOT pg_has_role(supervisor.oid, worker.oid, 'USAGE'))
+    supervisor_session.datname = current_database()
+    AND starts_with(supervisor_session.application_name, 'skipqueue supervisor')
+    AND starts_with(worker_session.application_name, 'skipqueue:')
+    AND NOT supervisor_role.rolsuper
+    AND (worker_role.rolsuper OR NOT pg_has_role(supervisor_role.oid, worker_role.oid, 'USAGE'))
 ORDER BY 1, 2
 LIMIT 5
 
@@ -6444,20 +6444,21 @@ SELECT
     COALESCE(left(session.query, 120), ''), COALESCE(prepared.gid, ''), statement_timestamp()
 FROM
     locked
-    LEFT JOIN pg_locks AS own ON own.locktype = 'transactionid' AND own.granted AND own.transactionid = locked.xid
+    LEFT JOIN pg_locks AS id_lock
+        ON id_lock.locktype = 'transactionid' AND id_lock.granted AND id_lock.transactionid = locked.xid
     LEFT JOIN LATERAL (
-        SELECT holding.pid
-        FROM pg_stat_activity AS holding JOIN pg_locks AS held ON held.pid = holding.pid
+        SELECT other_session.pid
+        FROM pg_stat_activity AS other_session JOIN pg_locks AS table_lock ON table_lock.pid = other_session.pid
         WHERE
-            own.transactionid IS NULL
-            AND age(holding.backend_xid) >= age(locked.xid)
-            AND held.relation = 'skipqueue_job'::regclass
-            AND held.mode IN ('RowShareLock', 'RowExclusiveLock')
-        ORDER BY age(holding.backend_xid)
+            id_lock.transactionid IS NULL
+            AND age(other_session.backend_xid) >= age(locked.xid)
+            AND table_lock.relation = 'skipqueue_job'::regclass
+            AND table_lock.mode IN ('RowShareLock', 'RowExclusiveLock')
+        ORDER BY age(other_session.backend_xid)
         LIMIT 1
-    ) AS holder ON true
-    LEFT JOIN pg_stat_activity AS session ON session.pid = COALESCE(own.pid, holder.pid)
-    LEFT JOIN pg_prepared_xacts AS prepared ON own.pid IS NULL AND prepared.transaction = own.transactionid
+    ) AS likely_locker ON true
+    LEFT JOIN pg_stat_activity AS session ON session.pid = COALESCE(id_lock.pid, likely_locker.pid)
+    LEFT JOIN pg_prepared_xacts AS prepared ON id_lock.pid IS NULL AND prepared.transaction = id_lock.transactionid
 WHERE
     session.pid IS DISTINCT FROM pg_backend_pid()
     AND NOT starts_with(COALESCE(session.application_name, ''), 'skipqueue')
@@ -6493,20 +6494,21 @@ SELECT
     COALESCE(left(session.query, 120), ''), COALESCE(prepared.gid, ''), statement_timestamp()
 FROM
     locked
-    LEFT JOIN pg_locks AS own ON own.locktype = 'transactionid' AND own.granted AND own.transactionid = locked.xid
+    LEFT JOIN pg_locks AS id_lock
+        ON id_lock.locktype = 'transactionid' AND id_lock.granted AND id_lock.transactionid = locked.xid
     LEFT JOIN LATERAL (
-        SELECT holding.pid
-        FROM pg_stat_activity AS holding JOIN pg_locks AS held ON held.pid = holding.pid
+        SELECT other_session.pid
+        FROM pg_stat_activity AS other_session JOIN pg_locks AS table_lock ON table_lock.pid = other_session.pid
         WHERE
-            own.transactionid IS NULL
-            AND age(holding.backend_xid) >= age(locked.xid)
-            AND held.relation = 'skipqueue_job'::regclass
-            AND held.mode IN ('RowShareLock', 'RowExclusiveLock')
-        ORDER BY age(holding.backend_xid)
+            id_lock.transactionid IS NULL
+            AND age(other_session.backend_xid) >= age(locked.xid)
+            AND table_lock.relation = 'skipqueue_job'::regclass
+            AND table_lock.mode IN ('RowShareLock', 'RowExclusiveLock')
+        ORDER BY age(other_session.backend_xid)
         LIMIT 1
-    ) AS holder ON true
-    LEFT JOIN pg_stat_activity AS session ON session.pid = COALESCE(own.pid, holder.pid)
-    LEFT JOIN pg_prepared_xacts AS prepared ON own.pid IS NULL AND prepared.transaction = own.transactionid
+    ) AS likely_locker ON true
+    LEFT JOIN pg_stat_activity AS session ON session.pid = COALESCE(id_lock.pid, likely_locker.pid)
+    LEFT JOIN pg_prepared_xacts AS prepared ON id_lock.pid IS NULL AND prepared.transaction = id_lock.transactionid
 WHERE
     session.pid IS DISTINCT FROM pg_backend_pid()
     AND NOT starts_with(COALESCE(session.application_name, ''), 'skipqueue')
@@ -6631,17 +6633,17 @@ SELECT
     clock_timestamp()
 FROM
     (
-        SELECT held.pid, date_part('epoch', clock_timestamp() - min(held.waitstart)) AS age
-        FROM pg_locks AS held
+        SELECT awaited_lock.pid, date_part('epoch', clock_timestamp() - min(awaited_lock.waitstart)) AS age
+        FROM pg_locks AS awaited_lock
         WHERE
-            NOT held.granted
-            AND held.waitstart < clock_timestamp() - make_interval(secs => %(seconds)s)
+            NOT awaited_lock.granted
+            AND awaited_lock.waitstart < clock_timestamp() - make_interval(secs => %(seconds)s)
             AND EXISTS (
                 SELECT
-                FROM pg_locks AS used, unnest(%(tables)s::text[]) AS ours (name)
-                WHERE used.pid = held.pid AND used.relation = to_regclass(ours.name)
+                FROM pg_locks AS table_lock, unnest(%(tables)s::text[]) AS queue_table (name)
+                WHERE table_lock.pid = awaited_lock.pid AND table_lock.relation = to_regclass(queue_table.name)
             )
-        GROUP BY held.pid
+        GROUP BY awaited_lock.pid
         ORDER BY age DESC
         LIMIT 10
     ) AS waiting
@@ -6659,41 +6661,41 @@ SELECT
     date_part('epoch', clock_timestamp() - GREATEST(stat.last_vacuum, stat.last_autovacuum)) AS vacuum_age,
     date_part('epoch', clock_timestamp() - GREATEST(stat.last_analyze, stat.last_autoanalyze)) AS analyze_age
 FROM
-    unnest(%(tables)s::text[]) AS ours (name)
-    LEFT JOIN LATERAL pg_partition_tree(to_regclass(ours.name)) AS part ON true
-    JOIN pg_stat_all_tables AS stat ON stat.relid = COALESCE(part.relid, to_regclass(ours.name))
+    unnest(%(tables)s::text[]) AS queue_table (name)
+    LEFT JOIN LATERAL pg_partition_tree(to_regclass(queue_table.name)) AS partition ON true
+    JOIN pg_stat_all_tables AS stat ON stat.relid = COALESCE(partition.relid, to_regclass(queue_table.name))
 ORDER BY stat.n_dead_tup DESC
 LIMIT 50
 
 -- NEVER_ANALYZED (console.rules.tables)
 SELECT class.relname, pg_relation_size(class.oid)
 FROM
-    unnest(%(tables)s::text[]) AS ours (name)
-    LEFT JOIN LATERAL pg_partition_tree(to_regclass(ours.name)) AS part ON true
-    JOIN pg_class AS class ON class.oid = COALESCE(part.relid, to_regclass(ours.name))
+    unnest(%(tables)s::text[]) AS queue_table (name)
+    LEFT JOIN LATERAL pg_partition_tree(to_regclass(queue_table.name)) AS partition ON true
+    JOIN pg_class AS class ON class.oid = COALESCE(partition.relid, to_regclass(queue_table.name))
 WHERE class.reltuples < 0 AND pg_relation_size(class.oid) > %(bytes)s
 ORDER BY class.relname
 LIMIT 50
 
 -- TABLE_SIZES (console.rules.tables)
 SELECT
-    ours.name,
-    sum(pg_total_relation_size(COALESCE(part.relid, to_regclass(ours.name))))::bigint AS total,
-    sum(pg_indexes_size(COALESCE(part.relid, to_regclass(ours.name))))::bigint
+    queue_table.name,
+    sum(pg_total_relation_size(COALESCE(partition.relid, to_regclass(queue_table.name))))::bigint AS total,
+    sum(pg_indexes_size(COALESCE(partition.relid, to_regclass(queue_table.name))))::bigint
 FROM
-    unnest(%(tables)s::text[]) AS ours (name)
-    LEFT JOIN LATERAL pg_partition_tree(to_regclass(ours.name)) AS part ON true
-WHERE to_regclass(ours.name) IS NOT NULL
-GROUP BY ours.name
+    unnest(%(tables)s::text[]) AS queue_table (name)
+    LEFT JOIN LATERAL pg_partition_tree(to_regclass(queue_table.name)) AS partition ON true
+WHERE to_regclass(queue_table.name) IS NOT NULL
+GROUP BY queue_table.name
 ORDER BY total DESC
 LIMIT 50
 
 -- LARGE_INDEXES (console.rules.tables)
 SELECT class.relname, pg_relation_size(class.oid), class.reltuples::bigint
 FROM
-    unnest(%(tables)s::text[]) AS ours (name)
-    LEFT JOIN LATERAL pg_partition_tree(to_regclass(ours.name)) AS part ON true
-    JOIN pg_index AS index ON index.indrelid = COALESCE(part.relid, to_regclass(ours.name))
+    unnest(%(tables)s::text[]) AS queue_table (name)
+    LEFT JOIN LATERAL pg_partition_tree(to_regclass(queue_table.name)) AS partition ON true
+    JOIN pg_index AS index ON index.indrelid = COALESCE(partition.relid, to_regclass(queue_table.name))
     JOIN pg_class AS class ON class.oid = index.indexrelid
 WHERE index.indisvalid AND class.reltuples >= 0 AND pg_relation_size(class.oid) > %(bytes)s
 ORDER BY pg_relation_size(class.oid) DESC
@@ -6702,9 +6704,9 @@ LIMIT 100
 -- INVALID_INDEXES (console.rules.tables)
 SELECT class.relname, pg_relation_size(class.oid)
 FROM
-    unnest(%(tables)s::text[]) AS ours (name)
-    LEFT JOIN LATERAL pg_partition_tree(to_regclass(ours.name)) AS part ON true
-    JOIN pg_index AS index ON index.indrelid = COALESCE(part.relid, to_regclass(ours.name))
+    unnest(%(tables)s::text[]) AS queue_table (name)
+    LEFT JOIN LATERAL pg_partition_tree(to_regclass(queue_table.name)) AS partition ON true
+    JOIN pg_index AS index ON index.indrelid = COALESCE(partition.relid, to_regclass(queue_table.name))
     JOIN pg_class AS class ON class.oid = index.indexrelid
 WHERE
     NOT index.indisvalid
@@ -6722,9 +6724,9 @@ SELECT
     current_setting('autovacuum_freeze_max_age')::bigint,
     current_setting('autovacuum_multixact_freeze_max_age')::bigint
 FROM
-    unnest(%(tables)s::text[]) AS ours (name)
-    LEFT JOIN LATERAL pg_partition_tree(to_regclass(ours.name)) AS part ON true
-    JOIN pg_class AS class ON class.oid = COALESCE(part.relid, to_regclass(ours.name))
+    unnest(%(tables)s::text[]) AS queue_table (name)
+    LEFT JOIN LATERAL pg_partition_tree(to_regclass(queue_table.name)) AS partition ON true
+    JOIN pg_class AS class ON class.oid = COALESCE(partition.relid, to_regclass(queue_table.name))
 WHERE class.relkind = 'r'
 ORDER BY GREATEST(age(class.relfrozenxid), mxid_age(class.relminmxid)) DESC
 LIMIT 50
@@ -6732,9 +6734,9 @@ LIMIT 50
 -- STORAGE_PARAMETERS (console.rules.tables)
 SELECT class.relname, COALESCE(class.reloptions, '{}')
 FROM
-    unnest(%(tables)s::text[]) AS ours (name)
-    LEFT JOIN LATERAL pg_partition_tree(to_regclass(ours.name)) AS part ON true
-    JOIN pg_class AS class ON class.oid = COALESCE(part.relid, to_regclass(ours.name))
+    unnest(%(tables)s::text[]) AS queue_table (name)
+    LEFT JOIN LATERAL pg_partition_tree(to_regclass(queue_table.name)) AS partition ON true
+    JOIN pg_class AS class ON class.oid = COALESCE(partition.relid, to_regclass(queue_table.name))
 ORDER BY class.relname
 LIMIT 1000
 
@@ -6749,16 +6751,16 @@ SELECT
         COALESCE(io.heap_blks_hit, 0) + COALESCE(io.idx_blks_hit, 0)
         + COALESCE(io.toast_blks_hit, 0) + COALESCE(io.tidx_blks_hit, 0)
     ), 0)::bigint AS pages_hit,
-    min(whole.tup_inserted + whole.tup_updated + whole.tup_deleted) AS all_written,
-    min(whole.blks_read) AS all_pages_read,
-    min(whole.blks_hit) AS all_pages_hit
+    min(database.tup_inserted + database.tup_updated + database.tup_deleted) AS all_written,
+    min(database.blks_read) AS all_pages_read,
+    min(database.blks_hit) AS all_pages_hit
 FROM
-    pg_stat_database AS whole
-    CROSS JOIN unnest(%(tables)s::text[]) AS ours (name)
-    LEFT JOIN LATERAL pg_partition_tree(to_regclass(ours.name)) AS part ON true
-    LEFT JOIN pg_stat_all_tables AS stat ON stat.relid = COALESCE(part.relid, to_regclass(ours.name))
+    pg_stat_database AS database
+    CROSS JOIN unnest(%(tables)s::text[]) AS queue_table (name)
+    LEFT JOIN LATERAL pg_partition_tree(to_regclass(queue_table.name)) AS partition ON true
+    LEFT JOIN pg_stat_all_tables AS stat ON stat.relid = COALESCE(partition.relid, to_regclass(queue_table.name))
     LEFT JOIN pg_statio_all_tables AS io ON io.relid = stat.relid
-WHERE whole.datname = current_database()
+WHERE database.datname = current_database()
 LIMIT 1
 
 -- STATEMENTS_SCHEMA (console.rules.tables)
@@ -6781,27 +6783,27 @@ SELECT clock_timestamp()
 
 -- DEAD_ROWS (console.metrics.catalogue)
 SELECT
-    ours.name,
+    queue_table.name,
     sum(stat.n_live_tup)::bigint,
     sum(stat.n_dead_tup)::bigint,
     date_part('epoch', clock_timestamp() - max(GREATEST(stat.last_vacuum, stat.last_autovacuum)))
 FROM
-    unnest(%(tables)s::text[]) AS ours (name)
-    LEFT JOIN LATERAL pg_partition_tree(to_regclass(ours.name)) AS part ON true
-    JOIN pg_stat_all_tables AS stat ON stat.relid = COALESCE(part.relid, to_regclass(ours.name))
-GROUP BY ours.name
-ORDER BY ours.name
+    unnest(%(tables)s::text[]) AS queue_table (name)
+    LEFT JOIN LATERAL pg_partition_tree(to_regclass(queue_table.name)) AS partition ON true
+    JOIN pg_stat_all_tables AS stat ON stat.relid = COALESCE(partition.relid, to_regclass(queue_table.name))
+GROUP BY queue_table.name
+ORDER BY queue_table.name
 LIMIT 200
 
 -- INDEX_SIZES (console.metrics.catalogue)
-SELECT ours.name, whole.relname, sum(pg_relation_size(index.indexrelid))::bigint
+SELECT queue_table.name, whole_index.relname, sum(pg_relation_size(index.indexrelid))::bigint
 FROM
-    unnest(%(tables)s::text[]) AS ours (name)
-    LEFT JOIN LATERAL pg_partition_tree(to_regclass(ours.name)) AS part ON true
-    JOIN pg_index AS index ON index.indrelid = COALESCE(part.relid, to_regclass(ours.name))
-    JOIN pg_class AS whole ON whole.oid = COALESCE(pg_partition_root(index.indexrelid), index.indexrelid)
-GROUP BY ours.name, whole.relname
-ORDER BY ours.name, whole.relname
+    unnest(%(tables)s::text[]) AS queue_table (name)
+    LEFT JOIN LATERAL pg_partition_tree(to_regclass(queue_table.name)) AS partition ON true
+    JOIN pg_index AS index ON index.indrelid = COALESCE(partition.relid, to_regclass(queue_table.name))
+    JOIN pg_class AS whole_index ON whole_index.oid = COALESCE(pg_partition_root(index.indexrelid), index.indexrelid)
+GROUP BY queue_table.name, whole_index.relname
+ORDER BY queue_table.name, whole_index.relname
 LIMIT 200
 
 -- NOW (console.admin.dashboard)
@@ -6814,9 +6816,9 @@ SELECT
     pg_relation_size(class.oid),
     NOT index.indisvalid AND class.relname ~ '_cc(new|old)[0-9]*$'
 FROM
-    unnest(%(tables)s::text[]) AS ours (name)
-    LEFT JOIN LATERAL pg_partition_tree(to_regclass(ours.name)) AS part ON true
-    JOIN pg_index AS index ON index.indrelid = COALESCE(part.relid, to_regclass(ours.name))
+    unnest(%(tables)s::text[]) AS queue_table (name)
+    LEFT JOIN LATERAL pg_partition_tree(to_regclass(queue_table.name)) AS partition ON true
+    JOIN pg_index AS index ON index.indrelid = COALESCE(partition.relid, to_regclass(queue_table.name))
     JOIN pg_class AS class ON class.oid = index.indexrelid
     JOIN pg_namespace AS namespace ON namespace.oid = class.relnamespace
 WHERE class.relkind = 'i'

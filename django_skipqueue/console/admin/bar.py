@@ -64,10 +64,10 @@ class Bar:
         page = ((match and match.url_name) or "").removeprefix(PAGE_NAME_PREFIX)
         entries_of_parts = (entry for part in consoles() for entry in part.bar_entries)
         entries = sorted([*BAR_ENTRIES, *entries_of_parts], key=lambda entry: entry.place)
-        shown = [
+        visible_entries = [
             entry for entry in entries if has_permission(f"django_skipqueue.{entry.permission}") and entry.is_shown()
         ]
-        current = max(shown, key=lambda entry: entry.nearness(page), default=None)
+        current = max(visible_entries, key=lambda entry: entry.nearness(page), default=None)
         current = current if current and current.nearness(page) else None
         verdict = notices_cache.get()
 
@@ -77,5 +77,7 @@ class Bar:
             problems = [problem for problem in verdict.problems if entry is DOCTOR_ENTRY or problem.code in entry.rules]
             return BarLink(entry, address_of(entry.page, site=site), aria_current, Verdict(tuple(problems)))
 
-        below = [entry for entry in shown if current and entry.below == current.page]
-        return cls([link(entry) for entry in shown if not entry.below], [link(entry) for entry in below])
+        entries_below = [entry for entry in visible_entries if current and entry.below == current.page]
+        return cls(
+            [link(entry) for entry in visible_entries if not entry.below], [link(entry) for entry in entries_below]
+        )

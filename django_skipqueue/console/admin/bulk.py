@@ -88,14 +88,16 @@ class BulkAction:
     def of(cls, job: Job) -> "BulkAction | None":
         """Read the action from the job's arguments; return `None` if they are malformed."""
         kwargs = job.kwargs if isinstance(job.kwargs, dict) else {}
-        types = {field.name: get_origin(field.type) or field.type for field in fields(cls)}
+        type_by_field = {field.name: get_origin(field.type) or field.type for field in fields(cls)}
         try:
             action = cls(**kwargs)
         except TypeError:
             return None
-        is_sound = all(types[name] is Any or type(value) is types[name] for name, value in kwargs.items())
+        has_right_types = all(
+            type_by_field[name] is Any or type(value) is type_by_field[name] for name, value in kwargs.items()
+        )
         is_known = action.action in (*verbs_by_action(), SEARCH) and action.model in _searched_models()
-        return action if is_sound and is_known else None
+        return action if has_right_types and is_known else None
 
     @property
     def is_genuine(self) -> bool:
@@ -107,13 +109,13 @@ class BulkAction:
         return True
 
     def is_allowed(self, model_admin: Any, request: HttpRequest) -> bool:
-        """Whether the user may search jobs, or apply this verb to jobs."""
+        """Return whether the user may search jobs, or apply this verb to jobs."""
         if self.action == SEARCH:
             return bool(model_admin.has_view_permission(request))
         return bool(model_admin.may(request, self.verb))
 
     def may_be_viewed(self, admin_site: Any, request: HttpRequest) -> bool:
-        """Whether the user may see the jobs of this list."""
+        """Return whether the user may see the jobs of this list."""
         model_admin = admin_site._registry.get(apps.get_model(Job._meta.app_label, self.model))
         return model_admin is not None and bool(model_admin.has_view_permission(request))
 
@@ -181,11 +183,11 @@ class BulkProgress:
     @classmethod
     def of(cls, job: Job) -> "BulkProgress | None":
         """Read the progress from the job's metadata; return `None` if it is missing or malformed."""
-        stored = job.metadata.get(PROGRESS_KEY) if isinstance(job.metadata, dict) else None
+        stored_progress = job.metadata.get(PROGRESS_KEY) if isinstance(job.metadata, dict) else None
         try:
-            start, end = map(_from_json, stored["edges"])  # type: ignore[index]
-            found = tuple(stored.get("found", ()))  # type: ignore[union-attr]
-            progress = cls(**{**stored, "edges": (start, end), "found": found})  # type: ignore[dict-item]
+            start, end = map(_edge_from_json, stored_progress["edges"])  # type: ignore[index]
+            found = tuple(stored_progress.get("found", ()))  # type: ignore[union-attr]
+            progress = cls(**{**stored_progress, "edges": (start, end), "found": found})  # type: ignore[dict-item]
         except (TypeError, ValueError, KeyError, AttributeError):
             return None
         numbers = (
@@ -210,16 +212,16 @@ class BulkProgress:
 
     def save(self, context: JobContext) -> None:
         """Write the progress into the job. Raise `LeaseLost` if the job was cancelled or taken over."""
-        metadata = {PROGRESS_KEY: {**asdict(self), "edges": [_to_json(edge) for edge in self.edges]}}
+        metadata = {PROGRESS_KEY: {**asdict(self), "edges": [_edge_to_json(edge) for edge in self.edges]}}
         if not Job.objects.running().filter(pk=context.job_id, lease=context.lease).update(metadata=metadata):
             raise LeaseLost(f"Job {context.job_id} was cancelled, or taken over by another worker.")
 
 
-def _to_json(edge: tuple[Any, ...] | None) -> list[Any] | None:
+def _edge_to_json(edge: tuple[Any, ...] | None) -> list[Any] | None:
     return None if edge is None else [key.isoformat() if isinstance(key, datetime) else key for key in edge]
 
 
-def _from_json(edge: list[Any] | None) -> tuple[Any, ...] | None:
+def _edge_from_json(edge: list[Any] | None) -> tuple[Any, ...] | None:
     return None if edge is None else tuple(moment_of(key) or key for key in edge)
 
 
@@ -247,14 +249,18 @@ class BulkRun:
             return replace(progress, counted=expected(self.changelist.indexed.jobs()))
         if not self.bulk.is_lower_bound:
             return progress
-        matching = (self.within(window).jobs.filter(pk__lte=progress.newest) for window in self.windows(progress.edges))
-        return replace(progress, counted=sum(jobs.count() for jobs in matching))
+        matching_jobs = (
+            self.within(window).jobs.filter(pk__lte=progress.newest) for window in self.windows(progress.edges)
+        )
+        return replace(progress, counted=sum(jobs.count() for jobs in matching_jobs))
 
     def windows(self, edges: tuple[Any, Any]) -> Iterator[SearchWindow]:
+        """Yield the window with these edges, and then all windows after it."""
         return SearchWindow(self.changelist.indexed, 1, *edges).and_all_after()
 
     def within(self, window: SearchWindow) -> Selection:
         # The background job itself may match the list's filters.
+        """Select the jobs of this window that the action has not changed yet."""
         jobs = self.changelist.jobs_within(window, self.request).exclude(pk=self.job.pk)
         return Selection(jobs if window.start is None else jobs.filter(self._is_unchanged()))
 
@@ -298,7 +304,7 @@ def run(context: JobContext, action: Mapping[str, Any]) -> dict[str, int]:
     """
     with using_database(context.database):
         bulk = BulkAction(**action)
-        request = _request(bulk, context.job)
+        request = _request_of_user(bulk, context.job)
         bulk_run = BulkRun(bulk, context.job, request, bulk.model_admin().get_changelist_instance(request))
         progress = BulkProgress.of(context.job) or bulk_run.begin()
         if bulk.action == SEARCH:
@@ -309,12 +315,12 @@ def run(context: JobContext, action: Mapping[str, Any]) -> dict[str, int]:
                 progress = progress.within(window)
                 for ids in bulk_run.within(window).batches(after=progress.after, newest=progress.newest):
                     with transaction.atomic(using=context.database):
-                        changed = len(bulk.verb.apply(ids, instruction))
+                        changed_count = len(bulk.verb.apply(ids, instruction))
                         new_progress = replace(
                             progress,
                             after=max(ids),
-                            changed=progress.changed + changed,
-                            skipped=progress.skipped + len(ids) - changed,
+                            changed=progress.changed + changed_count,
+                            skipped=progress.skipped + len(ids) - changed_count,
                         )
                         new_progress.save(context)
                     progress = new_progress
@@ -327,7 +333,7 @@ def run(context: JobContext, action: Mapping[str, Any]) -> dict[str, int]:
         return {"changed": progress.changed, "skipped": progress.skipped}
 
 
-def _request(bulk: BulkAction, job: Job) -> HttpRequest:
+def _request_of_user(bulk: BulkAction, job: Job) -> HttpRequest:
     """Return a request by the user who started the action.
 
     Raise `Discard` if the arguments are not signed, the user may no longer apply the verb, or someone else retried the

@@ -75,8 +75,8 @@ def of_durations(highest: float) -> Scale:
     """Return an axis for durations in seconds up to `highest`, but at least up to 1 ms."""
     least_step = max(highest, 0.001) / MOST_STEPS
     if least_step <= 0.5 or least_step > ROUND_DURATIONS[-1]:
-        days = 86_400 if least_step > ROUND_DURATIONS[-1] else 1
-        return _scale(max(highest, 0.001), _decimal_step(least_step / days) * days)
+        unit = 86_400 if least_step > ROUND_DURATIONS[-1] else 1
+        return _scale(max(highest, 0.001), _decimal_step(least_step / unit) * unit)
     return _scale(highest, next(step for step in ROUND_DURATIONS if step >= least_step))
 
 
@@ -120,6 +120,7 @@ class TimeAxis:
         return index if 0 <= index < self.buckets else None
 
     def times(self, zone: tzinfo) -> list[tuple[datetime, datetime]]:
+        """Return the start and the end of each bucket."""
         limits = range(self.start, self.end + 1, self.width)
         return list(pairwise(datetime.fromtimestamp(seconds, zone) for seconds in limits))
 
@@ -161,8 +162,9 @@ class LocalTimes:
     def buckets(self) -> list[str]:
         times = self.axis.times(self.zone)
         is_long = self.axis.end - self.axis.start > 86_400
-        days = {day: date_format(day, "D j ") if is_long else "" for day in {start.date() for start, _ in times}}
-        return [f"{days[start.date()]}{start:%H:%M}\N{EN DASH}{end:%H:%M}" for start, end in times]
+        days = {start.date() for start, _end in times}
+        day_labels = {day: date_format(day, "D j ") if is_long else "" for day in days}
+        return [f"{day_labels[start.date()]}{start:%H:%M}\N{EN DASH}{end:%H:%M}" for start, end in times]
 
 
 HEIGHT = 100
@@ -184,17 +186,17 @@ class Curve(NamedTuple):
 def curve(shares: Sequence[Share]) -> Curve:
     """Draw a curve through the values. A single value between two gaps becomes a short level line."""
     lines, areas = [], []
-    for is_gap, points in groupby(enumerate(shares), key=lambda point: point[1] is None):
+    for is_gap, group in groupby(enumerate(shares), key=lambda point: point[1] is None):
         if is_gap:
             continue
-        run = [(number, share or 0.0) for number, share in points]
-        (first, share), (last, _) = run[0], run[-1]
-        if first == last:
-            start, end = f"{first}", f"{first + 1}"
+        points = [(bucket, share or 0.0) for bucket, share in group]
+        (first_bucket, share), (last_bucket, _share) = points[0], points[-1]
+        if first_bucket == last_bucket:
+            start, end = f"{first_bucket}", f"{first_bucket + 1}"
             top = f"{start},{_y(share)} {end},{_y(share)}"
-        else:
-            start, end = f"{first}.5", f"{last}.5"
-            top = " ".join(f"{number}.5,{_y(share)}" for number, share in run)
+        else:  # the curve goes through the middle of each bucket
+            start, end = f"{first_bucket}.5", f"{last_bucket}.5"
+            top = " ".join(f"{bucket}.5,{_y(share)}" for bucket, share in points)
         lines.append(f"M{top}")
         areas.append(f"M{start},{HEIGHT} {top} {end},{HEIGHT}z")
     return Curve("".join(lines), "".join(areas))
@@ -206,21 +208,22 @@ def bars(layers: Sequence[Sequence[float]]) -> list[str]:
     paths = []
     for layer in layers:
         parts = []
-        for number, share in enumerate(layer):
+        for bucket, share in enumerate(layer):
             if share > 0:
                 height = max(share * HEIGHT, LEAST_BAR)
-                upper = max(HEIGHT - bases[number] - height, 0.0)
-                parts.append(f"M{number}.1,{_number(upper)}h.8v{_number(height)}h-.8z")
-                bases[number] += height
+                upper = max(HEIGHT - bases[bucket] - height, 0.0)
+                parts.append(f"M{bucket}.1,{_svg_number(upper)}h.8v{_svg_number(height)}h-.8z")
+                bases[bucket] += height
         paths.append("".join(parts))
     return paths
 
 
 def _y(share: float) -> str:
-    return _number(HEIGHT * (1 - share))
+    """Return the vertical coordinate of a position in an SVG drawing."""
+    return _svg_number(HEIGHT * (1 - share))
 
 
-def _number(number: float) -> str:
+def _svg_number(number: float) -> str:
     return f"{number:.2f}".rstrip("0").rstrip(".")
 
 
@@ -263,8 +266,10 @@ class Chart:
 
     @cached_property
     def scale(self) -> Scale:
-        columns = [[value or 0.0 for value in column] for column in zip(*(s.values for s in self.series), strict=True)]
-        return self.scale_for(max(((sum if self.stacks else max)(column) for column in columns), default=0.0))
+        columns = zip(*(series.values for series in self.series), strict=True)
+        numbers_by_bucket = [[value or 0.0 for value in column] for column in columns]
+        heights = [sum(numbers) if self.stacks else max(numbers) for numbers in numbers_by_bucket]
+        return self.scale_for(max(heights, default=0.0))
 
     @property
     def value_marks(self) -> list[Mark]:
@@ -296,9 +301,9 @@ class Chart:
         labels = [str(series.label) for series in self.series]
         changes_by_bucket = {int(change.share * self.times.axis.buckets): change.label for change in self.changes}
         texts = []
-        for number, (time, cells) in enumerate(self.rows):
+        for bucket, (time, cells) in enumerate(self.rows):
             lines = [f"{label}: {cell}" for label, cell in zip(labels, cells, strict=True)]
-            change_lines = [changes_by_bucket[number]] if number in changes_by_bucket else []
+            change_lines = [changes_by_bucket[bucket]] if bucket in changes_by_bucket else []
             texts.append("\n".join([time, *(reversed(lines) if self.stacks else lines), *change_lines]))
         return texts
 

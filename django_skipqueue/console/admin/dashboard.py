@@ -62,10 +62,10 @@ class Range:
 
 
 RANGES = (
-    Range("1h", _("1 hour"), 60, 60, timedelta(minutes=10), _("1 min")),
-    Range("6h", _("6 hours"), 5 * 60, 72, timedelta(hours=1), _("5 min")),
-    Range("24h", _("24 hours"), 15 * 60, 96, timedelta(hours=4), _("15 min")),
-    Range("7d", _("7 days"), 2 * HOUR_SECONDS, 84, timedelta(days=1), _("2 h")),
+    Range("1h", _("1 hour"), bucket=60, buckets=60, mark_every=timedelta(minutes=10), bucket_label=_("1 min")),
+    Range("6h", _("6 hours"), bucket=5 * 60, buckets=72, mark_every=timedelta(hours=1), bucket_label=_("5 min")),
+    Range("24h", _("24 hours"), bucket=15 * 60, buckets=96, mark_every=timedelta(hours=4), bucket_label=_("15 min")),
+    Range("7d", _("7 days"), bucket=2 * HOUR_SECONDS, buckets=84, mark_every=timedelta(days=1), bucket_label=_("2 h")),
 )
 
 
@@ -143,22 +143,33 @@ class Card:
 
 
 def queued(situation: Situation) -> Card:
-    waiting = [queue.now for queue in situation.queues if queue.now.queued]
-    number = grouped(sum(queue.queued for queue in waiting))
-    value = gettext("about %(number)s") % {"number": number} if any(q.is_estimate for q in waiting) else number
-    detail = ngettext("in %(number)s queue", "in %(number)s queues", len(waiting)) % {"number": grouped(len(waiting))}
+    waiting_queues = [queue.now for queue in situation.queues if queue.now.queued]
+    number = grouped(sum(queue.queued for queue in waiting_queues))
+    value = (
+        gettext("about %(number)s") % {"number": number}
+        if any(queue.is_estimate for queue in waiting_queues)
+        else number
+    )
+    detail = ngettext("in %(number)s queue", "in %(number)s queues", len(waiting_queues)) % {
+        "number": grouped(len(waiting_queues))
+    }
     return Card(
         _("queued"),
         value,
-        detail if waiting and not situation.queue_name else "",
+        detail if waiting_queues and not situation.queue_name else "",
         list_of(situation, status=Status.QUEUED),
     )
 
 
 def oldest(situation: Situation) -> Card:
     """Show how long the oldest job has waited. A paused queue raises no alarm, because its jobs wait on purpose."""
-    waits = ((queue.pause is None, queue.now.oldest or 0.0, queue.name) for queue in situation.queues)
-    is_running, seconds, name = max((wait for wait in waits if wait[1] > 0), default=(True, 0.0, ""))
+    waits = (
+        (queue.pause is None, queue.now.oldest or 0.0, queue.name)
+        for queue in situation.queues
+        if (queue.now.oldest or 0.0) > 0
+    )
+    # Any queue that is not paused comes before the paused queues, however long their jobs have waited.
+    is_running, seconds, name = max(waits, default=(True, 0.0, ""))
     if seconds <= 0:
         return Card(_("oldest waiting"), NOTHING, gettext("no job waits"), list_of(situation, status=Status.QUEUED))
     level: Level = "alarm" if seconds >= VERY_LONG_WAIT_SECONDS else "warning" if seconds >= LONG_WAIT_SECONDS else ""
@@ -201,15 +212,15 @@ def failed(situation: Situation) -> Card:
 def workers(situation: Situation) -> Card:
     workforce = situation.workforce
     processes = workforce.serving(situation.queue_name) if situation.queue_name else workforce.not_dead
-    late = [worker for worker in workforce.late_or_stale if not situation.queue_name or worker in processes]
+    late_workers = [worker for worker in workforce.late_or_stale if not situation.queue_name or worker in processes]
     detail = slots_in_words(processes)
-    if late:
-        detail = ngettext("%(number)s is late or dead", "%(number)s are late or dead", len(late)) % {
-            "number": grouped(len(late))
+    if late_workers:
+        detail = ngettext("%(number)s is late or dead", "%(number)s are late or dead", len(late_workers)) % {
+            "number": grouped(len(late_workers))
         }
     elif not processes:
         detail = gettext("none is alive")
-    level: Level = "alarm" if not processes else "warning" if late else ""
+    level: Level = "alarm" if not processes else "warning" if late_workers else ""
     address = address_of("worker_changelist")
     alive_text = grouped(sum(worker.slots > 0 for worker in processes))
     return Card(_("workers alive"), alive_text, detail, address, level, "django_skipqueue.view_worker")
@@ -227,6 +238,7 @@ def cards(situation: Situation) -> Iterator[Card]:
 
 
 def list_of(situation: Situation, **query: str) -> str:
+    """Return the URL of the job list with this query. If the dashboard shows one queue, the list shows its jobs."""
     if situation.queue_name:
         query["queue"] = situation.queue_name
     return address_of("job_changelist", query=query)
@@ -258,9 +270,13 @@ MOST_QUEUES_SHOWN = 10
 
 
 def _queues(situation: Situation) -> dict[str, Any]:
-    shown = situation.queues[:MOST_QUEUES_SHOWN]
-    columns = columns_for(shown)
-    return {"columns": columns, "rows": rows(columns, shown), "hidden": len(situation.queues) - len(shown)}
+    shown_queues = situation.queues[:MOST_QUEUES_SHOWN]
+    columns = columns_for(shown_queues)
+    return {
+        "columns": columns,
+        "rows": rows(columns, shown_queues),
+        "hidden": len(situation.queues) - len(shown_queues),
+    }
 
 
 SECTIONS: tuple[PartSection[Situation], ...] = tuple(
@@ -300,10 +316,10 @@ class Dashboard:
         queue_name = query.get("queue", "").replace("\0", "")[:MAX_LINKED_NAME_LENGTH]
         range = next((range for range in RANGES if range.slug == query.get("range")), RANGES[0])
         situation = Situation.of(Store.default(), range, queue_name)
-        shown = [(card, may(card.permission)) for card in (() if of_queue else cards(situation))]
-        chosen = (section for section in sections() if section.is_of_queue or not of_queue)
-        sections_with_content = [(section, section.content(situation)) for section in chosen]
-        return cls(situation, shown, sections_with_content, span(time.perf_counter() - started))
+        shown_cards = [(card, may(card.permission)) for card in (() if of_queue else cards(situation))]
+        chosen_sections = (section for section in sections() if section.is_of_queue or not of_queue)
+        sections_with_content = [(section, section.content(situation)) for section in chosen_sections]
+        return cls(situation, shown_cards, sections_with_content, span(time.perf_counter() - started))
 
     @property
     def ranges(self) -> list[tuple[Range, str, bool]]:

@@ -62,13 +62,14 @@ class _Cache:
     def elsewhere(self) -> dict[str, Verdict]:
         """Return the other databases' verdicts by alias, at most a few seconds old."""
         keys = [(alias, get_language()) for alias in settings.served_databases if alias != settings.database]
-        fresh = {key: verdict for key in keys if (verdict := self._fresh(key)) is not None}
-        old = [key for key in keys if key not in fresh]
-        findings = examine_at_once([alias for alias, _ in old], only_watched=True)
-        for key in old:
-            fresh[key] = Verdict.of(finding for finding in findings if finding.database == key[0])
-            self._cached[key] = (time.monotonic(), fresh[key])
-        return {key[0]: fresh[key] for key in keys}
+        fresh_verdicts = {key: verdict for key in keys if (verdict := self._fresh(key)) is not None}
+        expired_keys = [key for key in keys if key not in fresh_verdicts]
+        findings = examine_at_once([alias for alias, _language in expired_keys], only_watched=True)
+        for alias, language in expired_keys:
+            verdict = Verdict.of(finding for finding in findings if finding.database == alias)
+            fresh_verdicts[alias, language] = verdict
+            self._cached[alias, language] = (time.monotonic(), verdict)
+        return {alias: fresh_verdicts[alias, language] for alias, language in keys}
 
     def clear(self) -> None:
         self._cached.clear()

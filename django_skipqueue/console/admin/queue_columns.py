@@ -23,21 +23,21 @@ from .ui.addresses import address_of
 from .ui.cells import Cell, Column, badge, columns_of, queue_link, shortened
 
 
-def _queue(queue: QueueState) -> Cell:
+def _queue_cell(queue: QueueState) -> Cell:
     mark = badge("paused", gettext("paused")) if queue.pause else ""
     return format_html('<span class="skipqueue-name">{}</span> {}', queue_link(queue.name), mark)
 
 
-def _queued(queue: QueueState) -> Cell:
+def _queued_cell(queue: QueueState) -> Cell:
     number = gettext("about %(number)s") if queue.now.is_estimate else "%(number)s"
     return _jobs_link(queue, "queued", number % {"number": grouped(queue.now.queued)}) if queue.now.queued else "0"
 
 
-def _blocked(queue: QueueState) -> Cell:
+def _blocked_cell(queue: QueueState) -> Cell:
     return _jobs_link(queue, "blocked", str(queue.blocked)) if queue.blocked.found else str(queue.blocked)
 
 
-def _running(queue: QueueState) -> Cell:
+def _running_cell(queue: QueueState) -> Cell:
     if not queue.now.running:
         return "0"
     holder = settings.external_queues.get(queue.name, "")
@@ -60,14 +60,14 @@ def slots_in_words(workers: Iterable[WorkerHealth]) -> str:
     )
 
 
-def _workers(queue: QueueState) -> Cell:
+def _workers_cell(queue: QueueState) -> Cell:
     if not queue.workers:
         return gettext("none")
     number = grouped(sum(worker.slots > 0 for worker in queue.workers))
     return format_html('{} <span class="skipqueue-detail">{}</span>', number, slots_in_words(queue.workers))
 
 
-def _note(queue: QueueState) -> Cell:
+def _note_cell(queue: QueueState) -> Cell:
     if queue.pause is None:
         return queue.note or NOTHING
     until = queue.pause.paused_until
@@ -79,7 +79,7 @@ def _note(queue: QueueState) -> Cell:
     )
 
 
-def _option(option: QueueOption[Any], queue: QueueState) -> Cell:
+def _option_cell(option: QueueOption[Any], queue: QueueState) -> Cell:
     form, setting = option.form, queue.settings.get(option.name)
     if setting is None:
         return NOTHING
@@ -95,17 +95,17 @@ def _jobs_link(queue: QueueState, status: str, text: str) -> SafeString:
 
 
 QUEUE_CELLS: Renderers[QueueState] = {
-    "queue": _queue,
-    "queued": _queued,
-    "blocked": _blocked,
-    "running": _running,
+    "queue": _queue_cell,
+    "queued": _queued_cell,
+    "blocked": _blocked_cell,
+    "running": _running_cell,
     "longest": None,
-    "workers": _workers,
-    "note": _note,
+    "workers": _workers_cell,
+    "note": _note_cell,
 }
 
 
 def columns_for(queues: Sequence[QueueState]) -> tuple[Column[QueueState], ...]:
     """Return the columns of a table of these queues."""
-    options: Renderers[QueueState] = {option.name: partial(_option, option) for option in queue_options()}
+    options: Renderers[QueueState] = {option.name: partial(_option_cell, option) for option in queue_options()}
     return columns_of(queue_facts(), queues, {**QUEUE_CELLS, **options})

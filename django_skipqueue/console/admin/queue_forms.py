@@ -82,6 +82,7 @@ class SettingForm(forms.Form):
 
     @classmethod
     def as_typed(cls, value: Any) -> Any:
+        """Convert a stored value to the value that operators type."""
         return value
 
     @classmethod

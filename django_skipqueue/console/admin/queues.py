@@ -84,12 +84,14 @@ class QueueAdmin(ReadOnlyViews):
         dashboard = Dashboard.of(request.GET.dict() | {"queue": name}, request.user.has_perm, of_queue=True)
         queue = dashboard.situation.queue
         columns = columns_for([queue])
-        serving = worker_rows().filter(pk__in=[worker.id for worker in queue.workers]).order_by("hostname", "name")
+        serving_workers = (
+            worker_rows().filter(pk__in=[worker.id for worker in queue.workers]).order_by("hostname", "name")
+        )
         content = {
             "dashboard": dashboard,
             "facts": [(column, column.cell(queue)) for column in columns if column.name != "queue"],
             "row": self._row(queue, columns, may_change=_may_change(self, request)),
-            "workers": Table(SERVING, worker_states(serving[:MOST_WORKERS_OF_QUEUE])),
+            "workers": Table(SERVING, worker_states(serving_workers[:MOST_WORKERS_OF_QUEUE])),
             "resume": self.address("resume"),
         }
         return self.show(request, "queue/page.html", name, content | (extra_context or {}), title=name)

@@ -59,13 +59,13 @@ MOST_QUEUES_OF_WORKER = 20
 """A worker's row shows at most this many queues."""
 
 
-def _state(worker: ListedWorker) -> Cell:
+def _state_cell(worker: ListedWorker) -> Cell:
     """Show whether the worker's heartbeat is live, late or stale, and what an operator has requested of the worker."""
     mark = badge(worker.state, WORKER_STATES[worker.state])
     return format_html('{} <span class="skipqueue-detail">{}</span>', mark, worker.requested)
 
 
-def _worker(worker: ListedWorker) -> Cell:
+def _worker_cell(worker: ListedWorker) -> Cell:
     process = gettext("%(host)s · pid %(pid)s") % {"host": shortened(worker.row.hostname), "pid": worker.row.pid}
     deployment = worker.row.deployment and gettext("deployment %(name)s") % {"name": shortened(worker.row.deployment)}
     return format_html(
@@ -75,14 +75,14 @@ def _worker(worker: ListedWorker) -> Cell:
     )
 
 
-def _queues(worker: ListedWorker) -> Cell:
+def _queues_cell(worker: ListedWorker) -> Cell:
     links = format_html_join(
         ", ", "{}", ((queue_link(str(name)),) for name in worker.row.queues[:MOST_QUEUES_OF_WORKER])
     )
     return links or gettext("all queues")
 
 
-def _slots(worker: ListedWorker) -> Cell:
+def _slots_cell(worker: ListedWorker) -> Cell:
     """Show the busy slots, and the claimed jobs that wait in the worker for a free slot."""
     slots = worker.row.concurrency
     if not slots:
@@ -97,7 +97,7 @@ def _slots(worker: ListedWorker) -> Cell:
     return format_html('{} <span class="skipqueue-detail">{}</span>', busy % values, claimed_ahead_text)
 
 
-def _memory(worker: ListedWorker) -> Cell:
+def _memory_cell(worker: ListedWorker) -> Cell:
     """Show the worker's memory and its number of finished jobs, as of its supervisor's last heartbeat."""
     memory, jobs = worker.row.memory_mb, worker.row.jobs_done
     size = "" if memory is None else gettext("%(number)s MiB") % {"number": grouped(memory)}
@@ -105,34 +105,34 @@ def _memory(worker: ListedWorker) -> Cell:
     return format_html('{} <span class="skipqueue-detail">{}</span>', size, done)
 
 
-def _runs_now(worker: ListedWorker, *, most: int = SHOWN_JOBS) -> Cell:
+def _runs_now_cell(worker: ListedWorker, *, most: int = SHOWN_JOBS) -> Cell:
     if not worker.row.concurrency:
         return ""
     if not worker.held.jobs:
         return gettext("nothing")
-    running = sum(worker.busy[:2])
-    shown = min(most, running)
+    running_count = sum(worker.busy[:2])
+    shown_count = min(most, running_count)
     links = format_html_join(
         " ",
         '<span class="skipqueue-running">{} <span class="skipqueue-detail">{}</span></span>',
-        (_running(worker, **job) for job in worker.held.jobs[:shown]),
+        (_running_job(worker, **job) for job in worker.held.jobs[:shown_count]),
     )
-    return format_html("{} {}", links, gettext("and more") if running > shown else "")
+    return format_html("{} {}", links, gettext("and more") if running_count > shown_count else "")
 
 
-def _running(worker: ListedWorker, *, id: int, task: str, since: str) -> tuple[SafeString, str]:
+def _running_job(worker: ListedWorker, *, id: int, task: str, since: str) -> tuple[SafeString, str]:
     started_at = moment_of(since)
     running_time = gettext("for %(span)s") % {"span": span(worker.now - started_at)} if started_at else ""
     return job_link(id, task.rpartition(".")[2] or task), running_time
 
 
 WORKER_RENDERERS: Renderers[ListedWorker] = {
-    "state": _state,
-    "worker": _worker,
-    "queue_names": _queues,
-    "slots": _slots,
-    "runs_now": _runs_now,
-    "memory": _memory,
+    "state": _state_cell,
+    "worker": _worker_cell,
+    "queue_names": _queues_cell,
+    "slots": _slots_cell,
+    "runs_now": _runs_now_cell,
+    "memory": _memory_cell,
 }
 
 WORKER_COLUMNS = columns_of(WORKER, (), WORKER_RENDERERS)
@@ -165,14 +165,14 @@ class WorkerChangeList(ChangeList):
         self.result_list = [state.row for state in states]
 
 
-def _job_state(job: LastJob) -> Cell:
+def _job_state_cell(job: LastJob) -> Cell:
     state = RETRYING if job.status == Status.SCHEDULED and job.attempts else job.status
     return badge(state, JOB_STATES[state])
 
 
 LAST_JOBS: tuple[Column[LastJob], ...] = (
     Column("job", _("job"), lambda job: job_link(job.id, job.task)),
-    Column("status", _("status"), _job_state),
+    Column("status", _("status"), _job_state_cell),
     Column("queue", _("queue"), lambda job: queue_link(job.queue_name)),
     Column(
         "ran", _("ran"), lambda job: span(job.ended_at - job.began_at) if job.began_at and job.ended_at else NOTHING
@@ -253,13 +253,14 @@ class WorkerAdmin(ReadOnlyViews):
     ) -> HttpResponse:
         """Show a worker, even if it has ended, with its last jobs and the earlier processes of the same name."""
         worker_id, store = unquote(object_id), Store.default()
-        worker = next(iter(worker_states(worker_rows().filter(pk=worker_id), shown=MOST_JOBS_OF_WORKER)), None)
+        workers = worker_states(worker_rows().filter(pk=worker_id), shown=MOST_JOBS_OF_WORKER)
+        worker = workers[0] if workers else None
         jobs, processes = last_jobs_of(store, worker_id), processes_of(store, worker_id)
         if worker is None and not processes:
             self.message_user(request, gettext("This worker has ended."), messages.WARNING)
             return HttpResponseRedirect(self.address("changelist"))
         name = shortened(worker_name(worker_id))
-        renderers = {**WORKER_RENDERERS, "runs_now": partial(_runs_now, most=MOST_JOBS_OF_WORKER)}
+        renderers = {**WORKER_RENDERERS, "runs_now": partial(_runs_now_cell, most=MOST_JOBS_OF_WORKER)}
         columns = columns_of(WORKER, (), renderers)
         if worker:
             worker.row.shown = worker

@@ -87,20 +87,19 @@ class Survey:
     @classmethod
     def of(cls, choice: Choice, fits: Q, console: Console) -> "Survey":
         kinds: Counter[tuple[str, str, bool]] = Counter()
-        has_run_expression, fits_expression = (
-            ExpressionWrapper(condition, BooleanField()) for condition in (Q(attempts__gt=0), fits)
-        )
-        cut: list[SearchWindow] = []
+        has_run_expression = ExpressionWrapper(Q(attempts__gt=0), BooleanField())
+        fits_expression = ExpressionWrapper(fits, BooleanField())
+        cut_windows: list[SearchWindow] = []
         for part in choice.parts():
-            cut += [part.cut_after] if part.cut_after else []
+            cut_windows += [part.cut_after] if part.cut_after else []
             jobs = part.jobs.order_by().annotate(has_run=has_run_expression, fits=fits_expression)
             groups = jobs.values_list("status", "has_run", "task", "fits").annotate(number=Count("pk"))
-            for status, was_run, task, fit, number in groups:
-                state = RETRYING if status == Status.SCHEDULED and was_run else status
-                kinds[state, task, bool(fit)] += number
+            for status, has_run, task, can_change, job_count in groups:
+                state = RETRYING if status == Status.SCHEDULED and has_run else status
+                kinds[state, task, bool(can_change)] += job_count
             console.progress(f"{kinds.total():,} jobs found …")
         console.end_progress()
-        return cls(kinds, cut)
+        return cls(kinds, cut_windows)
 
     @property
     def total(self) -> int:
@@ -108,25 +107,30 @@ class Survey:
 
     @property
     def eligible(self) -> int:
-        return sum(number for (*_, fits), number in self.kinds.items() if fits)
+        return sum(job_count for (_state, _task, fits), job_count in self.kinds.items() if fits)
 
     @property
     def skipped(self) -> list[str]:
         """Texts about jobs that the verb cannot change: `2 are already completed`, `1 is already running`."""
-        unfit = Counter[str]()
-        for (state, _, fits), number in self.kinds.items():
+        unfit_counts = Counter[str]()
+        for (state, _task, fits), job_count in self.kinds.items():
             if not fits:
-                unfit[state] += number
-        numbers = [(unfit[state], state) for state in STATES if unfit[state]]
-        return [f"{number:,} {'is' if number == 1 else 'are'} already {state}" for number, state in numbers]
+                unfit_counts[state] += job_count
+        counts_by_state = [(unfit_counts[state], state) for state in STATES if unfit_counts[state]]
+        return [
+            f"{job_count:,} {'is' if job_count == 1 else 'are'} already {state}" for job_count, state in counts_by_state
+        ]
 
     def show(self, console: Console, *, in_json: bool) -> None:
-        kinds = [(state, task, number, fits) for (state, task, fits), number in self.kinds.most_common()]
+        kinds = [(state, task, job_count, fits) for (state, task, fits), job_count in self.kinds.most_common()]
         if in_json:
-            for state, task, number, would_change in kinds:
-                console.json({"status": state, "task": task, "jobs": number, "would_change": would_change})
+            for state, task, job_count, would_change in kinds:
+                console.json({"status": state, "task": task, "jobs": job_count, "would_change": would_change})
         elif kinds:
-            rows = [(state, f"{number:,}", "yes" if would else "no", task) for state, task, number, would in kinds]
+            rows = [
+                (state, f"{job_count:,}", "yes" if would_change else "no", task)
+                for state, task, job_count, would_change in kinds
+            ]
             console.table(("status", "jobs", "would change", "task"), rows, right=("jobs",))
 
 
@@ -184,13 +188,14 @@ class ChangeJobs(Subcommand):
         values = {option.name: _value_of(option, options[option.name]) for option in self._verb.options}
         instruction = Instruction(operator(), options.get("reason", ""), values)
         tally = change(self._verb, choice, instruction, console=console, total=survey.eligible)
-        if tally.unchanged and len(choice.ids) == 1 and (why := why_unchanged(choice.ids[0])):
+        only_id = choice.ids[0] if len(choice.ids) == 1 else None
+        if tally.unchanged and only_id is not None and (why := why_unchanged(only_id)):
             console.say(why)
-        if tally.locked and len(choice.ids) == 1 and (locker := locker_of(Store.default(), choice.ids[0])):
+        if tally.locked and only_id is not None and (locker := locker_of(Store.default(), only_id)):
             command = shell_command(locker.command, Store.default().alias)
             console.say(f"Its row is locked by {locker.in_words}. To end that: {command}")
-        if self._verb.log_entry_of_copy and len(choice.ids) == 1 and tally.changed and not options["json"]:
-            console.line(Job(pk=tally.last[choice.ids[0]]).shown_id)
+        if self._verb.log_entry_of_copy and only_id is not None and tally.changed and not options["json"]:
+            console.line(Job(pk=tally.last[only_id]).shown_id)
         return self._report(console, tally, survey, done=done, in_json=options["json"])
 
     def _is_confirmed(self, console: Console, survey: Survey) -> bool:
@@ -235,5 +240,6 @@ def _value_of(option: VerbOption, parsed_value: Any) -> Any:
     if (option.parameter or option.name) != "run_after":
         return parsed_value
     if isinstance(parsed_value, timedelta):
-        return Store.default().heartbeats()[0] + parsed_value
+        now, _heartbeats = Store.default().heartbeats()
+        return now + parsed_value
     return parsed_value if settings.USE_TZ else make_naive(parsed_value)

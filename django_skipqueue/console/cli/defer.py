@@ -28,7 +28,7 @@ class Defer(Subcommand):
         add(
             "arguments",
             nargs="?",
-            type=_call,
+            type=_parsed_arguments,
             default={},
             metavar="ARGUMENTS",
             help='the arguments as JSON: an object such as {"payment_id": 1}, or a list of positional arguments',
@@ -60,7 +60,7 @@ class Defer(Subcommand):
         return Exit.DONE
 
 
-def _call(text: str) -> Any:
+def _parsed_arguments(text: str) -> Any:
     try:
         call = json.loads(text)
     except (ValueError, RecursionError) as error:

@@ -41,12 +41,12 @@ class Doctor(Watchable):
         else:
             console.coloured(str(verdict), SEVERITY_COLOURS[verdict.severity])
             console.line()
-            for line in _lines(findings, seconds, names_all=options.get("verbosity", 1) > 1):
+            for line in _report_lines(findings, seconds, names_all=options.get("verbosity", 1) > 1):
                 console.line(line)
         return exit_code(verdict)
 
 
-def _lines(findings: list[Finding], seconds: float, *, names_all: bool) -> Iterator[str]:
+def _report_lines(findings: list[Finding], seconds: float, *, names_all: bool) -> Iterator[str]:
     for severity in Severity:
         findings_of_severity = [finding for finding in findings if finding.severity == severity]
         if findings_of_severity and severity != Severity.OK:
@@ -54,7 +54,8 @@ def _lines(findings: list[Finding], seconds: float, *, names_all: bool) -> Itera
             yield ""
             for finding in findings_of_severity:
                 yield from _wrapped(f"{finding.title} ({finding.code})", ADVICE_INDENT[:2])
-                yield from (line for text in (finding.found, finding.advice) for line in _wrapped(text, ADVICE_INDENT))
+                for text in (finding.found, finding.advice):
+                    yield from _wrapped(text, ADVICE_INDENT)
                 if finding.command:
                     yield ""
                     yield from map(printable, textwrap.indent(finding.command, ADVICE_INDENT * 2).splitlines())

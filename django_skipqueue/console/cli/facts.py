@@ -24,14 +24,14 @@ def print_facts(
         for subject in subjects:
             console.json(as_json(facts, subject))
     elif subjects:
-        shown = columns(facts, subjects, renderers or {})
+        shown_facts = columns(facts, subjects, renderers or {})
         console.table(
-            [str(fact.title) for fact, _ in shown],
+            [str(fact.title) for fact, _ in shown_facts],
             [
-                [render(subject) if render else in_terminal(fact, subject) for fact, render in shown]
+                [render(subject) if render else in_terminal(fact, subject) for fact, render in shown_facts]
                 for subject in subjects
             ],
-            right=[str(fact.title) for fact, _ in shown if fact.unit not in ("", "time")],
+            right=[str(fact.title) for fact, _ in shown_facts if fact.unit not in ("", "time")],
         )
 
 

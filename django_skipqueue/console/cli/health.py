@@ -103,11 +103,12 @@ class _Health:
         latest = next((worker for worker in workers if queue is None or worker.serves(queue)), None)
         if latest is None:
             worker_description = f"named {name}" if name else f"on {socket.gethostname()}"
-            return cls(False, f"no worker {worker_description}{f' serves the queue {queue}' if queue else ''}")
+            queue_text = f" serves the queue {queue}" if queue else ""
+            return cls(is_well=False, sentence=f"no worker {worker_description}{queue_text}")
         heartbeat = f"{printable(latest.name)} wrote its last heartbeat {span(latest.age)} ago"
         if latest.age > max_age:
-            return cls(False, f"{heartbeat}, more than {span(max_age)}")
-        return cls(True, heartbeat)
+            return cls(is_well=False, sentence=f"{heartbeat}, more than {span(max_age)}")
+        return cls(is_well=True, sentence=heartbeat)
 
     def show(self, console: Console, prefix: str = "") -> None:
         if self.is_well:

@@ -32,9 +32,9 @@ SELECT
     pg_relation_size(class.oid),
     NOT index.indisvalid AND class.relname ~ '_cc(new|old)[0-9]*$'
 FROM
-    unnest(%(tables)s::text[]) AS ours (name)
-    LEFT JOIN LATERAL pg_partition_tree(to_regclass(ours.name)) AS part ON true
-    JOIN pg_index AS index ON index.indrelid = COALESCE(part.relid, to_regclass(ours.name))
+    unnest(%(tables)s::text[]) AS queue_table (name)
+    LEFT JOIN LATERAL pg_partition_tree(to_regclass(queue_table.name)) AS partition ON true
+    JOIN pg_index AS index ON index.indrelid = COALESCE(partition.relid, to_regclass(queue_table.name))
     JOIN pg_class AS class ON class.oid = index.indexrelid
     JOIN pg_namespace AS namespace ON namespace.oid = class.relnamespace
 WHERE class.relkind = 'i'
@@ -138,8 +138,10 @@ class Reindex(OnIndexes):
     def change(self, console: Console, store: Store, **options: Any) -> Exit:
         is_dry_run, only_name = options["dry_run"], options["index"]
         existing_indexes = indexes(store)
-        chosen = [index for index in existing_indexes if not index.is_left_over and only_name in (None, index.name)]
-        if not chosen:
+        chosen_indexes = [
+            index for index in existing_indexes if not index.is_left_over and only_name in (None, index.name)
+        ]
+        if not chosen_indexes:
             names = ", ".join(index.name for index in existing_indexes)
             raise CommandError(f"No table of the queue has an index {only_name!r}. The indexes: {names}.")
         for index in (index for index in existing_indexes if index.is_left_over):
@@ -147,7 +149,7 @@ class Reindex(OnIndexes):
                 change_index(store, DROP_INDEX, schema=index.schema, name=index.name)
             result = "would be dropped" if is_dry_run else "dropped"
             console.line(f"{index.name}: left over from an interrupted rebuild, {result}")
-        for index in chosen:
+        for index in chosen_indexes:
             size = filesizeformat(index.size)
             if is_dry_run:
                 console.line(f"{index.name}: {size}, would be rebuilt")

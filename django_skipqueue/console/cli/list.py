@@ -56,25 +56,25 @@ def when(job: Job, now: datetime) -> str:
     return f"in {in_words(seconds)}" if seconds > 0 else f"due {in_words(-seconds)} ago"
 
 
-def passed(job: Job, call: Redacted) -> list[tuple[str, Any]]:
-    return [*named(job.task, call.args), *call.kwargs.items()]
+def passed_arguments(job: Job, masked_call: Redacted) -> list[tuple[str, Any]]:
+    return [*named(job.task, masked_call.args), *masked_call.kwargs.items()]
 
 
 def as_json(job: Job) -> dict[str, Any]:
-    call = call_of(job)
+    masked_call = call_of(job)
     return {
         "id": job.pk,
         "status": state_of(job),
         "queue": job.queue_name,
         "task": job.task,
-        "args": call.args,
-        "kwargs": call.kwargs,
+        "args": masked_call.args,
+        "kwargs": masked_call.kwargs,
         "priority": job.priority,
         "attempts": job.attempts,
         "max_attempts": job.max_attempts,
         **{name: getattr(job, name) for name in TIME_COLUMNS},
         "worker": job.worker_name or None,
-        "last_error": call.text(job.last_error) or None,
+        "last_error": masked_call.text(job.last_error) or None,
     }
 
 
@@ -97,24 +97,24 @@ class List(Watchable):
     def run(self, console: Console, **options: Any) -> Exit:
         choice, limit = by_criteria(options), options["limit"]
         jobs: list[Any] = []
-        cut: list[SearchWindow] = []
+        cut_windows: list[SearchWindow] = []
         for part in choice.parts():
             jobs += part.jobs.annotate(now=Now())[: limit + 1 - len(jobs)]
-            cut += [part.cut_after] if part.cut_after else []
+            cut_windows += [part.cut_after] if part.cut_after else []
             if len(jobs) > limit:
                 break
-        if not jobs and not cut:
+        if not jobs and not cut_windows:
             choice.explain_nothing()
         print_jobs(console, jobs[:limit], in_json=options["json"])
         if labels := choice.searched_by_index:
             console.say(f"All jobs of these tasks were searched, by an index: {labels}.")
         if len(jobs) > limit:
             console.say(f"There are more than {limit:,} jobs; --limit shows more.")
-        elif cut:
-            console.say(f"{'' if jobs else 'No job found. '}{cut_note(cut)}")
+        elif cut_windows:
+            console.say(f"{'' if jobs else 'No job found. '}{cut_note(cut_windows)}")
         elif not jobs:
             console.say("No job found.")
-        return Exit.DONE if jobs else Exit.PARTIAL if cut else Exit.NEGATIVE
+        return Exit.DONE if jobs else Exit.PARTIAL if cut_windows else Exit.NEGATIVE
 
 
 def print_jobs(console: Console, jobs: list[Any], *, in_json: bool) -> None:
@@ -123,14 +123,14 @@ def print_jobs(console: Console, jobs: list[Any], *, in_json: bool) -> None:
         for job in jobs:
             console.json(as_json(job))
     elif jobs:
-        console.table(LIST_HEADINGS, map(_row, jobs), right=("id",))
+        console.table(LIST_HEADINGS, map(_table_row, jobs), right=("id",))
 
 
-def _row(job: Any) -> list[str]:
-    call, state, attempts = call_of(job), state_of(job), f"{job.attempts}/{job.max_attempts}"
-    arguments = ", ".join(f"{name}={dumped(value)}" for name, value in passed(job, call))
+def _table_row(job: Any) -> list[str]:
+    masked_call, state, attempts = call_of(job), state_of(job), f"{job.attempts}/{job.max_attempts}"
+    arguments = ", ".join(f"{name}={dumped(value)}" for name, value in passed_arguments(job, masked_call))
     # The last error of a completed job no longer matters.
-    error = "" if job.status == Status.COMPLETED else call.text(job.last_error).strip().partition("\n")[0]
+    error = "" if job.status == Status.COMPLETED else masked_call.text(job.last_error).strip().partition("\n")[0]
     text = " · ".join(filter(None, [arguments, error]))
     cell = Coloured(state, JOB_COLOURS.get(state, ""))
     return [job.shown_id, cell, job.queue_name, job.task, attempts, when(job, job.now), text]

@@ -117,9 +117,9 @@ class Choice:
                 require_known_queue(criteria.queue_name)
 
 
-def cut_note(cut: Sequence[SearchWindow]) -> str:
+def cut_note(cut_windows: Sequence[SearchWindow]) -> str:
     """Say how many jobs of the lists were not searched, and how to search them too."""
-    unsearched_counts = [window.rest() for window in cut]
+    unsearched_counts = [window.rest() for window in cut_windows]
     number = sum(count.shown for count in unsearched_counts)
     is_lower_bound = any(count.is_capped and not count.estimate for count in unsearched_counts)
     exactness = (
@@ -238,6 +238,7 @@ def _names_ending_in(name: str) -> list[str]:
 
 def meant(name: str, known: list[str]) -> str:
     """Return a sentence that suggests the most similar known name, or lists some known names."""
+    # The user may have typed a full name, or only its last part.
     names_by_text = {text: candidate for candidate in known for text in (candidate.rpartition(".")[2], candidate)}
     if close_texts := difflib.get_close_matches(name, names_by_text, n=1):
         return f" Did you mean {names_by_text[close_texts[0]]!r}?"

@@ -56,7 +56,7 @@ class Reloader(autoreload.StatReloader):
     def run_child(self) -> int:
         """Keep a child running until it ends by itself, or a signal stops it. Returns its exit code."""
         self._wakeup.on_signals(self._on_stop_signal, (signal.SIGTERM, signal.SIGINT))
-        self._wakeup.on_signals(lambda _: None, (signal.SIGCHLD,))
+        self._wakeup.on_signals(lambda _: None, (signal.SIGCHLD,))  # ends the wait below when the child has ended
         autoreload.autoreload_started.send(sender=self)  # makes Django add the folders of templates and translations
         self._changed_file()
         self._start()
@@ -124,10 +124,10 @@ class Reloader(autoreload.StatReloader):
 
     def _reload(self, changed: Path) -> None:
         if self._child is None:
-            logs.reloading(_short(changed), None)
+            logs.reloading(_relative_path(changed), None)
             self._start()
         elif not self._is_reloading:
-            logs.reloading(_short(changed), RELOAD_GRACE)
+            logs.reloading(_relative_path(changed), RELOAD_GRACE)
             self._is_reloading = True
             self._child.send_signal(signal.SIGTERM)
             self._stop_child_at = time.monotonic() + RELOAD_GRACE
@@ -171,7 +171,7 @@ def report_modules(environment: MutableMapping[str, str]) -> int | None:
     return int(lifeline) if lifeline else None
 
 
-def _short(path: Path) -> str:
+def _relative_path(path: Path) -> str:
     return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
 
 

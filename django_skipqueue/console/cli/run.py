@@ -81,22 +81,23 @@ class RunworkerOptions:
         """A message for each flag whose environment variable has an invalid value."""
 
     def __call__(self, *flags: str, help: str, default: Any = None, **options: Any) -> None:
-        variable = _variable(flags[-1])
+        variable = _variable_name(flags[-1])
         default_text = "" if default is None else f"; default: {default}"
+        value = os.environ.get(variable)
         # If a default is a string, argparse checks it as if the user had typed it.
-        default_or_variable = _FromEnvironment(value, variable) if (value := os.environ.get(variable)) else default
+        default_or_variable = _FromEnvironment(value, variable) if value else default
         self._parser.add_argument(
             *flags, default=default_or_variable, help=_escaped(f"{help}{default_text} [{variable}]"), **options
         )
 
     def flag(self, flag: str, *, help: str) -> None:
-        variable = _variable(flag)
+        variable = _variable_name(flag)
         is_on = self._is_on(variable)
         self._parser.add_argument(flag, action="store_true", default=bool(is_on), help=_escaped(f"{help} [{variable}]"))
 
     def switch(self, flag: str, *, help: str) -> None:
         """Add an option without a value, and its opposite `--no-…`."""
-        variable = _variable(flag)
+        variable = _variable_name(flag)
         is_on = self._is_on(variable)
         self._parser.add_argument(
             flag, action=argparse.BooleanOptionalAction, default=is_on, help=_escaped(f"{help} [{variable}]")
@@ -115,9 +116,9 @@ class _FromEnvironment(str):
     """An option's value that remembers which environment variable it came from."""
 
     def __new__(cls, value: str, name: str) -> "_FromEnvironment":
-        made = super().__new__(cls, value)
-        made.name = name
-        return made
+        named_value = super().__new__(cls, value)
+        named_value.name = name
+        return named_value
 
     name: str
     """The name of the environment variable."""
@@ -135,7 +136,7 @@ def log_format(text: str) -> str:
     return str(text)
 
 
-def _variable(flag: str) -> str:
+def _variable_name(flag: str) -> str:
     return f"SKIPQUEUE_{flag.lstrip('-').upper().replace('-', '_')}"
 
 
@@ -144,6 +145,7 @@ def _escaped(text: str) -> str:
 
 
 def within(option: str) -> Callable[[str], float]:
+    """Return a function that parses a number, and checks that it is in the range of this option."""
     limit = NUMBER_RANGES[option]
 
     def number(text: str) -> float:

@@ -20,7 +20,7 @@ from ..operations import number_of_attempt, number_of_attempts, operations_of, w
 from ..parts import consoles
 from ..queues_and_workers import Workforce
 from ..waiting import why_it_waits
-from .list import TIME_COLUMNS, as_json, call_of, dumped, passed, when
+from .list import TIME_COLUMNS, as_json, call_of, dumped, passed_arguments, when
 from .options import Choice, job_id
 from .subcommand import Exit, Watchable
 from .terminal import Console, shown_time
@@ -30,66 +30,68 @@ LABEL_WIDTH = 14
 
 def details_as_json(job: Any, workforce: Workforce) -> dict[str, Any]:
     """Return all fields of a job as JSON. `job.now` must be the database's time."""
-    call, progress = call_of(job), job.current_progress
+    masked_call, progress = call_of(job), job.current_progress
     return {
         **as_json(job),
         "timeout": job.timeout,
         "why_it_waits": why_it_waits(job, job.now, workforce) or None,
         **{name: getattr(job, name) for part in consoles() for name in part.job_columns},
-        **{name: key and call.text(key) for name, key in _keys(job).items()},
+        **{name: key and masked_call.text(key) for name, key in _part_keys(job).items()},
         **{name: value for part in consoles() if part.export for name, value in part.export(job).items()},
         "result": masked(job.task, job.result),
         "metadata": masked(job.task, job.metadata),
-        "progress": progress and {"value": progress.value, "text": call.text(progress.text), "at": progress.at},
+        "progress": progress and {"value": progress.value, "text": masked_call.text(progress.text), "at": progress.at},
         "logs": [
             {
                 "attempt": log.attempt,
                 "worker": log.worker,
                 "dropped": log.dropped,
-                "lines": [line._replace(message=call.text(line.message))._asdict() for line in log.lines],
+                "lines": [line._replace(message=masked_call.text(line.message))._asdict() for line in log.lines],
             }
             for log in logs_of(job.logs)
         ],
-        "errors": [_masked_texts(entry, call) for entry in job.errors],
-        "operations": [_masked_texts(entry, call) for entry in job.operations or []],
+        "errors": [_masked_texts(entry, masked_call) for entry in job.errors],
+        "operations": [_masked_texts(entry, masked_call) for entry in job.operations or []],
     }
 
 
 def lines_about(job: Any, workforce: Workforce) -> Iterator[str]:
     """Yield a job's fields as text, then its errors, logs and operations by time. `job.now`: the database's time."""
-    call = call_of(job)
+    masked_call = call_of(job)
     yield printable(f"Job {job.shown_id}: {job.task}")
-    for label, values in _facts(job, call, workforce).items():
-        for number, value in enumerate(values):
-            yield f"{label if number == 0 else '':<{LABEL_WIDTH}}{printable(value)}"
+    for label, values in _facts(job, masked_call, workforce).items():
+        for line_number, value in enumerate(values):
+            yield f"{label if line_number == 0 else '':<{LABEL_WIDTH}}{printable(value)}"
     for part in consoles():
         yield from map(printable, part.lines_about(job) if part.lines_about else ())
-    yield from _history_lines(job, call)
+    yield from _history_lines(job, masked_call)
 
 
-def _facts(job: Any, call: Redacted, workforce: Workforce) -> dict[str, list[str]]:
+def _facts(job: Any, masked_call: Redacted, workforce: Workforce) -> dict[str, list[str]]:
     return {
         "status": [f"{state_of(job)}, {when(job, job.now)}", *_as_list(why_it_waits(job, job.now, workforce))],
         "queue": [f"{job.queue_name}, priority {job.priority}"],
         "attempts": [_attempts(job)],
-        **{name.replace("_", " "): _times(getattr(job, name)) for name in TIME_COLUMNS},
-        "progress": [call.text(job.current_progress.line)] if job.current_progress else [],
+        **{name.replace("_", " "): _time_as_list(getattr(job, name)) for name in TIME_COLUMNS},
+        "progress": [masked_call.text(job.current_progress.line)] if job.current_progress else [],
         "worker": _as_list(job.worker_name),
         **{label: _as_list(getattr(job, name)) for part in consoles() for name, label in part.job_columns.items()},
         "timeout": [] if job.timeout is None else [in_words(job.timeout)],
-        **{name.replace("_", " "): _as_list(key and call.text(key)) for name, key in _keys(job).items()},
-        "arguments": [f"{name} = {dumped(value)}" for name, value in passed(job, call)],
+        **{name.replace("_", " "): _as_list(key and masked_call.text(key)) for name, key in _part_keys(job).items()},
+        "arguments": [f"{name} = {dumped(value)}" for name, value in passed_arguments(job, masked_call)],
         "result": [] if job.result is None else [dumped(masked(job.task, job.result))],
         "metadata": [dumped(masked(job.task, job.metadata))] if job.metadata else [],
-        "last error": _as_list(call.text(job.last_error)),
+        "last error": _as_list(masked_call.text(job.last_error)),
     }
 
 
-def _history_lines(job: Job, call: Redacted) -> Iterator[str]:
-    events = [(entry, _attempt(entry, call, job)) for entry in _objects(job.errors)]
-    events += [(entry, _operation(entry, call)) for entry in _objects(job.operations)]
+def _history_lines(job: Job, masked_call: Redacted) -> Iterator[str]:
+    events = [(entry, _attempt_lines(entry, masked_call, job)) for entry in _objects(job.errors)]
+    events += [(entry, _operation_lines(entry, masked_call)) for entry in _objects(job.operations)]
     dated_lines = [(at, lines) for entry, lines in events if (at := moment_of(entry.get("at")))]
-    dated_lines += [(log.started, _log(log, call, job)) for log in logs_of(job.logs) if log.started and log.lines]
+    dated_lines += [
+        (log.started, _log_lines(log, masked_call, job)) for log in logs_of(job.logs) if log.started and log.lines
+    ]
     for at, (first, *other_lines) in sorted(dated_lines, key=itemgetter(0)):
         yield ""
         yield printable(f"{shown_time(at)}  {first}")
@@ -99,11 +101,13 @@ def _history_lines(job: Job, call: Redacted) -> Iterator[str]:
 def _attempts(job: Job) -> str:
     """Format the attempts and their maximum: `2 of 10`. Attempts before a manual retry are added separately."""
     earlier = number_of_attempts(job) - job.attempts
-    before = "before the manual retry" if any(each.verb == "retry" for each in operations_of(job)) else "before"
+    before = (
+        "before the manual retry" if any(operation.verb == "retry" for operation in operations_of(job)) else "before"
+    )
     return f"{job.attempts} of {job.max_attempts}" + (f", {earlier} {before}" if earlier else "")
 
 
-def _attempt(entry: dict[str, Any], call: Redacted, job: Job) -> list[str]:
+def _attempt_lines(entry: dict[str, Any], masked_call: Redacted, job: Job) -> list[str]:
     milliseconds = entry.get("duration_ms")
     duration_text = f" after {in_words(milliseconds / 1000)}" if isinstance(milliseconds, int | float) else ""
     worker = f" on {worker_name(entry['worker'])}" if isinstance(entry.get("worker"), str) else ""
@@ -111,24 +115,24 @@ def _attempt(entry: dict[str, Any], call: Redacted, job: Job) -> list[str]:
     ended_at = moment_of(entry.get("at"))
     number = number_of_attempt(job, entry.get("attempt"), ended_at) or ""
     end = "cancelled" if was_cancelled(job, ended_at) else "failed"
-    return [f"attempt {number} {end}{duration_text}{worker}", *call.text(str(text)).rstrip().splitlines()]
+    return [f"attempt {number} {end}{duration_text}{worker}", *masked_call.text(str(text)).rstrip().splitlines()]
 
 
-def _operation(entry: dict[str, Any], call: Redacted) -> list[str]:
+def _operation_lines(entry: dict[str, Any], masked_call: Redacted) -> list[str]:
     by_text = f" by {entry['by']}" if entry.get("by") else ""
     reason_text = f": {entry['reason']}" if entry.get("reason") else ""
     times_text = f", {entry['times']} times in a row" if entry.get("times", 1) != 1 else ""
-    return [call.text(f"{entry.get('verb', '')}{by_text}{times_text}{reason_text}")]
+    return [masked_call.text(f"{entry.get('verb', '')}{by_text}{times_text}{reason_text}")]
 
 
-def _log(log: AttemptLog, call: Redacted, job: Job) -> list[str]:
+def _log_lines(log: AttemptLog, masked_call: Redacted, job: Job) -> list[str]:
     lines = [f"log of attempt {number_of_attempt(job, log.attempt, log.started)}"]
     if log.dropped:
         lines.append(f"… {log.dropped} earlier lines were not kept")
     for line in log.lines:
         time_text = f"{shown_time(line.at)} " if line.at else ""
         source = f" {line.logger}" if line.logger else ""
-        first, *other_lines = call.text(line.message).splitlines() or [""]
+        first, *other_lines = masked_call.text(line.message).splitlines() or [""]
         lines += [f"{time_text}{line.level}{source} {first}", *(f"    {other_line}" for other_line in other_lines)]
     return lines
 
@@ -138,17 +142,17 @@ def _objects(entries: Any) -> list[dict[str, Any]]:
     return [entry for entry in entries or [] if isinstance(entry, dict)]
 
 
-def _masked_texts(entry: Any, call: Redacted) -> Any:
+def _masked_texts(entry: Any, masked_call: Redacted) -> Any:
     if not isinstance(entry, dict):
         return entry
-    return {name: call.text(value) if isinstance(value, str) else value for name, value in entry.items()}
+    return {name: masked_call.text(value) if isinstance(value, str) else value for name, value in entry.items()}
 
 
-def _times(moment: datetime | None) -> list[str]:
+def _time_as_list(moment: datetime | None) -> list[str]:
     return [shown_time(moment)] if moment else []
 
 
-def _keys(job: Job) -> dict[str, str | None]:
+def _part_keys(job: Job) -> dict[str, str | None]:
     return {name: getattr(job, name) for part in consoles() for name in part.job_keys}
 
 
@@ -171,11 +175,11 @@ class Show(Watchable):
         choice.require_known()
         jobs = [job for part in choice.parts() for job in part.jobs.annotate(now=Now())]
         workforce = Workforce.now()
-        for number, job in enumerate(jobs):
+        for position, job in enumerate(jobs):
             if options["json"]:
                 console.json(details_as_json(job, workforce))
                 continue
-            if number:
+            if position:
                 console.line()
             for line in lines_about(job, workforce):
                 console.line(line)

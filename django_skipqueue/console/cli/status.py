@@ -49,7 +49,7 @@ class Snapshot:
         store = Store.default()
         with translation.override(None):
             verdict = Verdict.now(store)
-        at, _ = store.heartbeats()
+        at, _heartbeats = store.heartbeats()
         workforce = Workforce.now()
         queues = sorted(active_queues(None, workforce), key=lambda queue: queue.name)
         parts = [part.status(store) for part in consoles() if part.status]
@@ -108,30 +108,28 @@ def _show(console: Console, snapshot: Snapshot, *, in_json: bool) -> None:
         f"{worker.name} {worker.state} for {in_words(worker.age.total_seconds())}"
         for worker in snapshot.workforce.late_or_stale[:5]
     ]
-    numbers = ", ".join(f"{number} {state}" for state, number in snapshot.workforce.by_state.items())
+    counts_by_state = ", ".join(f"{count} {state}" for state, count in snapshot.workforce.by_state.items())
     late_workers_text = f" ({', '.join(late_workers)})" if late_workers else ""
-    console.line(printable(f"Workers: {numbers}{late_workers_text}."))
+    console.line(printable(f"Workers: {counts_by_state}{late_workers_text}."))
     for part in snapshot.parts:
         for line in part.lines:
             console.line(printable(line))
 
 
-def _queued(queue: QueueState) -> str:
+def _queued_text(queue: QueueState) -> str:
     return f"{'about ' if queue.now.is_estimate else ''}{queue.now.queued:,}"
 
 
-def _note(queue: QueueState) -> str:
+def _note_text(queue: QueueState) -> str:
     if pause := queue.pause:
         until = f"until {shown_time(pause.paused_until)}" if pause.paused_until else "until it is resumed"
-        by_text, reason_text = (
-            f" by {pause.paused_by}" if pause.paused_by else "",
-            f": {pause.reason}" if pause.reason else "",
-        )
+        by_text = f" by {pause.paused_by}" if pause.paused_by else ""
+        reason_text = f": {pause.reason}" if pause.reason else ""
         return Coloured(f"paused {until}{by_text}{reason_text}", YELLOW)
     return Coloured(queue.note, YELLOW if queue.workers else RED)
 
 
-QUEUE_RENDERERS: Renderers[QueueState] = {"queued": _queued, "note": _note}
+QUEUE_RENDERERS: Renderers[QueueState] = {"queued": _queued_text, "note": _note_text}
 
 
 class Queues(FactList[QueueState]):

@@ -62,19 +62,21 @@ class Subcommand:
         parser.add_argument("--database", metavar="ALIAS", help="the alias of the queue's database (default: DATABASE)")
 
     def goes_over_all(self, options: Mapping[str, Any]) -> bool:
-        """Whether the subcommand runs in every queue database if the options name no database."""
+        """Return whether the subcommand runs in every queue database if the options name no database."""
         return True
 
     def execute(self, console: Console, **options: Any) -> Exit:
         """Run in the chosen database, in the databases of the ids, or in all of them. Return the worst exit code."""
         options_by_database = self._options_by_database(options)
+        first_alias, first_options = options_by_database[0]
         if len(options_by_database) == 1:
-            return self._execute(options_by_database[0][0], console, **options_by_database[0][1])
+            return self._execute(first_alias, console, **first_options)
         codes: list[int] = []
         for alias, options_of_database in options_by_database:
             console.database = alias
             if not options.get("json"):
-                console.line(f"{'' if alias == options_by_database[0][0] else chr(10)}Database {printable(alias)}")
+                blank_line = "" if alias == first_alias else "\n"
+                console.line(f"{blank_line}Database {printable(alias)}")
             try:
                 codes.append(self._execute(alias, console, **options_of_database))
             except CommandError as error:
@@ -85,7 +87,8 @@ class Subcommand:
         for code in (Exit.INTERRUPTED, Exit.USAGE, Exit.ERROR, Exit.PARTIAL):
             if code in codes:
                 return code
-        is_no = (any if self.needs_all else all)(code == Exit.NEGATIVE for code in codes)
+        are_no = [code == Exit.NEGATIVE for code in codes]
+        is_no = any(are_no) if self.needs_all else all(are_no)
         return Exit.NEGATIVE if is_no else Exit.DONE
 
     def _options_by_database(self, options: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
@@ -99,14 +102,10 @@ class Subcommand:
                 raise CommandError(
                     f"There are several queue databases. Use {handles}, or --database.", returncode=Exit.USAGE
                 )
-            aliases = dict.fromkeys(getattr(id, "database", None) or default_alias for id in ids)
-            return [
-                (
-                    alias,
-                    options | {"ids": [id for id in ids if (getattr(id, "database", None) or default_alias) == alias]},
-                )
-                for alias in aliases
-            ]
+            ids_by_alias: dict[str, list[Any]] = {}
+            for id in ids:
+                ids_by_alias.setdefault(getattr(id, "database", None) or default_alias, []).append(id)
+            return [(alias, options | {"ids": ids_of_alias}) for alias, ids_of_alias in ids_by_alias.items()]
         is_for_all = options["database"] is None and self.goes_over_all(options)
         return [(alias, options) for alias in (chosen_or_all() if is_for_all else (default_alias,))]
 
@@ -202,11 +201,11 @@ class Dispatcher(BaseCommand):
         if subcommand is None:
             names = ", ".join(sorted(subcommand.name for subcommand in self.subcommands))
             raise CommandError(f"Give a subcommand: {names}.", returncode=Exit.USAGE)
-        chosen = next(candidate for candidate in self.subcommands if candidate.name == subcommand)
+        chosen_subcommand = next(candidate for candidate in self.subcommands if candidate.name == subcommand)
         colour = False if options["no_color"] else True if options["force_color"] else None
         console = Console(self, colour=colour)
         try:
-            code = chosen.execute(console, **options)
+            code = chosen_subcommand.execute(console, **options)
             console.flush()
         except BrokenPipeError:  # as in `skipqueue list | head`
             console.drop()

@@ -19,12 +19,12 @@ from .terminal import GREEN, RED, YELLOW, Coloured, Console
 WORKER_COLOURS = {"live": GREEN, "late": YELLOW, "stale": RED}
 
 
-def _state(worker: ListedWorker) -> str:
+def _state_text(worker: ListedWorker) -> str:
     words = filter(None, [str(WORKER_STATES[worker.state]), worker.requested])
     return Coloured(", ".join(words), WORKER_COLOURS[worker.state])
 
 
-def _slots(worker: ListedWorker) -> str:
+def _slots_text(worker: ListedWorker) -> str:
     """Return the busy slots: threads and coroutines. A process without slots hands its jobs over to another system."""
     threads, coroutines, claimed_ahead = worker.busy
     slots = worker.row.concurrency
@@ -34,13 +34,13 @@ def _slots(worker: ListedWorker) -> str:
     return f"{busy}, {claimed_ahead} ahead" if claimed_ahead else busy
 
 
-def _runs_now(worker: ListedWorker) -> str:
-    running = sum(worker.busy[:2])
-    shown = [_job(worker, **job) for job in worker.held.jobs[:running]]
-    return ", ".join([*shown, *(["…"] if running > len(shown) else [])])
+def _runs_now_text(worker: ListedWorker) -> str:
+    running_count = sum(worker.busy[:2])
+    shown_jobs = [_job_text(worker, **job) for job in worker.held.jobs[:running_count]]
+    return ", ".join([*shown_jobs, *(["…"] if running_count > len(shown_jobs) else [])])
 
 
-def _job(worker: ListedWorker, *, id: int, task: str, since: str) -> str:
+def _job_text(worker: ListedWorker, *, id: int, task: str, since: str) -> str:
     started_at = moment_of(since)
     running_time = f" for {in_words((worker.now - started_at).total_seconds())}" if started_at else ""
     return f"{task.rpartition('.')[2] or task} {id}{running_time}"
@@ -55,11 +55,11 @@ class Workers(FactList[ListedWorker]):
     nothing = "No worker is running. Start a worker: python manage.py runworker"
 
     def add_arguments(self, parser: CommandParser) -> None:
-        verbs = (
+        verb_help = (
             "restart: restart the worker once its jobs have ended; stop: stop its whole runworker; default: list all"
         )
-        names = [verb.name for verb in WORKER_VERBS]
-        parser.add_argument("verb", nargs="?", choices=names, metavar="VERB", help=verbs)
+        verb_names = [verb.name for verb in WORKER_VERBS]
+        parser.add_argument("verb", nargs="?", choices=verb_names, metavar="VERB", help=verb_help)
         parser.add_argument("worker", nargs="?", metavar="NAME", help="the name of the worker")
 
     def goes_over_all(self, options: Mapping[str, Any]) -> bool:
@@ -70,11 +70,11 @@ class Workers(FactList[ListedWorker]):
 
     def renderers(self) -> Renderers[ListedWorker]:
         return {
-            "state": _state,
+            "state": _state_text,
             "worker": lambda worker: " · ".join(filter(None, [worker.row.name, worker.cells.get("detail")])),
             "queue_names": lambda worker: ", ".join(map(str, worker.row.queues)) or "all",
-            "slots": _slots,
-            "runs_now": _runs_now,
+            "slots": _slots_text,
+            "runs_now": _runs_now_text,
             "memory": lambda worker: "" if worker.row.memory_mb is None else f"{worker.row.memory_mb:,} MiB",
         }
 
@@ -90,11 +90,11 @@ class Workers(FactList[ListedWorker]):
             raise CommandError(f"Name the worker: skipqueue workers {options['verb']} NAME", returncode=Exit.USAGE)
         verb = next(verb for verb in WORKER_VERBS if verb.name == options["verb"])
         workers = [worker for worker in self.read() if worker.takes_requests]
-        chosen = [worker.row for worker in workers if name in (worker.row.name, worker.row.pk)]
-        if not chosen:
-            known = meant(name, sorted({worker.row.name for worker in workers}))
-            raise CommandError(printable(f"No live worker is called {name!r}.{known}"))
-        were_requested = [verb.request(row) for row in chosen]
+        chosen_rows = [worker.row for worker in workers if name in (worker.row.name, worker.row.pk)]
+        if not chosen_rows:
+            suggestion = meant(name, sorted({worker.row.name for worker in workers}))
+            raise CommandError(printable(f"No live worker is called {name!r}.{suggestion}"))
+        were_requested = [verb.request(row) for row in chosen_rows]
         if not any(were_requested):
             raise CommandError(printable(f"The worker {name} has ended."))
         console.say(str(verb.done) % {"worker": name})

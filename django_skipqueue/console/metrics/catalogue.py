@@ -71,7 +71,8 @@ def gauges(name: str, facts: Iterable[Fact[T]], read: Callable[[Store], Iterable
 
     def collect(store: Store) -> Iterator[Family]:
         subjects_by_labels: dict[tuple[str, ...], list[T]] = defaultdict(list)
-        for labels, subject in bounded(((value,), subject) for value, subject in read(store)):
+        labelled_subjects = (((label,), subject) for label, subject in read(store))
+        for labels, subject in bounded(labelled_subjects):
             subjects_by_labels[labels].append(subject)
         for fact, metric in facts_with_metrics:
             values = {labels: series_of(fact, subjects) for labels, subjects in subjects_by_labels.items()}
@@ -80,34 +81,35 @@ def gauges(name: str, facts: Iterable[Fact[T]], read: Callable[[Store], Iterable
     return Scraped(name, collect, tuple(metric for _, metric in facts_with_metrics))
 
 
-def _queue(*names: str) -> list[Fact[QueueState]]:
+def _queue_facts(*names: str) -> list[Fact[QueueState]]:
     return [fact for fact in QUEUE if fact.name in names]
 
 
-def _queues(store: Store) -> Iterable[tuple[str, QueueState]]:
+def _queue_states(store: Store) -> Iterable[tuple[str, QueueState]]:
     """Return the state of each known queue, the busiest first. A queue without jobs has zeros."""
     busy_queues = queues_now(store, **SCRAPED_QUEUES)
     queues_by_name = {queue.name: queue for queue in busy_queues}
-    for name in (name for part in consoles() if part.known_queues for name in part.known_queues(store, MOST_SERIES)):
-        queues_by_name.setdefault(name, QueueNow(name))
+    for part in consoles():
+        for name in part.known_queues(store, MOST_SERIES) if part.known_queues else ():
+            queues_by_name.setdefault(name, QueueNow(name))
     busiest = sorted(queues_by_name.values(), key=lambda queue: -queue.queued - queue.running)
     return ((queue.name, QueueState(queue)) for queue in busiest)
 
 
-def _blocked(store: Store) -> Iterable[tuple[str, QueueState]]:
-    numbers = estimated_blocked(store, most=SCRAPED_BLOCKED)
-    busiest = sorted(numbers.items(), key=lambda item: (-item[1], item[0]))
-    return ((name, QueueState(QueueNow(name), blocked=Count(number))) for name, number in busiest)
+def _blocked_states(store: Store) -> Iterable[tuple[str, QueueState]]:
+    job_counts = estimated_blocked(store, most=SCRAPED_BLOCKED)
+    busiest = sorted(job_counts.items(), key=lambda item: (-item[1], item[0]))  # most jobs first, then by name
+    return ((name, QueueState(QueueNow(name), blocked=Count(job_count))) for name, job_count in busiest)
 
 
-def _paused(store: Store) -> Iterable[tuple[str, QueueState]]:
+def _paused_states(store: Store) -> Iterable[tuple[str, QueueState]]:
     names = paused_queues(store, limit=MOST_SERIES)
     return ((name, QueueState(QueueNow(name), pause=Queue(name=name))) for name in names)
 
 
-queues = gauges("queues", _queue("queued", "oldest", "running", "longest"), _queues)
-blocked = gauges("blocked", _queue("blocked"), _blocked)
-paused = gauges("paused", _queue("is_paused"), _paused)
+queues = gauges("queues", _queue_facts("queued", "oldest", "running", "longest"), _queue_states)
+blocked = gauges("blocked", _queue_facts("blocked"), _blocked_states)
+paused = gauges("paused", _queue_facts("is_paused"), _paused_states)
 
 
 @measured("workers", Metric("skipqueue_workers", "gauge", "Workers, by the age of their heartbeats.", ("state",)))
@@ -131,16 +133,16 @@ def prune_lag(store: Store) -> Iterator[Values]:
 # the seconds since the last vacuum, automatic or manual.
 DEAD_ROWS = """
 SELECT
-    ours.name,
+    queue_table.name,
     sum(stat.n_live_tup)::bigint,
     sum(stat.n_dead_tup)::bigint,
     date_part('epoch', clock_timestamp() - max(GREATEST(stat.last_vacuum, stat.last_autovacuum)))
 FROM
-    unnest(%(tables)s::text[]) AS ours (name)
-    LEFT JOIN LATERAL pg_partition_tree(to_regclass(ours.name)) AS part ON true
-    JOIN pg_stat_all_tables AS stat ON stat.relid = COALESCE(part.relid, to_regclass(ours.name))
-GROUP BY ours.name
-ORDER BY ours.name
+    unnest(%(tables)s::text[]) AS queue_table (name)
+    LEFT JOIN LATERAL pg_partition_tree(to_regclass(queue_table.name)) AS partition ON true
+    JOIN pg_stat_all_tables AS stat ON stat.relid = COALESCE(partition.relid, to_regclass(queue_table.name))
+GROUP BY queue_table.name
+ORDER BY queue_table.name
 LIMIT 200
 """
 
@@ -155,22 +157,22 @@ LIMIT 200
 )
 def vacuums(store: Store) -> Iterator[Values]:
     rows = store.rows(DEAD_ROWS, {"tables": table_names()})
-    yield {(name,): live for name, live, _, _ in rows}
-    yield {(name,): dead for name, _, dead, _ in rows}
-    yield {(name,): age for name, _, _, age in rows if age is not None}
+    yield {(name,): live for name, live, _dead, _age in rows}
+    yield {(name,): dead for name, _live, dead, _age in rows}
+    yield {(name,): age for name, _live, _dead, age in rows if age is not None}
 
 
 # Sent by metrics. Returns each index with its table and its size in bytes. The size of a partitioned index is the sum
 # of its parts.
 INDEX_SIZES = """
-SELECT ours.name, whole.relname, sum(pg_relation_size(index.indexrelid))::bigint
+SELECT queue_table.name, whole_index.relname, sum(pg_relation_size(index.indexrelid))::bigint
 FROM
-    unnest(%(tables)s::text[]) AS ours (name)
-    LEFT JOIN LATERAL pg_partition_tree(to_regclass(ours.name)) AS part ON true
-    JOIN pg_index AS index ON index.indrelid = COALESCE(part.relid, to_regclass(ours.name))
-    JOIN pg_class AS whole ON whole.oid = COALESCE(pg_partition_root(index.indexrelid), index.indexrelid)
-GROUP BY ours.name, whole.relname
-ORDER BY ours.name, whole.relname
+    unnest(%(tables)s::text[]) AS queue_table (name)
+    LEFT JOIN LATERAL pg_partition_tree(to_regclass(queue_table.name)) AS partition ON true
+    JOIN pg_index AS index ON index.indrelid = COALESCE(partition.relid, to_regclass(queue_table.name))
+    JOIN pg_class AS whole_index ON whole_index.oid = COALESCE(pg_partition_root(index.indexrelid), index.indexrelid)
+GROUP BY queue_table.name, whole_index.relname
+ORDER BY queue_table.name, whole_index.relname
 LIMIT 200
 """
 
@@ -198,9 +200,10 @@ def sizes(store: Store) -> Iterator[Values]:
     Metric("skipqueue_longest_lock_wait_seconds", "gauge", "Seconds that the first of these sessions has waited."),
 )
 def locks(store: Store) -> Iterator[Values]:
-    waits = {row[0]: row[1] for row in store.rows(LOCK_WAITS, {"tables": table_names(), "seconds": 0.0})}
-    yield {(): len(waits)}
-    yield {(): max(waits.values(), default=0.0)}
+    rows = store.rows(LOCK_WAITS, {"tables": table_names(), "seconds": 0.0})
+    seconds_by_session = {waiting_pid: seconds for waiting_pid, seconds, *_columns in rows}
+    yield {(): len(seconds_by_session)}
+    yield {(): max(seconds_by_session.values(), default=0.0)}
 
 
 @measured(

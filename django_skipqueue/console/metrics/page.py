@@ -33,8 +33,8 @@ def page() -> HttpResponse:
 
 def _has_token(request: HttpRequest) -> bool:
     token = settings.metrics_token
-    scheme, _, given = request.headers.get("Authorization", "").partition(" ")
-    return token is not None and scheme.lower() == "bearer" and constant_time_compare(given.strip(), token)
+    scheme, _space, given_token = request.headers.get("Authorization", "").partition(" ")
+    return token is not None and scheme.lower() == "bearer" and constant_time_compare(given_token.strip(), token)
 
 
 def _is_staff(request: HttpRequest) -> bool:

@@ -55,7 +55,7 @@ def examine(store: Store, *, only_watched: bool = False, seconds: float | None =
     If a rule finds no problem, its finding has the severity "ok". If a rule fails, its finding says so, unless
     migrations are missing. `seconds` is the time for all rules together.
     """
-    *_, findings = examine_in_steps(store, only_watched=only_watched, seconds=seconds)
+    *_, findings = examine_in_steps(store, only_watched=only_watched, seconds=seconds)  # all steps, then the findings
     return findings or []
 
 
@@ -67,15 +67,15 @@ def examine_in_steps(
     Yield `None` after each rule, and finally the findings.
     """
     if problem := engine_problem(store.alias):
-        yield _with_commands(store.alias, [_unusable(problem.message, problem.hint)])
+        yield _with_commands(store.alias, [_unusable_database_finding(problem.message, problem.hint)])
         return
     findings: list[Finding] = []
     rules = [rule for rule in rules_of(store.alias) if rule.is_watched or not only_watched]
     seconds = seconds or (VERDICT_SECONDS if only_watched else EXAMINATION_SECONDS)
-    least = min(LEAST_RULE_SECONDS, seconds / (2 * len(rules) or 1))
+    least_rule_seconds = min(LEAST_RULE_SECONDS, seconds / (2 * len(rules) or 1))
     try:
         store.connection.ensure_connection()
-        budget = TimeBudget(seconds, parts=len(rules), most=min(RULE_SECONDS, seconds / 2), least=least)
+        budget = TimeBudget(seconds, parts=len(rules), most=min(RULE_SECONDS, seconds / 2), least=least_rule_seconds)
         for rule in rules:
             findings += _apply(rule, store, budget.share())
             yield None
@@ -89,7 +89,7 @@ def examine_in_steps(
                 ]
         findings = _with_since(store, findings)
     except Error as error:
-        findings.append(_unusable(in_a_line(error)))
+        findings.append(_unusable_database_finding(in_a_line(error)))
     yield _with_commands(store.alias, findings)
 
 
@@ -103,10 +103,10 @@ def examine_at_once(aliases: Sequence[str], *, only_watched: bool = False) -> li
         connect_seconds=connect_seconds,
         seconds=connect_seconds + seconds + EXAMINATION_SPARE_SECONDS,
     )
-    silence = gettext("It cannot be reached, or does not answer in time.")
+    no_answer = gettext("It cannot be reached, or does not answer in time.")
     # A database with a wrong setting was not read, and `examine` returns what is wrong with the setting.
     findings_of_databases = (
-        findings_by_alias[alias] or _with_commands(alias, [_unusable(silence)])
+        findings_by_alias[alias] or _with_commands(alias, [_unusable_database_finding(no_answer)])
         if alias in findings_by_alias
         else examine(Store(alias))
         for alias in aliases
@@ -142,7 +142,10 @@ def _with_since(store: Store, findings: list[Finding]) -> list[Finding]:
     with short_transaction(store, RULE_SECONDS):
         if not all(problem.since for problem in problems):
             known_since = {
-                key: at for part in consoles() if part.known_since for key, at in part.known_since(store).items()
+                code_and_subject: since
+                for part in consoles()
+                if part.known_since
+                for code_and_subject, since in part.known_since(store).items()
             }
         now = database_time(store)
     dated_findings = [
@@ -167,10 +170,10 @@ def _apply(rule: Rule, store: Store, seconds: float) -> list[Finding]:
     except Error as error:
         if not store.connection.is_usable():
             raise
-        return [replace(_failed(rule, error, seconds), subject=rule.code)]
+        return [replace(_failed_rule_finding(rule, error, seconds), subject=rule.code)]
 
 
-def _failed(rule: Rule, error: Error, seconds: float) -> Finding:
+def _failed_rule_finding(rule: Rule, error: Error, seconds: float) -> Finding:
     values = {"check": rule.code, "timeout": span(seconds), "error": in_a_line(error)}
     if isinstance(error.__cause__, psycopg.errors.QueryCanceled):
         return Finding(
@@ -197,7 +200,7 @@ def _failed(rule: Rule, error: Error, seconds: float) -> Finding:
     )
 
 
-def _unusable(found: str, advice: str = "") -> Finding:
+def _unusable_database_finding(found: str, advice: str = "") -> Finding:
     advice = advice or gettext("See whether the server runs, and whether its log says why.")
     title = gettext("The queue's database cannot be used")
     return Finding("database-unusable", Severity.CRITICAL, title, found, advice)

@@ -33,7 +33,7 @@ from .rule import Finding, PageLink, Rule, Severity, Threshold, database_time, s
 WORKERS_PAGE = PageLink("worker_changelist")
 """The page to which findings about several workers link."""
 
-# Sent by no-worker. Returns whether a scheduled job is due. Index: admit.
+# Sent by no-worker. Returns a row without columns if a scheduled job is due. Index: admit.
 IS_OVERDUE = """
 SELECT
 FROM skipqueue_job
@@ -122,7 +122,7 @@ _IS_KEYED = " OR ".join(f"{key} IS NOT NULL" for key in KEY_COLUMNS.values()) or
 # Index: claim, one probe for each pair.
 OLDEST_WAITING = joined(
     """
-WITH RECURSIVE head AS (
+WITH RECURSIVE first_jobs AS (
     (
         SELECT id, queue_name, (-priority) AS rank, run_after, {is_keyed} AS is_keyed, xmin AS written_by
         FROM skipqueue_job
@@ -133,17 +133,17 @@ WITH RECURSIVE head AS (
     UNION ALL
     SELECT next.id, next.queue_name, next.rank, next.run_after, next.is_keyed, next.written_by
     FROM
-        head,
+        first_jobs,
         LATERAL (
             SELECT id, queue_name, (-priority) AS rank, run_after, {is_keyed} AS is_keyed, xmin AS written_by
             FROM skipqueue_job
-            WHERE status = 'queued' AND (queue_name, (-priority)) > (head.queue_name, head.rank)
+            WHERE status = 'queued' AND (queue_name, (-priority)) > (first_jobs.queue_name, first_jobs.rank)
             ORDER BY queue_name, (-priority), run_after, id
             LIMIT 1
         ) AS next
 )
 SELECT DISTINCT ON (queue_name) queue_name, id, run_after, statement_timestamp()
-FROM (SELECT id, queue_name, run_after, is_keyed, written_by FROM head LIMIT 2000) AS first
+FROM (SELECT id, queue_name, run_after, is_keyed, written_by FROM first_jobs LIMIT 2000) AS first_job
 WHERE
     NOT is_keyed
     AND run_after <= statement_timestamp() - make_interval(secs => %(seconds)s)
@@ -198,10 +198,10 @@ MOST_QUEUED_OF_FINDING = 1_000
 
 def unknown_tasks(store: Store) -> Iterator[Finding]:
     queue_names = store.queues_with_jobs(limit=100)
-    known = {task.name for task in registry}
-    unknown = [row for row in store.rows(WAITING_TASKS, {"queue_names": queue_names}) if row[0] not in known]
-    for task, number, due, now in unknown[:MOST_SUBJECTS_NAMED]:
-        since = min(due, now)
+    known_tasks = {task.name for task in registry}
+    unregistered = [row for row in store.rows(WAITING_TASKS, {"queue_names": queue_names}) if row[0] not in known_tasks]
+    for task, job_count, due_at, now in unregistered[:MOST_SUBJECTS_NAMED]:  # the columns of WAITING_TASKS
+        since = min(due_at, now)
         yield Finding.of(
             Severity.WARNING,
             gettext("Jobs of %(task)s have waited since %(time)s, %(number)s in all, and the task is not registered"),
@@ -216,9 +216,9 @@ def unknown_tasks(store: Store) -> Iterator[Finding]:
             shlex.join(["python", "manage.py", "skipqueue", "discard", "--task", task]),
             facts={
                 "task": printable(task),
-                "number": number,
+                "number": job_count,
                 "time": clock_time(since, now),
-                "tasks": len(unknown),
+                "tasks": len(unregistered),
             },
             subject=task,
             since=since,
@@ -233,7 +233,7 @@ def long_jobs(store: Store) -> Iterator[Finding]:
         yield Finding.of(
             Severity.WARNING,
             gettext("Jobs have run for more than an hour"),
-            listed(store, rows),
+            jobs_in_words(store, rows),
             gettext("If a job hangs, cancel it. A timeout on its task keeps that from happening again."),
             f"python manage.py skipqueue cancel {job_name(store.alias, rows[0][0])} --reason 'it hung'",
             link=PageLink("job_changelist", query={"status": "running", "runs": "1h"}),
@@ -246,7 +246,7 @@ def orphaned_jobs(store: Store) -> Iterator[Finding]:
         yield Finding.of(
             Severity.CRITICAL,
             gettext("Running jobs whose worker is gone"),
-            listed(store, rows),
+            jobs_in_words(store, rows),
             gettext(
                 "A supervisor recovers such jobs after the worker timeout (%(timeout)s), so no supervisor runs on this "
                 "database, or it fails. Start a runworker. If one is running, look at its log."
@@ -270,8 +270,8 @@ def prune_lag(store: Store) -> Iterator[Finding]:
         )
 
 
-def listed(store: Store, rows: Sequence[tuple[int, str, str, float]]) -> str:
-    shown = (
+def jobs_in_words(store: Store, rows: Sequence[tuple[int, str, str, float]]) -> str:
+    named_jobs = (
         gettext("job %(id)s (%(task)s) on %(worker)s for %(age)s")
         % {
             "id": job_name(store.alias, job_id),
@@ -281,7 +281,7 @@ def listed(store: Store, rows: Sequence[tuple[int, str, str, float]]) -> str:
         }
         for job_id, task, locked_by, age in rows[:MOST_SUBJECTS_NAMED]
     )
-    return gettext("Jobs: %(number)s. %(jobs)s") % {"number": number_of(rows), "jobs": "; ".join(shown)}
+    return gettext("Jobs: %(number)s. %(jobs)s") % {"number": number_of(rows), "jobs": "; ".join(named_jobs)}
 
 
 def number_of(rows: Sequence[object]) -> str:
@@ -292,7 +292,7 @@ def no_worker(store: Store) -> Iterator[Finding]:
     workforce = Workforce.now(using=store.alias)
     if workforce.not_dead:
         return
-    ages = [worker.age for worker in workforce.workers]  # the youngest heartbeat first
+    heartbeat_ages = [worker.age for worker in workforce.workers]  # the youngest heartbeat first
     own_queue_names = [name for name in store.queues_with_jobs() if name not in settings.external_queues]
     is_needed = bool(own_queue_names or store.rows(IS_OVERDUE))  # a live supervisor would have admitted an overdue job
     yield Finding.of(
@@ -301,7 +301,7 @@ def no_worker(store: Store) -> Iterator[Finding]:
         gettext("Nothing runs the jobs that wait.") if is_needed else gettext("No job is waiting."),
         gettext("Start a worker."),
         "python manage.py runworker",
-        since=database_time(store) - ages[0] if ages else None,
+        since=database_time(store) - heartbeat_ages[0] if heartbeat_ages else None,
     )
 
 
@@ -316,12 +316,12 @@ def late_workers(store: Store) -> Iterator[Finding]:
         yield Finding.of(
             Severity.WARNING,
             title % {"number": len(late_workers), "name": printable(late_workers[0].name)},
-            _heartbeats(late_workers),
+            _heartbeats_in_words(late_workers),
             gettext(
                 "Look at their machines and logs. Usual causes are a machine that swaps or sleeps, a lost network, and "
                 "a task that keeps Python's interpreter lock. Once a worker counts as dead, its jobs are recovered."
             ),
-            link=_page_of(late_workers),
+            link=_link_to(late_workers),
         )
 
 
@@ -344,14 +344,14 @@ def worker_versions(store: Store) -> Iterator[Finding]:
         gettext("Workers of several versions of django_skipqueue run"),
         " ".join(
             gettext("%(version)s: %(workers)s.")
-            % {"version": version or gettext("unknown"), "workers": printable(", ".join(_first_names(of_version)))}
+            % {"version": version or gettext("unknown"), "workers": printable(", ".join(_shown_names(of_version)))}
             for version, of_version in sorted(by_version.items())
         ),
         gettext("Restart the workers of the older versions. During a deploy this is expected."),
     )
 
 
-def _first_names(workers: Sequence[Worker]) -> list[str]:
+def _shown_names(workers: Sequence[Worker]) -> list[str]:
     names = [worker.name for worker in workers[:NAMED_WORKERS]]
     return names if len(names) == len(workers) else [*names, "…"]
 
@@ -362,18 +362,18 @@ NAMED_WORKERS = 5
 # Sent by unendable-session. Returns pairs of roles: a supervisor connects as the first role, worker processes connect
 # as the second, and the first role may not end the sessions of the second.
 UNENDABLE_SESSIONS = """
-SELECT DISTINCT supervisor.rolname, worker.rolname
+SELECT DISTINCT supervisor_role.rolname, worker_role.rolname
 FROM
-    pg_stat_activity AS ending
-    JOIN pg_roles AS supervisor ON supervisor.oid = ending.usesysid
-    JOIN pg_stat_activity AS ended ON ended.datname = ending.datname
-    JOIN pg_roles AS worker ON worker.oid = ended.usesysid
+    pg_stat_activity AS supervisor_session
+    JOIN pg_roles AS supervisor_role ON supervisor_role.oid = supervisor_session.usesysid
+    JOIN pg_stat_activity AS worker_session ON worker_session.datname = supervisor_session.datname
+    JOIN pg_roles AS worker_role ON worker_role.oid = worker_session.usesysid
 WHERE
-    ending.datname = current_database()
-    AND starts_with(ending.application_name, 'skipqueue supervisor')
-    AND starts_with(ended.application_name, 'skipqueue:')
-    AND NOT supervisor.rolsuper
-    AND (worker.rolsuper OR NOT pg_has_role(supervisor.oid, worker.oid, 'USAGE'))
+    supervisor_session.datname = current_database()
+    AND starts_with(supervisor_session.application_name, 'skipqueue supervisor')
+    AND starts_with(worker_session.application_name, 'skipqueue:')
+    AND NOT supervisor_role.rolsuper
+    AND (worker_role.rolsuper OR NOT pg_has_role(supervisor_role.oid, worker_role.oid, 'USAGE'))
 ORDER BY 1, 2
 LIMIT 5
 """
@@ -381,7 +381,7 @@ LIMIT 5
 
 def unendable_sessions(store: Store) -> Iterator[Finding]:
     """Find supervisors that may not end the sessions of workers. A frozen machine leaves sessions that lock jobs."""
-    for supervisor, worker in store.rows(UNENDABLE_SESSIONS):
+    for supervisor_role, worker_role in store.rows(UNENDABLE_SESSIONS):
         yield Finding.of(
             Severity.WARNING,
             gettext("A supervisor may not end the sessions of dead workers"),
@@ -393,12 +393,16 @@ def unendable_sessions(store: Store) -> Iterator[Finding]:
                 "Let all machines connect as one role, or make the role of the supervisors a member of the role of the "
                 "workers. Workers must not connect as a superuser."
             ),
-            statement("GRANT {worker} TO {supervisor};", worker=Identifier(worker), supervisor=Identifier(supervisor)),
-            facts={"supervisor": supervisor, "worker": worker},
+            statement(
+                "GRANT {worker} TO {supervisor};",
+                worker=Identifier(worker_role),
+                supervisor=Identifier(supervisor_role),
+            ),
+            facts={"supervisor": supervisor_role, "worker": worker_role},
         )
 
 
-def _page_of(workers: Sequence[WorkerHealth]) -> PageLink:
+def _link_to(workers: Sequence[WorkerHealth]) -> PageLink:
     return PageLink("worker_change", (workers[0].id,)) if len(workers) == 1 else WORKERS_PAGE
 
 
@@ -411,7 +415,7 @@ def dead_workers(store: Store) -> Iterator[Finding]:
     ]
     if unrecovered_workers:
         now = database_time(store)
-        since = now - unrecovered_workers[0].age
+        since = now - unrecovered_workers[0].age  # the worker that has sent a heartbeat last
         yield Finding.of(
             Severity.WARNING,
             ngettext(
@@ -429,19 +433,19 @@ def dead_workers(store: Store) -> Iterator[Finding]:
                 "number": len(unrecovered_workers),
                 "time": clock_time(since, now),
                 "names": ", ".join(printable(worker.name) for worker in unrecovered_workers[:MOST_SUBJECTS_NAMED]),
-                "heartbeats": _heartbeats(unrecovered_workers),
+                "heartbeats": _heartbeats_in_words(unrecovered_workers),
                 "timeout": span(settings.worker_timeout),
             },
             since=since,
-            link=_page_of(unrecovered_workers),
+            link=_link_to(unrecovered_workers),
         )
     if recovered_workers:
         yield Finding.of(
             Severity.INFO,
             gettext("Workers have died, and their jobs are recovered"),
-            _heartbeats(recovered_workers),
+            _heartbeats_in_words(recovered_workers),
             gettext("Nothing has to be done. The row of a worker is deleted an hour after its last heartbeat."),
-            link=_page_of(recovered_workers),
+            link=_link_to(recovered_workers),
         )
 
 
@@ -473,11 +477,11 @@ def paused_queues(store: Store) -> Iterator[Finding]:
 def queues_without_worker(store: Store) -> Iterator[Finding]:
     workforce = Workforce.now(using=store.alias)
     queues = {queue.name: queue for queue in _queues_with_jobs(store)} if workforce.not_dead else {}
-    names = workforce.unserved(queues)
-    paused = set(queue_verbs.paused_queues(store)) if names else set()
-    names = [name for name in names if name not in paused]
+    unserved_names = workforce.unserved(queues)
+    paused = set(queue_verbs.paused_queues(store)) if unserved_names else set()
+    unserved_names = [name for name in unserved_names if name not in paused]
     now = database_time(store)
-    for name in names[:MOST_QUEUES_NAMED]:
+    for name in unserved_names[:MOST_QUEUES_NAMED]:
         queue = queues[name]
         since = now - timedelta(seconds=queue.oldest or 0.0)
         yield Finding.of(
@@ -489,7 +493,7 @@ def queues_without_worker(store: Store) -> Iterator[Finding]:
             ),
             gettext("The first job has waited for %(span)s."),
             gettext("Start a worker for it."),
-            shlex.join(["python", "manage.py", "runworker", "--queues", ",".join(names[:MOST_WORKERS_NAMED])]),
+            shlex.join(["python", "manage.py", "runworker", "--queues", ",".join(unserved_names[:MOST_WORKERS_NAMED])]),
             facts={
                 "queue": printable(name),
                 "number": _queued_number(queue),
@@ -531,6 +535,7 @@ class HeldJob(NamedTuple):
     task: str
     worker: str
     since: datetime
+    """When the worker claimed the job."""
     now: datetime
 
     @property
@@ -583,13 +588,14 @@ class SlotTime(NamedTuple):
         return text % values
 
 
-def slot_time(held_jobs: Iterable[HeldJob], usual: Mapping[str, float]) -> SlotTime:
+def slot_time(held_jobs: Iterable[HeldJob], usual_seconds: Mapping[str, float]) -> SlotTime:
     """Return the task whose jobs have together held slots longest. `usual` contains the usual run times by task."""
     jobs_by_task: defaultdict[str, list[HeldJob]] = defaultdict(list)
     for job in held_jobs:
         jobs_by_task[job.task].append(job)
-    task, jobs = max(jobs_by_task.items(), key=lambda item: sum(job.seconds for job in item[1]))
-    return SlotTime(task, jobs, usual.get(task))
+    seconds_by_task = {task: sum(job.seconds for job in jobs) for task, jobs in jobs_by_task.items()}
+    longest_task = max(seconds_by_task, key=seconds_by_task.__getitem__)
+    return SlotTime(longest_task, jobs_by_task[longest_task], usual_seconds.get(longest_task))
 
 
 class FullPool(NamedTuple):
@@ -606,40 +612,42 @@ def full_pools(store: Store) -> Iterator[FullPool]:
 
     A job whose row somebody has locked does not count, because it may only wait until its outcome can be written.
     """
-    seconds = LONGEST_HOLD.of()
-    if seconds is None:
+    longest_hold = LONGEST_HOLD.of()
+    if longest_hold is None:
         return
     paused = set(queue_verbs.paused_queues(store))
     waiting_queues = [
-        queue for queue in _queues_with_jobs(store) if (queue.oldest or 0.0) >= seconds and queue.name not in paused
+        queue
+        for queue in _queues_with_jobs(store)
+        if (queue.oldest or 0.0) >= longest_hold and queue.name not in paused
     ]
-    held_jobs = [HeldJob(*row) for row in store.rows(SLOT_HOLDERS, {"seconds": seconds})] if waiting_queues else []
+    held_jobs = [HeldJob(*row) for row in store.rows(SLOT_HOLDERS, {"seconds": longest_hold})] if waiting_queues else []
     workforce = Workforce.now(using=store.alias) if held_jobs else Workforce(())
-    pools: dict[tuple[WorkerHealth, ...], list[QueueNow]] = {}
+    queues_by_workers: dict[tuple[WorkerHealth, ...], list[QueueNow]] = {}
     for queue in waiting_queues:
-        pools.setdefault(tuple(workforce.serving(queue.name)), []).append(queue)
-    for workers, queues in pools.items():
-        ids = {worker.id for worker in workers}
-        jobs = [job for job in held_jobs if job.worker in ids]
-        if _are_full(workers, jobs):
-            locked = store.locked([(job.id, job.lease) for job in jobs])
-            jobs = [job for job in jobs if job.id not in locked]
+        queues_by_workers.setdefault(tuple(workforce.serving(queue.name)), []).append(queue)
+    for workers, queues in queues_by_workers.items():
+        worker_ids = {worker.id for worker in workers}
+        jobs = [job for job in held_jobs if job.worker in worker_ids]
+        if _are_full(workers, jobs):  # only then is it worth a statement to look for locked rows
+            locked_ids = store.locked([(job.id, job.lease) for job in jobs])
+            jobs = [job for job in jobs if job.id not in locked_ids]
             if _are_full(workers, jobs):
                 yield FullPool(workers, queues, jobs)
 
 
 def no_free_slot(store: Store) -> Iterator[Finding]:
     pools = list(full_pools(store))
-    usual = usual_runs(store, (job.task for pool in pools for job in pool.jobs))
+    usual_seconds = usual_runs(store, (job.task for pool in pools for job in pool.jobs))
     for workers, queues, jobs in pools:
-        busiest_task = slot_time(jobs, usual)
-        ids = [job_name(store.alias, job.id) for job in busiest_task.jobs][:MOST_IDS]
-        waits = max(queue.oldest or 0.0 for queue in queues)
+        busiest_task = slot_time(jobs, usual_seconds)
+        job_names = [job_name(store.alias, job.id) for job in busiest_task.jobs][:MOST_IDS]
+        longest_wait = max(queue.oldest or 0.0 for queue in queues)
         advice = gettext(
             "If these jobs hang, cancel them: a timeout on the task keeps that from happening again. If they are only "
             "slow, start more workers."
         )
-        command = ["skipqueue", "cancel", *ids]
+        command = ["skipqueue", "cancel", *job_names]
         if busiest_task.hangs:
             advice = gettext("Cancel the jobs that hang. A timeout on the task keeps that from happening again.")
         elif busiest_task.hangs is False:
@@ -656,17 +664,17 @@ def no_free_slot(store: Store) -> Iterator[Finding]:
                 "queues": ", ".join(printable(queue.name) for queue in queues[:MOST_SUBJECTS_NAMED]),
                 "slots": sum(worker.slots for worker in workers),
                 "runs": busiest_task.in_words,
-                "waits": span(waits),
+                "waits": span(longest_wait),
             },
             subject=queues[0].name,
-            since=jobs[0].now - timedelta(seconds=waits),
+            since=jobs[0].now - timedelta(seconds=longest_wait),
             link=PageLink("job_changelist", query={"task": busiest_task.task, "status": "running"}),
         )
 
 
 def _are_full(workers: Sequence[WorkerHealth], jobs: Sequence[HeldJob]) -> bool:
     """Return whether each worker runs jobs itself, and all of its threads or all of its coroutines are taken."""
-    taken_slots = Counter((job.worker, registry.is_async(job.task)) for job in jobs)
+    taken_slots = Counter((job.worker, registry.is_async(job.task)) for job in jobs)  # async tasks run in coroutines
     return bool(workers) and all(
         worker.slots and max(taken_slots[worker.id, False], taken_slots[worker.id, True]) >= worker.slots
         for worker in workers
@@ -693,28 +701,32 @@ def long_waits(store: Store) -> Iterator[Finding]:
 
     `queue-without-worker` names the queues without a worker, and `no-free-slot` the queues whose slots one task holds.
     """
-    waiting = _waiting_for_long(store)
-    if not waiting:
+    waiting_jobs = _waiting_for_long(store)
+    if not waiting_jobs:
         return
-    explained = {queue.name for pool in full_pools(store) for queue in pool.queues}
+    explained_queues = {queue.name for pool in full_pools(store) for queue in pool.queues}
     workforce = Workforce.now(using=store.alias)
-    serving = {name: workforce.serving(name) for name in waiting.keys() - explained}
-    serving = {name: workers for name, workers in serving.items() if any(worker.slots for worker in workers)}
-    if not serving:
+    workers_by_queue = {name: workforce.serving(name) for name in waiting_jobs.keys() - explained_queues}
+    workers_by_queue = {
+        name: workers for name, workers in workers_by_queue.items() if any(worker.slots for worker in workers)
+    }
+    if not workers_by_queue:
         return
     time.sleep(SECOND_LOOK)
-    still = _waiting_for_long(store)
+    still_waiting = _waiting_for_long(store)
     held_jobs = [HeldJob(*row) for row in store.rows(SLOT_HOLDERS, {"seconds": 0.0})]
-    usual = usual_runs(store, (job.task for job in held_jobs))
+    usual_seconds = usual_runs(store, (job.task for job in held_jobs))
     queues = {queue.name: queue for queue in _queues_with_jobs(store)}
-    for name in sorted(serving.keys() & queues.keys()):
-        job_id, since, now = waiting[name]
-        if still.get(name, (0,))[0] != job_id:
-            continue
-        ids = {worker.id for worker in serving[name]}
-        jobs = [job for job in held_jobs if job.worker in ids]
-        slots = sum(worker.slots for worker in serving[name])
-        busiest_task = slot_time(jobs, usual) if jobs else None
+    for name in sorted(workers_by_queue.keys() & queues.keys()):
+        job_id, since, now = waiting_jobs[name]
+        second_look_id, *_times = still_waiting.get(name, (None,))
+        if second_look_id != job_id:
+            continue  # the job no longer waits
+        worker_ids = {worker.id for worker in workers_by_queue[name]}
+        jobs = [job for job in held_jobs if job.worker in worker_ids]
+        slots = sum(worker.slots for worker in workers_by_queue[name])
+        busiest_task = slot_time(jobs, usual_seconds) if jobs else None
+        (slow_statements,) = next(iter(store.rows(SLOW_STATEMENTS, {})), (0,))
         facts = {
             "queue": printable(name),
             "number": _queued_number(queues[name]),
@@ -723,9 +735,9 @@ def long_waits(store: Store) -> Iterator[Finding]:
             "slots": slots,
             "task": printable(busiest_task.task) if busiest_task else "",
             "runs": busiest_task.in_words if busiest_task else "",
-            "slow": next(iter(store.rows(SLOW_STATEMENTS, {})), (0,))[0],
+            "slow": slow_statements,
         }
-        title, advice, command = _why_they_wait(name, are_slots_taken=len(jobs) >= slots, is_slow=bool(facts["slow"]))
+        title, advice, command = _cause_of_wait(name, are_slots_taken=len(jobs) >= slots, is_slow=bool(slow_statements))
         yield Finding.of(
             Severity.CRITICAL,
             title,
@@ -743,19 +755,22 @@ def _waiting_for_long(store: Store) -> dict[str, tuple[int, datetime, datetime]]
     """Return for each queue with a long wait its oldest job: the id, since when it is due, and the current time."""
     values = {"seconds": LONGEST_WAIT.least, "timeout": settings.worker_timeout}
     rows = [] if LONGEST_WAIT.least is None else store.rows(OLDEST_WAITING, values)
-    names = {name for name, *_ in rows} - settings.external_queues.keys()
-    names.difference_update(queue_verbs.paused_queues(store) if names else ())
-    usual = usual_waits(store, sorted(names)) if names else {}
-    longest = {name: max(LONGEST_WAIT.of(name) or math.inf, USUAL_WAIT_FACTOR * usual.get(name, 0.0)) for name in names}
+    queue_names = {name for name, *_ in rows} - settings.external_queues.keys()
+    queue_names.difference_update(queue_verbs.paused_queues(store) if queue_names else ())
+    usual_seconds = usual_waits(store, sorted(queue_names)) if queue_names else {}
+    longest_waits = {
+        name: max(LONGEST_WAIT.of(name) or math.inf, USUAL_WAIT_FACTOR * usual_seconds.get(name, 0.0))
+        for name in queue_names
+    }
     return {
         name: (job_id, since, now)
         for name, job_id, since, now in rows
-        if name in names and (now - since).total_seconds() >= longest[name]
+        if name in queue_names and (now - since).total_seconds() >= longest_waits[name]
     }
 
 
-def _why_they_wait(queue_name: str, *, are_slots_taken: bool, is_slow: bool) -> tuple[str, str, str]:
-    """Return the title, the advice and the command of a finding about these jobs."""
+def _cause_of_wait(queue_name: str, *, are_slots_taken: bool, is_slow: bool) -> tuple[str, str, str]:
+    """Return the title, the advice and the command of a finding about the waiting jobs of this queue."""
     if is_slow:
         return (
             gettext(
@@ -790,12 +805,12 @@ def _queued_number(queue: QueueNow) -> str:
     return f"{MOST_QUEUED_OF_FINDING}+" if queue.is_estimate else str(queue.queued)
 
 
-def _heartbeats(workers: list[WorkerHealth]) -> str:
-    shown = (
+def _heartbeats_in_words(workers: list[WorkerHealth]) -> str:
+    named_workers = (
         gettext("%(name)s, last heartbeat %(age)s ago") % {"name": printable(worker.name), "age": span(worker.age)}
         for worker in workers[:MOST_WORKERS_NAMED]
     )
-    return "; ".join([*shown, *(["…"] if len(workers) > MOST_WORKERS_NAMED else [])])
+    return "; ".join([*named_workers, *(["…"] if len(workers) > MOST_WORKERS_NAMED else [])])
 
 
 JOB_AND_WORKER_RULES = (

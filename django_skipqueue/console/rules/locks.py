@@ -32,10 +32,10 @@ MOST_LOCKED_JOBS_NAMED = 5
 # `xmax` of a row is the id of the transaction that has locked the row. If several transactions have locked it, `xmax`
 # is the number of a MultiXact, whose members are these transactions. PostgreSQL raises an error for a number that was
 # never a MultiXact, or no longer is one, so the statement first checks the number's age.
-# A transaction in progress holds a lock on its own id, and this lock (`own`) names its session. Each of its savepoints
+# A transaction in progress holds a lock on its own id, and this lock (`id_lock`) names its session. Each savepoint
 # has an id of its own, which is locked only until the savepoint is released. After the release, nothing names the
-# session. `holder` then stands for it: the session that has locked rows of the table, and whose transaction was the
-# last to begin before the savepoint. A prepared transaction has no session.
+# session. The statement then takes the `likely_locker`: the session that has locked rows of the table, and whose
+# transaction was the last to begin before the savepoint. A prepared transaction has no session.
 _LOCKED = """
 WITH looked_at AS MATERIALIZED ({rows}
 ),
@@ -62,20 +62,21 @@ SELECT
     COALESCE(left(session.query, 120), ''), COALESCE(prepared.gid, ''), statement_timestamp()
 FROM
     locked
-    LEFT JOIN pg_locks AS own ON own.locktype = 'transactionid' AND own.granted AND own.transactionid = locked.xid
+    LEFT JOIN pg_locks AS id_lock
+        ON id_lock.locktype = 'transactionid' AND id_lock.granted AND id_lock.transactionid = locked.xid
     LEFT JOIN LATERAL (
-        SELECT holding.pid
-        FROM pg_stat_activity AS holding JOIN pg_locks AS held ON held.pid = holding.pid
+        SELECT other_session.pid
+        FROM pg_stat_activity AS other_session JOIN pg_locks AS table_lock ON table_lock.pid = other_session.pid
         WHERE
-            own.transactionid IS NULL
-            AND age(holding.backend_xid) >= age(locked.xid)
-            AND held.relation = 'skipqueue_job'::regclass
-            AND held.mode IN ('RowShareLock', 'RowExclusiveLock')
-        ORDER BY age(holding.backend_xid)
+            id_lock.transactionid IS NULL
+            AND age(other_session.backend_xid) >= age(locked.xid)
+            AND table_lock.relation = 'skipqueue_job'::regclass
+            AND table_lock.mode IN ('RowShareLock', 'RowExclusiveLock')
+        ORDER BY age(other_session.backend_xid)
         LIMIT 1
-    ) AS holder ON true
-    LEFT JOIN pg_stat_activity AS session ON session.pid = COALESCE(own.pid, holder.pid)
-    LEFT JOIN pg_prepared_xacts AS prepared ON own.pid IS NULL AND prepared.transaction = own.transactionid
+    ) AS likely_locker ON true
+    LEFT JOIN pg_stat_activity AS session ON session.pid = COALESCE(id_lock.pid, likely_locker.pid)
+    LEFT JOIN pg_prepared_xacts AS prepared ON id_lock.pid IS NULL AND prepared.transaction = id_lock.transactionid
 WHERE
     session.pid IS DISTINCT FROM pg_backend_pid()
     AND NOT starts_with(COALESCE(session.application_name, ''), 'skipqueue')
@@ -178,7 +179,8 @@ def locker_of(store: Store, job_id: int) -> Locker | None:
 
     If nobody does, this function keeps the row locked until the end of the transaction.
     """
-    return next(iter(_lockers(store, LOCKED_JOB, {"id": job_id, "seconds": 0.0})), None)
+    lockers = _lockers(store, LOCKED_JOB, {"id": job_id, "seconds": 0.0})
+    return next(iter(lockers), None)
 
 
 def locked_rows(store: Store) -> Iterator[Finding]:
@@ -188,10 +190,8 @@ def locked_rows(store: Store) -> Iterator[Finding]:
         return
     values = {"queue_names": store.queues_with_jobs(limit=MOST_QUEUES_CHECKED), "seconds": seconds}
     for locker, jobs in _lockers(store, LOCKED_JOBS, values).items():
-        running_count, shown_names = (
-            sum(job.is_running for job in jobs),
-            [job_name(store.alias, job.id) for job in jobs[:MOST_LOCKED_JOBS_NAMED]],
-        )
+        running_count = sum(job.is_running for job in jobs)
+        shown_names = [job_name(store.alias, job.id) for job in jobs[:MOST_LOCKED_JOBS_NAMED]]
         queue_names = ", ".join(sorted({printable(job.queue_name) for job in jobs})[:MOST_LOCKED_JOBS_NAMED])
         yield Finding.of(
             Severity.CRITICAL,
@@ -227,12 +227,14 @@ def locked_rows(store: Store) -> Iterator[Finding]:
 
 def _lockers(store: Store, query: str, values: Mapping[str, Any]) -> dict[Locker, list[LockedJob]]:
     """Return the jobs that no worker can claim or settle, by the session that has locked their rows."""
-    rows = store.rows(query, values)
-    free_ids = {job_id for (job_id,) in store.rows(FREE_JOBS, {"ids": [row[0] for row in rows]})} if rows else set()
+    rows = sorted(store.rows(query, values), key=itemgetter(0))
+    jobs_and_lockers = [(LockedJob(*row[:4]), Locker(*row[4:])) for row in rows]
+    ids = [job.id for job, _locker in jobs_and_lockers]
+    free_ids = {job_id for (job_id,) in store.rows(FREE_JOBS, {"ids": ids})} if ids else set()
     jobs_by_locker: defaultdict[Locker, list[LockedJob]] = defaultdict(list)
-    for row in sorted(rows, key=itemgetter(0)):
-        if row[0] not in free_ids:
-            jobs_by_locker[Locker(*row[4:])].append(LockedJob(*row[:4]))
+    for job, locker in jobs_and_lockers:
+        if job.id not in free_ids:
+            jobs_by_locker[locker].append(job)
     return jobs_by_locker
 
 

@@ -108,14 +108,17 @@ class Threshold:
     def of(self, queue_name: str = "") -> float | None:
         """Return the threshold for this queue, or the general one; `None` if the rule is off for this queue."""
         value = settings.rules.get(self.code, self.default)
-        return value.get(queue_name, value.get("*", self.default)) if isinstance(value, dict) else value
+        threshold: float | None = value
+        if isinstance(value, dict):  # "*" stands for all queues that the setting does not name
+            threshold = value.get(queue_name, value.get("*", self.default))
+        return threshold
 
     @property
     def least(self) -> float | None:
         """The lowest threshold of all queues; `None` if no queue has one."""
         value = settings.rules.get(self.code, self.default)
-        numbers = {"*": self.default, **value}.values() if isinstance(value, dict) else [value]
-        return min((number for number in numbers if number is not None), default=None)
+        thresholds = {"*": self.default, **value}.values() if isinstance(value, dict) else [value]
+        return min((number for number in thresholds if number is not None), default=None)
 
 
 @dataclass(frozen=True)
@@ -152,7 +155,8 @@ def shell_command(command: str, alias: str) -> str:
     if not command.endswith(";"):
         return command
     database = [] if alias == DEFAULT_DB_ALIAS else ["--database", alias]
-    options = [word for sql_statement in END_OF_STATEMENT.split(command) for word in ("-c", sql_statement)]
+    statements = END_OF_STATEMENT.split(command)
+    options = [word for sql_statement in statements for word in ("-c", sql_statement)]
     return shlex.join(["python", "manage.py", "dbshell", *database, "--", *options])
 
 

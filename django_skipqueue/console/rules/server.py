@@ -98,7 +98,7 @@ def connection_budget(store: Store) -> Iterator[Finding]:
     workers = Workforce.now(using=store.alias).not_dead
     supervisors = {worker.name.rpartition("/")[0] for worker in workers}
     needed = sum(worker.slots + 1 for worker in workers) + len(supervisors)
-    capacity, name, used = min(store.rows(CONNECTIONS))
+    capacity, name, used = min(store.rows(CONNECTIONS))  # the lowest limit
     if needed > capacity:
         yield Finding.of(
             Severity.WARNING,
@@ -122,7 +122,7 @@ def connection_budget(store: Store) -> Iterator[Finding]:
 
 
 def connections_used(store: Store) -> Iterator[Finding]:
-    capacity, name, used = store.rows(CONNECTIONS)[0]
+    capacity, name, used = store.rows(CONNECTIONS)[0]  # the limit that leaves the fewest connections
     if used >= capacity * SCARCE_CONNECTIONS_SHARE:
         yield Finding.of(
             Severity.CRITICAL,
@@ -153,7 +153,8 @@ def pooler(store: Store) -> Iterator[Finding]:
 
 def autovacuum(store: Store) -> Iterator[Finding]:
     settings = _settings(store, "autovacuum", "track_counts")
-    for name in (name for name, value in settings.items() if value == "off"):
+    names_off = [name for name, value in settings.items() if value == "off"]
+    for name in names_off:
         yield Finding.of(
             Severity.CRITICAL,
             gettext("Autovacuum is off"),
@@ -227,8 +228,8 @@ LIMIT 1
 
 
 def hidden_sessions(store: Store) -> Iterator[Finding]:
-    may_see, role, others = store.rows(HIDDEN_SESSIONS)[0]
-    if not may_see and others:
+    may_see, role, other_sessions = store.rows(HIDDEN_SESSIONS)[0]
+    if not may_see and other_sessions:
         yield Finding.of(
             Severity.INFO,
             gettext("The sessions of other roles are hidden"),
@@ -238,7 +239,7 @@ def hidden_sessions(store: Store) -> Iterator[Finding]:
             ),
             gettext("Let a superuser grant the role the right to read statistics."),
             statement("GRANT pg_read_all_stats TO {role};", role=Identifier(role)),
-            facts={"others": others, "role": role},
+            facts={"others": other_sessions, "role": role},
         )
 
 
@@ -457,17 +458,17 @@ SELECT
     clock_timestamp()
 FROM
     (
-        SELECT held.pid, date_part('epoch', clock_timestamp() - min(held.waitstart)) AS age
-        FROM pg_locks AS held
+        SELECT awaited_lock.pid, date_part('epoch', clock_timestamp() - min(awaited_lock.waitstart)) AS age
+        FROM pg_locks AS awaited_lock
         WHERE
-            NOT held.granted
-            AND held.waitstart < clock_timestamp() - make_interval(secs => %(seconds)s)
+            NOT awaited_lock.granted
+            AND awaited_lock.waitstart < clock_timestamp() - make_interval(secs => %(seconds)s)
             AND EXISTS (
                 SELECT
-                FROM pg_locks AS used, unnest(%(tables)s::text[]) AS ours (name)
-                WHERE used.pid = held.pid AND used.relation = to_regclass(ours.name)
+                FROM pg_locks AS table_lock, unnest(%(tables)s::text[]) AS queue_table (name)
+                WHERE table_lock.pid = awaited_lock.pid AND table_lock.relation = to_regclass(queue_table.name)
             )
-        GROUP BY held.pid
+        GROUP BY awaited_lock.pid
         ORDER BY age DESC
         LIMIT 10
     ) AS waiting
@@ -485,13 +486,13 @@ def lock_waits(store: Store) -> Iterator[Finding]:
     A session that blocks and also waits is left out, unless all sessions do, because ending it would not help.
     """
     rows = store.rows(LOCK_WAITS, {"tables": table_names(), "seconds": LONG_LOCK_WAIT})
-    waiters = {row[0] for row in rows}
-    waiting: dict[int, list[tuple[Any, ...]]] = {}
-    for row in [row for row in rows if row[4] not in waiters] or rows:
-        waiting.setdefault(row[4], []).append(row)
-    for rows in waiting.values():
-        pid, age, application, query, blocker, *of_blocker, now = rows[0]
-        holder, state, last_query = of_blocker
+    waiting_pids = {waiting_pid for waiting_pid, *_columns in rows}
+    rows_by_blocker: dict[int, list[tuple[Any, ...]]] = {}
+    for row in [row for row in rows if row[4] not in waiting_pids] or rows:  # row[4] is the `blocking_pid`
+        rows_by_blocker.setdefault(row[4], []).append(row)
+    for rows in rows_by_blocker.values():
+        pid, age, application, query, blocker, *blocker_columns, now = rows[0]  # the session that has waited longest
+        holder, state, last_query = blocker_columns
         since = now - timedelta(seconds=age)
         title = ngettext(
             "Session %(blocker)s (%(holder)s, %(state)s) locks the queue's tables: %(number)s session has waited since "

@@ -65,9 +65,9 @@ SELECT
     date_part('epoch', clock_timestamp() - GREATEST(stat.last_vacuum, stat.last_autovacuum)) AS vacuum_age,
     date_part('epoch', clock_timestamp() - GREATEST(stat.last_analyze, stat.last_autoanalyze)) AS analyze_age
 FROM
-    unnest(%(tables)s::text[]) AS ours (name)
-    LEFT JOIN LATERAL pg_partition_tree(to_regclass(ours.name)) AS part ON true
-    JOIN pg_stat_all_tables AS stat ON stat.relid = COALESCE(part.relid, to_regclass(ours.name))
+    unnest(%(tables)s::text[]) AS queue_table (name)
+    LEFT JOIN LATERAL pg_partition_tree(to_regclass(queue_table.name)) AS partition ON true
+    JOIN pg_stat_all_tables AS stat ON stat.relid = COALESCE(partition.relid, to_regclass(queue_table.name))
 ORDER BY stat.n_dead_tup DESC
 LIMIT 50
 """
@@ -101,9 +101,9 @@ def dead_rows(store: Store) -> Iterator[Finding]:
 NEVER_ANALYZED = """
 SELECT class.relname, pg_relation_size(class.oid)
 FROM
-    unnest(%(tables)s::text[]) AS ours (name)
-    LEFT JOIN LATERAL pg_partition_tree(to_regclass(ours.name)) AS part ON true
-    JOIN pg_class AS class ON class.oid = COALESCE(part.relid, to_regclass(ours.name))
+    unnest(%(tables)s::text[]) AS queue_table (name)
+    LEFT JOIN LATERAL pg_partition_tree(to_regclass(queue_table.name)) AS partition ON true
+    JOIN pg_class AS class ON class.oid = COALESCE(partition.relid, to_regclass(queue_table.name))
 WHERE class.reltuples < 0 AND pg_relation_size(class.oid) > %(bytes)s
 ORDER BY class.relname
 LIMIT 50
@@ -128,14 +128,14 @@ def never_analyzed(store: Store) -> Iterator[Finding]:
 # Sent by table-sizes. Returns each table, with the bytes of all its files and partitions, and the bytes of its indexes.
 TABLE_SIZES = """
 SELECT
-    ours.name,
-    sum(pg_total_relation_size(COALESCE(part.relid, to_regclass(ours.name))))::bigint AS total,
-    sum(pg_indexes_size(COALESCE(part.relid, to_regclass(ours.name))))::bigint
+    queue_table.name,
+    sum(pg_total_relation_size(COALESCE(partition.relid, to_regclass(queue_table.name))))::bigint AS total,
+    sum(pg_indexes_size(COALESCE(partition.relid, to_regclass(queue_table.name))))::bigint
 FROM
-    unnest(%(tables)s::text[]) AS ours (name)
-    LEFT JOIN LATERAL pg_partition_tree(to_regclass(ours.name)) AS part ON true
-WHERE to_regclass(ours.name) IS NOT NULL
-GROUP BY ours.name
+    unnest(%(tables)s::text[]) AS queue_table (name)
+    LEFT JOIN LATERAL pg_partition_tree(to_regclass(queue_table.name)) AS partition ON true
+WHERE to_regclass(queue_table.name) IS NOT NULL
+GROUP BY queue_table.name
 ORDER BY total DESC
 LIMIT 50
 """
@@ -154,9 +154,9 @@ def table_sizes(store: Store) -> Iterator[Finding]:
 LARGE_INDEXES = """
 SELECT class.relname, pg_relation_size(class.oid), class.reltuples::bigint
 FROM
-    unnest(%(tables)s::text[]) AS ours (name)
-    LEFT JOIN LATERAL pg_partition_tree(to_regclass(ours.name)) AS part ON true
-    JOIN pg_index AS index ON index.indrelid = COALESCE(part.relid, to_regclass(ours.name))
+    unnest(%(tables)s::text[]) AS queue_table (name)
+    LEFT JOIN LATERAL pg_partition_tree(to_regclass(queue_table.name)) AS partition ON true
+    JOIN pg_index AS index ON index.indrelid = COALESCE(partition.relid, to_regclass(queue_table.name))
     JOIN pg_class AS class ON class.oid = index.indexrelid
 WHERE index.indisvalid AND class.reltuples >= 0 AND pg_relation_size(class.oid) > %(bytes)s
 ORDER BY pg_relation_size(class.oid) DESC
@@ -184,9 +184,9 @@ def bloated_indexes(store: Store) -> Iterator[Finding]:
 INVALID_INDEXES = """
 SELECT class.relname, pg_relation_size(class.oid)
 FROM
-    unnest(%(tables)s::text[]) AS ours (name)
-    LEFT JOIN LATERAL pg_partition_tree(to_regclass(ours.name)) AS part ON true
-    JOIN pg_index AS index ON index.indrelid = COALESCE(part.relid, to_regclass(ours.name))
+    unnest(%(tables)s::text[]) AS queue_table (name)
+    LEFT JOIN LATERAL pg_partition_tree(to_regclass(queue_table.name)) AS partition ON true
+    JOIN pg_index AS index ON index.indrelid = COALESCE(partition.relid, to_regclass(queue_table.name))
     JOIN pg_class AS class ON class.oid = index.indexrelid
 WHERE
     NOT index.indisvalid
@@ -222,9 +222,9 @@ SELECT
     current_setting('autovacuum_freeze_max_age')::bigint,
     current_setting('autovacuum_multixact_freeze_max_age')::bigint
 FROM
-    unnest(%(tables)s::text[]) AS ours (name)
-    LEFT JOIN LATERAL pg_partition_tree(to_regclass(ours.name)) AS part ON true
-    JOIN pg_class AS class ON class.oid = COALESCE(part.relid, to_regclass(ours.name))
+    unnest(%(tables)s::text[]) AS queue_table (name)
+    LEFT JOIN LATERAL pg_partition_tree(to_regclass(queue_table.name)) AS partition ON true
+    JOIN pg_class AS class ON class.oid = COALESCE(partition.relid, to_regclass(queue_table.name))
 WHERE class.relkind = 'r'
 ORDER BY GREATEST(age(class.relfrozenxid), mxid_age(class.relminmxid)) DESC
 LIMIT 50
@@ -232,9 +232,9 @@ LIMIT 50
 
 
 def transaction_ids(store: Store) -> Iterator[Finding]:
-    for name, *measured in store.rows(TRANSACTION_IDS, {"tables": table_names()}):
-        age, multixact_age, limit, multixact_limit = measured
-        if age > limit * 1.1 or multixact_age > multixact_limit * 1.1:
+    for name, *ages_and_limits in store.rows(TRANSACTION_IDS, {"tables": table_names()}):
+        age, multixact_age, limit, multixact_limit = ages_and_limits
+        if age > limit * 1.1 or multixact_age > multixact_limit * 1.1:  # autovacuum is late by more than a tenth
             is_critical = max(age, multixact_age) > 2**31 - TRANSACTION_IDS_LEFT
             yield Finding.of(
                 Severity.CRITICAL if is_critical else Severity.WARNING,
@@ -260,9 +260,9 @@ def transaction_ids(store: Store) -> Iterator[Finding]:
 STORAGE_PARAMETERS = """
 SELECT class.relname, COALESCE(class.reloptions, '{}')
 FROM
-    unnest(%(tables)s::text[]) AS ours (name)
-    LEFT JOIN LATERAL pg_partition_tree(to_regclass(ours.name)) AS part ON true
-    JOIN pg_class AS class ON class.oid = COALESCE(part.relid, to_regclass(ours.name))
+    unnest(%(tables)s::text[]) AS queue_table (name)
+    LEFT JOIN LATERAL pg_partition_tree(to_regclass(queue_table.name)) AS partition ON true
+    JOIN pg_class AS class ON class.oid = COALESCE(partition.relid, to_regclass(queue_table.name))
 ORDER BY class.relname
 LIMIT 1000
 """
@@ -316,16 +316,16 @@ SELECT
         COALESCE(io.heap_blks_hit, 0) + COALESCE(io.idx_blks_hit, 0)
         + COALESCE(io.toast_blks_hit, 0) + COALESCE(io.tidx_blks_hit, 0)
     ), 0)::bigint AS pages_hit,
-    min(whole.tup_inserted + whole.tup_updated + whole.tup_deleted) AS all_written,
-    min(whole.blks_read) AS all_pages_read,
-    min(whole.blks_hit) AS all_pages_hit
+    min(database.tup_inserted + database.tup_updated + database.tup_deleted) AS all_written,
+    min(database.blks_read) AS all_pages_read,
+    min(database.blks_hit) AS all_pages_hit
 FROM
-    pg_stat_database AS whole
-    CROSS JOIN unnest(%(tables)s::text[]) AS ours (name)
-    LEFT JOIN LATERAL pg_partition_tree(to_regclass(ours.name)) AS part ON true
-    LEFT JOIN pg_stat_all_tables AS stat ON stat.relid = COALESCE(part.relid, to_regclass(ours.name))
+    pg_stat_database AS database
+    CROSS JOIN unnest(%(tables)s::text[]) AS queue_table (name)
+    LEFT JOIN LATERAL pg_partition_tree(to_regclass(queue_table.name)) AS partition ON true
+    LEFT JOIN pg_stat_all_tables AS stat ON stat.relid = COALESCE(partition.relid, to_regclass(queue_table.name))
     LEFT JOIN pg_statio_all_tables AS io ON io.relid = stat.relid
-WHERE whole.datname = current_database()
+WHERE database.datname = current_database()
 LIMIT 1
 """
 
@@ -375,7 +375,8 @@ class TableLoad(NamedTuple):
 def table_load(store: Store) -> TableLoad:
     """Read the load of the queue's tables and of the database from PostgreSQL's statistics."""
     (row,) = store.rows(TABLE_LOAD, {"tables": table_names()})
-    return TableLoad(*(Share(of_queue, of_all) for of_queue, of_all in zip(row[:3], row[3:], strict=True)))
+    queue_numbers, database_numbers = row[:3], row[3:]
+    return TableLoad(*map(Share, queue_numbers, database_numbers))
 
 
 def statement_seconds(store: Store) -> Share | None:
@@ -384,24 +385,26 @@ def statement_seconds(store: Store) -> Share | None:
     Return `None` if the extension `pg_stat_statements` is not installed or loaded, or hides statements from this role.
     """
     for (schema,) in store.rows(STATEMENTS_SCHEMA):
-        ((of_queue, of_all, is_hidden),) = store.rows(STATEMENT_TIMES.format(schema=schema), {})
-        return None if is_hidden else Share(of_queue, of_all)
+        ((queue_seconds, database_seconds, is_hidden),) = store.rows(STATEMENT_TIMES.format(schema=schema), {})
+        return None if is_hidden else Share(queue_seconds, database_seconds)
     return None
 
 
 def database_load(store: Store) -> Iterator[Finding]:
     tables, statements = table_load(store), statement_seconds(store)
-    found = gettext(
+    found_text = gettext(
         "Of what was done in this database since its statistics were reset, the queue's tables have %(written)s %% of "
         "the rows written, %(read)s %% of the pages read from the disk, and %(hit)s %% of those found in memory."
     ) % {"written": tables.rows_written.percent, "read": tables.pages_read.percent, "hit": tables.pages_hit.percent}
     if statements is None:
-        found += " " + gettext("The time of statements is not known: pg_stat_statements is not there, or hides some.")
+        found_text += " " + gettext(
+            "The time of statements is not known: pg_stat_statements is not there, or hides some."
+        )
     else:
-        found += " " + gettext("Its statements took %(percent)s %% of the time of all.") % {
+        found_text += " " + gettext("Its statements took %(percent)s %% of the time of all.") % {
             "percent": statements.percent
         }
-    yield Finding.of(Severity.OK, gettext("The queue's part of the database's load"), found)
+    yield Finding.of(Severity.OK, gettext("The queue's part of the database's load"), found_text)
 
 
 TABLE_RULES = (

@@ -55,6 +55,8 @@ def validator_from(check: Callable[[Any], object], message: Any) -> Callable[[An
 
 
 def _column_parser(name: str) -> Callable[[str], Any]:
+    """Return a function that parses a text into a value for this column of a job."""
+
     def parse(text: str) -> Any:
         value = int(text) if name in NUMBER_RANGES and re.fullmatch(r"-?\d{1,18}", text, re.ASCII) else text
         try:

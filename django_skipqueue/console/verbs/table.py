@@ -46,7 +46,7 @@ def run_again(store: Store, ids: Collection[int], *, by: str = "", reason: str =
 
 
 def copyable(store: Store, ids: Collection[int]) -> QuerySet[Job]:
-    """The jobs among these whose unique key no job of another database holds."""
+    """Return the jobs among these whose unique key no job of another database holds."""
     jobs = Job.objects.using(store.alias).filter(pk__in=ids)
     held_ids = [job.pk for job in jobs if why_held_elsewhere(job)] if settings.serves_several else []
     return jobs.exclude(pk__in=held_ids)
@@ -343,7 +343,7 @@ CORE_VERBS = (RETRY, RUN_NOW, POSTPONE, RESCHEDULE, CHANGE_QUEUE, CHANGE_PRIORIT
 
 
 def verbs() -> tuple[Verb, ...]:
-    """All verbs, in the order of the buttons and actions. The verbs of parts come last."""
+    """Return all verbs, in the order of the buttons and actions. The verbs of parts come last."""
     return (*CORE_VERBS, *(verb for part in consoles() for verb in part.verbs))
 
 
@@ -352,5 +352,5 @@ def buttons() -> list[tuple[Verb, Button]]:
 
 
 def verbs_by_action() -> dict[str, Verb]:
-    """The verbs by the name of their action in the admin."""
+    """Return the verbs by the name of their action in the admin."""
     return {verb.action_name: verb for verb in verbs()}

@@ -81,8 +81,8 @@ class Action:
 
     @property
     def full_explanation(self) -> str:
-        more = [self.about_external] if settings.external_queues else []
-        return " ".join(map(str, [self.explanation, *more])).strip()
+        external_sentences = [self.about_external] if settings.external_queues else []
+        return " ".join(map(str, [self.explanation, *external_sentences])).strip()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,15 +139,15 @@ class Verb:
     def condition(self) -> Q:
         """The condition that selects the jobs that the verb can change."""
         condition = Q(status__in=list(self.statuses))
-        for part in consoles() if self.fits_what_holds_up else ():
+        for part in consoles() if self.fits_what_holds_up else ():  # also failed jobs for which other jobs wait
             condition |= part.holding_up or Q()
         return condition
 
     def fits(self, job: Job) -> bool:
-        """Whether pages show the verb for this job."""
-        is_failed = self.fits_what_holds_up and job.status == Status.FAILED
+        """Return whether pages show the verb for this job."""
+        may_hold_up_jobs = self.fits_what_holds_up and job.status == Status.FAILED
         is_offered = self.is_offered_for(job.status) or (
-            is_failed and any(part.holds_up(job) for part in consoles() if part.holds_up)
+            may_hold_up_jobs and any(part.holds_up(job) for part in consoles() if part.holds_up)
         )
         return is_offered and (self.is_for is None or self.is_for(job))
 
@@ -156,9 +156,9 @@ class Verb:
 
     def apply(self, ids: Collection[int], instruction: Instruction) -> Changed:
         """Apply the verb to the jobs that allow it. Return the changed jobs."""
-        arguments = {option.parameter or option.name: instruction.options.get(option.name) for option in self.options}
-        given = {name: value for name, value in arguments.items() if value is not None}
-        changed = self.change(Store.default(), ids, **given, by=instruction.user, reason=instruction.reason)
+        values = {option.parameter or option.name: instruction.options.get(option.name) for option in self.options}
+        given_values = {name: value for name, value in values.items() if value is not None}
+        changed = self.change(Store.default(), ids, **given_values, by=instruction.user, reason=instruction.reason)
         return dict(changed) if self.log_entry_of_copy and isinstance(changed, dict) else {pk: pk for pk in changed}
 
     def locked_among(self, ids: Collection[int]) -> set[int]:

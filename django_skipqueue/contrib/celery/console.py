@@ -22,7 +22,7 @@ from ...console.durations import clock_time, span
 from ...console.metrics.catalogue import Values, measured
 from ...console.parts import External, PartConsole, PartStatus
 from ...console.queues_and_workers import Workforce, state_after
-from ...console.rules.jobs_and_workers import WORKERS_PAGE, listed
+from ...console.rules.jobs_and_workers import WORKERS_PAGE, jobs_in_words
 from ...console.rules.rule import Finding, Rule, Severity, database_time
 from ...console.waiting import LONGEST_NAME_IN_SENTENCE, place_in_queue
 from ...events.log_format import in_words
@@ -41,7 +41,7 @@ from .settings import CarrierSettings, carrier_for, carriers
 # seconds since a relay's last heartbeat, and since a relay last reached the broker; and how many jobs it has refused.
 # Reads the first `limit` running jobs once; if there is no carrier, reads none. Index: recover.
 CARRIERS_NOW = """
-WITH held AS MATERIALIZED (
+WITH held_jobs AS MATERIALIZED (
     SELECT locked_by, count(*) AS number, min(locked_at) AS oldest
     FROM (
         SELECT locked_by, locked_at
@@ -56,9 +56,9 @@ SELECT
     carrier.name,
     carrier.queues::text,
     carrier.concurrency,
-    COALESCE(held.number, 0),
-    held.oldest,
-    date_part('epoch', statement_timestamp() - held.oldest),
+    COALESCE(held_jobs.number, 0),
+    held_jobs.oldest,
+    date_part('epoch', statement_timestamp() - held_jobs.oldest),
     (
         SELECT count(*)
         FROM skipqueue_celery_worker AS relay JOIN skipqueue_worker AS worker ON worker.id = relay.worker_id
@@ -67,12 +67,12 @@ SELECT
             AND worker.heartbeat_at > statement_timestamp() - make_interval(secs => %(worker_timeout)s)
     ),
     date_part('epoch', statement_timestamp() - carrier.heartbeat_at),
-    date_part('epoch', statement_timestamp() - of_celery.reached_at),
-    of_celery.refused
+    date_part('epoch', statement_timestamp() - celery_row.reached_at),
+    celery_row.refused
 FROM
     skipqueue_worker AS carrier
-    JOIN skipqueue_celery_worker AS of_celery ON of_celery.worker_id = carrier.id
-    LEFT JOIN held ON held.locked_by = carrier.id
+    JOIN skipqueue_celery_worker AS celery_row ON celery_row.worker_id = carrier.id
+    LEFT JOIN held_jobs ON held_jobs.locked_by = carrier.id
 WHERE carrier.is_external
 ORDER BY carrier.name
 LIMIT 200
@@ -270,18 +270,16 @@ def carriers_without_relay(store: Store) -> Iterator[Finding]:
     held_by_name = {carrier.name: carrier.held for carrier in known_carriers}
     heartbeat_ages = {carrier.name: carrier.heartbeat_age for carrier in known_carriers}
     with_relay = {carrier.name for carrier in known_carriers if carrier.relays}
-    workforce, queues_with_jobs, jobs_wait = (
-        Workforce.now(using=store.alias),
-        set(store.queues_with_jobs()),
-        gettext("Jobs wait."),
-    )
+    workforce = Workforce.now(using=store.alias)
+    queues_with_jobs = set(store.queues_with_jobs())
     for name, carrier in carriers().items():
         is_unserved = any(queue in queues_with_jobs and not workforce.serving(queue) for queue in carrier.queues)
+        waiting_text = [gettext("Jobs wait.")] if is_unserved else []
         if name not in with_relay and (is_unserved or held_by_name.get(name)):
             yield Finding.of(
                 Severity.CRITICAL if is_unserved else Severity.WARNING,
                 gettext("No relay of the carrier %(name)s is alive") % {"name": name},
-                " ".join([jobs_wait] * is_unserved + [_held_in_words(held_by_name.get(name, 0))]),
+                " ".join([*waiting_text, _held_in_words(held_by_name.get(name, 0))]),
                 gettext("Start a relay. Until then no job is handed over, and no outcome that comes back is written."),
                 _run_relay("--carrier", name),
                 subject=name,
@@ -316,7 +314,9 @@ def lost_jobs(store: Store) -> Iterator[Finding]:
     """Find jobs that a carrier should have returned long ago, and jobs of a carrier that is not in the settings."""
     for carrier_now in carriers_now(store):
         carrier = carriers().get(carrier_now.name)
-        rows = list(overdue_jobs(store, carrier)) if carrier and carrier_now.held and carrier_now.is_reachable else []
+        overdue_rows = (
+            list(overdue_jobs(store, carrier)) if carrier and carrier_now.held and carrier_now.is_reachable else []
+        )
         if (
             carrier
             and carrier_now.held >= carrier.window
@@ -331,16 +331,16 @@ def lost_jobs(store: Store) -> Iterator[Finding]:
                 "All of these jobs should have ended or come back, because WAIT and their time limits are over. This "
                 "command releases all of them."
             )
-        elif rows or (carrier_now.held and not carrier):
+        elif overdue_rows or (carrier_now.held and not carrier):
             severity, title = Severity.WARNING, gettext("The broker of the carrier %(name)s may have lost jobs")
-            details = listed(store, rows) if rows else _held_in_words(carrier_now.held)
+            details = jobs_in_words(store, overdue_rows) if overdue_rows else _held_in_words(carrier_now.held)
             advice = (
                 gettext(
                     "The carrier has had each of these jobs for longer than WAIT and three times the timeout. If the "
                     "broker's queues are empty, it has lost the jobs, and this command releases all of the carrier's "
                     "jobs. Any jobs that the broker still has then run twice."
                 )
-                if rows
+                if overdue_rows
                 else gettext("The settings no longer contain this carrier. Add it again, or release its jobs.")
             )
         else:
@@ -378,12 +378,12 @@ def cells(store: Store, workers: Sequence[Worker]) -> dict[str, dict[str, str]]:
                 "detail": gettext("relay of %(carrier)s") % {"carrier": shortened(relays[worker.pk])}
             }
         elif worker.is_external and (carrier := carriers_by_name.get(worker.name)):
-            cells_by_worker[worker.pk] = _cells(carrier, worker.now)  # type: ignore[attr-defined]  # annotated by the list
+            cells_by_worker[worker.pk] = _carrier_cells(carrier, worker.now)  # type: ignore[attr-defined]  # annotated by the list
     return cells_by_worker
 
 
-def _cells(carrier: CarrierNow, now: datetime) -> dict[str, str]:
-    state = {True: "live", False: "late", None: "stale"}[carrier.is_reachable]
+def _carrier_cells(carrier: CarrierNow, now: datetime) -> dict[str, str]:
+    state = {True: "live", False: "late", None: "stale"}[carrier.is_reachable]  # None: no relay is alive
     kind = " · ".join([gettext("carrier"), relays_in_words(carrier.relays)])
     held = {"held": grouped(carrier.held), "window": grouped(carrier.window)}
     refused = ngettext("%(number)s job refused", "%(number)s jobs refused", carrier.refused)

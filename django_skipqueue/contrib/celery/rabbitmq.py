@@ -291,6 +291,7 @@ class AmqpLink:
                 now = time.monotonic()
                 if connection.heartbeat and now >= self._checked_at + HEARTBEAT_CHECK_SECONDS:
                     self._checked_at = now
+                    # `heartbeat_tick` also raises an error if nothing was received, so it is only called after reading.
                     (connection.send_heartbeat if is_enough() else connection.heartbeat_tick)()
             except CONNECTION_ERRORS as error:
                 self._failure = error
@@ -374,7 +375,7 @@ class Confirms(Generic[Key]):
     @property
     def unsettled(self) -> list[Key]:
         """The keys of published messages that the broker has neither confirmed nor refused."""
-        return [key for key, _ in self._pending.values()]
+        return [key for key, _published_at in self._pending.values()]
 
     def are_late(self, *, is_blocked: bool) -> bool:
         """Return whether a confirm is late. While the broker is blocked, no confirm is late."""
@@ -382,12 +383,12 @@ class Confirms(Generic[Key]):
         if is_blocked:
             self._last_blocked_at = now
             return False
-        _, published_at = next(iter(self._pending.values()), (None, NEVER))
+        _key, published_at = next(iter(self._pending.values()), (None, NEVER))  # the oldest message
         return max(published_at, self._last_blocked_at) + LONGEST_CONFIRM_SECONDS < now
 
     def _confirm(self, number: int, multiple: bool) -> None:
         for confirmed_number in self._numbers(number, multiple):
-            key, _ = self._pending.pop(confirmed_number)
+            key, _published_at = self._pending.pop(confirmed_number)
             if self._returned and str(confirmed_number) in self._returned:
                 self._returned.remove(str(confirmed_number))
                 self.refused.append(key)
@@ -395,9 +396,12 @@ class Confirms(Generic[Key]):
                 self.confirmed.append(key)
 
     def _refuse(self, number: int, multiple: bool) -> None:
-        self.refused += [self._pending.pop(refused_number)[0] for refused_number in self._numbers(number, multiple)]
+        for refused_number in self._numbers(number, multiple):
+            key, _published_at = self._pending.pop(refused_number)
+            self.refused.append(key)
 
     def _return(self, error: Exception, exchange: str, routing_key: str, message: Any) -> None:
+        """Remember a message that the broker returns. The broker confirms the message afterwards."""
         self._returned.add(message.properties["message_id"])
 
     def _numbers(self, number: int, multiple: bool) -> list[int]:
@@ -433,7 +437,9 @@ class Deliveries:
             if parts <= 1:
                 acknowledged_tags.add(tag)
         leading_tags = list(takewhile(acknowledged_tags.__contains__, self._pending))
-        self.size -= sum([self._pending.pop(tag)[0] for tag in acknowledged_tags])
+        for tag in acknowledged_tags:
+            size, _parts = self._pending.pop(tag)
+            self.size -= size
         return [
             *((tag, True) for tag in leading_tags[-1:]),
             *((tag, False) for tag in sorted(acknowledged_tags.difference(leading_tags))),

@@ -52,14 +52,31 @@ def attempt_of_returned(returned: ReturnedJob, *, carrier: str, database: str, n
     """
     job = returned.job
     if returned.reason == "unreadable" and returned.ref:
-        job = job or ClaimedJob(*returned.ref, UNREADABLE_NAME, UNREADABLE_NAME, "[]", "{}", 0, 0, 0, 0.0, 0.0, "{}")
-        outcome = _failure(job, UnreadableOutcome(), carrier)
+        job = job or _unreadable_job(*returned.ref)
+        outcome = _failed_outcome(job, UnreadableOutcome(), carrier)
     elif returned.reason == "rejected" and job is not None:
         line = f"A worker of {carrier} refused the job. It may have another version of django_skipqueue."
         outcome = Outcome("scheduled", delay=REJECTED_DELAY, refund=1, last_error=line, is_unknown=True)
     else:
         return None
     return Attempt(job, outcome, now, now, carrier, database=database)
+
+
+def _unreadable_job(job_id: int, lease: int) -> ClaimedJob:
+    return ClaimedJob(
+        job_id,
+        lease,
+        task=UNREADABLE_NAME,
+        queue_name=UNREADABLE_NAME,
+        args="[]",
+        kwargs="{}",
+        attempt=0,
+        max_attempts=0,
+        priority=0,
+        run_after=0.0,
+        locked_at=0.0,
+        metadata="{}",
+    )
 
 
 def failed_too_large(too_large: TooLarge, *, carrier: str, database: str, now: float) -> Attempt:
@@ -70,11 +87,11 @@ def failed_too_large(too_large: TooLarge, *, carrier: str, database: str, now: f
         "not begun. Pass less, such as the key of a row or the name of a file; or raise RabbitMQ's max_message_size, "
         "and the carrier's MAX_MESSAGE_SIZE in SKIPQUEUE['CARRIERS'], and retry the job."
     )
-    outcome, lean_job = _failure(job, error, carrier), wire.without_large_arguments(job)
+    outcome, lean_job = _failed_outcome(job, error, carrier), wire.without_large_arguments(job)
     return Attempt(lean_job, outcome, now, now, carrier, database=database)
 
 
-def _failure(job: ClaimedJob, error: Exception, carrier: str) -> Outcome:
+def _failed_outcome(job: ClaimedJob, error: Exception, carrier: str) -> Outcome:
     entry = error_entry(error, attempt=job.attempt, worker=carrier, duration_ms=0.0)
     return Outcome("failed", last_error=summary(error), error=entry)
 
@@ -177,7 +194,7 @@ class Relay(ControlLoop):
             self.window,
             connection,
             self._orphans,
-            *([WatchItself(self.control, self.shared, on_listen=restart_claiming)] * options.listen),
+            *([WatchItself(self.control, self.shared, on_listen=restart_claiming)] if options.listen else []),
             self.exchanges,
             self._hand_over,
             self._take_back,
@@ -203,6 +220,7 @@ class Relay(ControlLoop):
         self._loop.run_due()
 
     def _receive(self) -> None:
+        """Take what the carrier has sent, and acknowledge what needs no settle."""
         connection = self.connection
         if not connection.is_open or (now := time.monotonic()) < self._read_again_at:
             return
@@ -211,8 +229,8 @@ class Relay(ControlLoop):
             self._read_again_at = now + GATHER_SECONDS if taken else 0.0
             if (is_blocked := connection.carrier.is_blocked) != self.window.is_blocked:
                 self.window.is_blocked = is_blocked
-                log = relay_logs.carrier_blocked if is_blocked else relay_logs.carrier_unblocked
-                log(self.name, connection.carrier.name)
+                write_log = relay_logs.carrier_blocked if is_blocked else relay_logs.carrier_unblocked
+                write_log(self.name, connection.carrier.name)
             make_attempt = partial(
                 attempt_of_returned, carrier=connection.carrier.name, database=self.options.database, now=now
             )
@@ -246,6 +264,7 @@ class Relay(ControlLoop):
     # Round trips
 
     def room(self, now: float) -> int:
+        """Return how many jobs the relay may claim now."""
         if self._is_paused or self.dispatcher.is_full or self.exchanges.pending.has_more or not self.connection.is_open:
             return 0
         return self.window.room(self.exchanges.buffer.claimed, now)
@@ -268,11 +287,11 @@ class Relay(ControlLoop):
         self.jobs.published(claimed)  # before the call, because after an error nobody knows which jobs the carrier has
         with self.connection.handling_errors():
             carrier = self.connection.carrier
-            if too_large := carrier.publish(claimed):
-                self.jobs.not_sent(job.ref for job, *_ in too_large)
+            if unsent_jobs := carrier.publish(claimed):
+                self.jobs.not_sent(too_large.job.ref for too_large in unsent_jobs)
                 name, alias, now = carrier.name, self._store.alias, time.monotonic()
                 self.exchanges.pending.add(
-                    failed_too_large(job, carrier=name, database=alias, now=now) for job in too_large
+                    failed_too_large(too_large, carrier=name, database=alias, now=now) for too_large in unsent_jobs
                 )
 
     def take_ahead(self, claimed: list[ClaimedJob]) -> None:
@@ -284,6 +303,7 @@ class Relay(ControlLoop):
         self._orphans.expect(time.monotonic())
 
     def _release_orphans(self) -> None:
+        """Release jobs whose rows name this relay, although the relay does not have them."""
         self.exchanges.apply()
         orphans = self._store.release_orphans(self.id, known=self.jobs.held_ids)
         if orphans:
@@ -325,14 +345,17 @@ class Relay(ControlLoop):
         deadline = min(self._shutdown_deadline, time.monotonic() + CONFIRM_TIME)
         exchanges, failures = self.exchanges, 0
         exchanges.apply()
+        # First wait until the carrier has confirmed the published jobs.
         while self.jobs.unconfirmed and self.connection.is_open and (seconds_left := deadline - time.monotonic()) > 0:
             self._sleep(seconds_left)
             self._turn()
+        # Then settle the outcomes that have arrived, and give up after two failures.
         exchanges.pending.check_now()
         while failures < 2 and exchanges.pending.due_at <= time.monotonic() < deadline:
             exchanges.exchange(Plan(0.0, settles=True))
             failures += self.control.is_broken
         exchanges.apply()
+        # Finally write who has the remaining jobs: the carrier has the confirmed jobs, and the others are released.
         self.jobs.release_unconfirmed()
         while not self.control.is_broken and self._hand_over.due_at <= time.monotonic() < self._shutdown_deadline:
             with self.control.handling_errors(refused=self._hand_over.refused):

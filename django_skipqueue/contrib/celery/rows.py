@@ -55,8 +55,8 @@ NOTE_BEGUN = joined(
     """
 UPDATE skipqueue_job AS job
 SET started_at = statement_timestamp()
-FROM unnest((SELECT %(ids)s::bigint[]), (SELECT %(leases)s::bigint[])) AS held (id, lease)
-WHERE job.id = held.id AND job.lease = held.lease{only}
+FROM unnest((SELECT %(ids)s::bigint[]), (SELECT %(leases)s::bigint[])) AS begun (id, lease)
+WHERE job.id = begun.id AND job.lease = begun.lease{only}
 RETURNING job.id
 """,
     only=OF_CARRIER,
@@ -77,24 +77,24 @@ RECOVER_RETURNED = recovering(
 # Sent by the relay, `runrelay --show-topology`. Writes the row of a carrier, and also the row of a relay unless
 # `relay_id` is NULL. Deletes the rows of workers that no longer exist. Index: the primary keys.
 HEARTBEAT = """
-WITH gone AS (
-    DELETE FROM skipqueue_celery_worker AS of_celery
+WITH deleted_rows AS (
+    DELETE FROM skipqueue_celery_worker AS celery_row
     WHERE
-        of_celery.worker_id <> ALL (ARRAY[%(carrier_id)s, %(relay_id)s]::text[])
-        AND NOT EXISTS (SELECT FROM skipqueue_worker AS worker WHERE worker.id = of_celery.worker_id)
+        celery_row.worker_id <> ALL (ARRAY[%(carrier_id)s, %(relay_id)s]::text[])
+        AND NOT EXISTS (SELECT FROM skipqueue_worker AS worker WHERE worker.id = celery_row.worker_id)
 )
-INSERT INTO skipqueue_celery_worker AS written (worker_id, relay_of, reached_at, refused)
-SELECT seen.worker_id, seen.relay_of, seen.reached_at, seen.refused
+INSERT INTO skipqueue_celery_worker AS stored (worker_id, relay_of, reached_at, refused)
+SELECT new_row.worker_id, new_row.relay_of, new_row.reached_at, new_row.refused
 FROM (
     VALUES
         (%(carrier_id)s::text, '', CASE WHEN %(is_reached)s THEN statement_timestamp() END, %(refused)s::bigint),
         (%(relay_id)s::text, %(carrier)s::text, NULL, 0)
-) AS seen (worker_id, relay_of, reached_at, refused)
-WHERE seen.worker_id IS NOT NULL
+) AS new_row (worker_id, relay_of, reached_at, refused)
+WHERE new_row.worker_id IS NOT NULL
 ON CONFLICT (worker_id) DO UPDATE SET
-    reached_at = COALESCE(excluded.reached_at, written.reached_at),
-    refused = written.refused + excluded.refused
-WHERE written.relay_of = ''
+    reached_at = COALESCE(excluded.reached_at, stored.reached_at),
+    refused = stored.refused + excluded.refused
+WHERE stored.relay_of = ''
 """
 
 # Sent by the relay. Writes the carrier's id into the rows of jobs that the carrier has confirmed. Returns their ids and
@@ -104,9 +104,9 @@ WHERE written.relay_of = ''
 HAND_OVER = """
 UPDATE skipqueue_job AS job
 SET locked_by = %(carrier_id)s
-FROM unnest((SELECT %(ids)s::bigint[]), (SELECT %(leases)s::bigint[])) AS held (id, lease)
-WHERE job.id = held.id AND job.lease = held.lease
-RETURNING job.id, held.lease
+FROM unnest((SELECT %(ids)s::bigint[]), (SELECT %(leases)s::bigint[])) AS confirmed (id, lease)
+WHERE job.id = confirmed.id AND job.lease = confirmed.lease
+RETURNING job.id, confirmed.lease
 """
 
 # Sent by the relay whose window is full, the doctor. Groups the carrier's jobs by task and time limit. Returns for each
@@ -247,7 +247,7 @@ class HandOver(Service):
         """Update one batch of rows. A job whose outcome has arrived meanwhile is not updated."""
         refs = self._jobs.confirmed[:RELAY_BATCH]
         locked_ids = self._store.locked(refs) if self._try_again_at else set()
-        free_refs = [ref for ref in refs if ref[0] not in locked_ids]
+        free_refs = [(job_id, lease) for job_id, lease in refs if job_id not in locked_ids]
         values = {**leases_as_values(free_refs), "carrier_id": self._carrier_id}
         rows = self._store.rows(HAND_OVER, values) if free_refs else []
         self._jobs.handed_over(free_refs, len(rows))
@@ -289,17 +289,17 @@ class TakeBack(Service):
         batches = [list(refs)[:RELAY_BATCH] for refs in (jobs.begun, jobs.to_recover, jobs.to_release)]
         locked_ids = self._store.locked([ref for refs in batches for ref in refs])
         begun_refs, returned_refs, refs_to_release = (
-            [ref for ref in refs if ref[0] not in locked_ids] for refs in batches
+            [(job_id, lease) for job_id, lease in refs if job_id not in locked_ids] for refs in batches
         )
         if begun_refs:  # first, because RECOVER_RETURNED reads what this writes
             self._store.rows(NOTE_BEGUN, {**leases_as_values(begun_refs), **self._store.holder})
             self._connection.acknowledge([delivery for ref in begun_refs for delivery in jobs.begun.pop(ref)])
         recovered_ids = {job.id for job in recover_returned(self._store, returned_refs)} if returned_refs else set()
-        not_begun_refs = [ref for ref in returned_refs if ref[0] not in recovered_ids]
+        not_begun_refs = [(job_id, lease) for job_id, lease in returned_refs if job_id not in recovered_ids]
         released_ids = (
             self._store.release([*refs_to_release, *not_begun_refs]) if refs_to_release or not_begun_refs else set()
         )
-        if not_begun_ids := released_ids.intersection(id for id, _ in not_begun_refs):
+        if not_begun_ids := released_ids.intersection(job_id for job_id, _lease in not_begun_refs):
             relay_logs.carried_not_begun(self._relay_name, self._connection.carrier.name, len(not_begun_ids))
         handled_refs, taken_back_ids = [*returned_refs, *refs_to_release], recovered_ids | released_ids
         # If a job was not taken back, its lease was not valid, or the carrier did not have it.
@@ -335,10 +335,10 @@ class RevokeCancelled(Periodic):
     def run(self, now: float) -> None:
         """Revoke the jobs that were cancelled since shortly before the last check."""
         values = {"carrier_id": self._carrier_id, "seconds": 2 * TAKE_BACK_INTERVAL, "limit": MOST_REVOKED}
-        rows = self._store.rows(CANCELLED_JOBS, values)
-        if rows and self._connection.is_open:
+        cancelled_refs = self._store.rows(CANCELLED_JOBS, values)
+        if cancelled_refs and self._connection.is_open:
             with self._connection.handling_errors():
-                self._connection.carrier.revoke([(id, lease) for id, lease in rows])
+                self._connection.carrier.revoke([(job_id, lease) for job_id, lease in cancelled_refs])
         self.run_again_in(TAKE_BACK_INTERVAL)
 
 
@@ -366,8 +366,9 @@ def is_window_lost(store: Store, carrier: CarrierSettings) -> bool:
     window are older than the sum of both times, the broker has lost them.
     """
     rows = store.rows(CARRIED_BY_TASK, {"carrier_id": carrier_id(carrier.name)})
-    return sum(number for *_, number, _ in rows) >= carrier.window and all(
-        youngest > carrier.wait + time_limit(task, timeout) for task, timeout, _, youngest in rows
+    job_count = sum(count for _task, _timeout, count, _youngest_age in rows)
+    return job_count >= carrier.window and all(
+        youngest_age > carrier.wait + time_limit(task, timeout) for task, timeout, _count, youngest_age in rows
     )
 
 
@@ -419,8 +420,8 @@ class Reclaim:
 
     def count(self) -> int:
         values = {"carrier_id": carrier_id(self.name), "claimed_until": self.since}
-        ((number,),) = self.store.rows(CARRIED_BEFORE, values)
-        return int(number)
+        ((job_count,),) = self.store.rows(CARRIED_BEFORE, values)
+        return int(job_count)
 
     def run(self) -> Iterator[int]:
         """Release the jobs in batches, which costs no attempts. Yield the number of released jobs of each batch.

@@ -48,19 +48,19 @@ class CarrierSettings:
     """Whether relays and Celery's workers declare the queues themselves."""
 
 
-def made_from(given: Mapping[str, Mapping[str, Any]]) -> dict[str, CarrierSettings]:
+def made_from(setting: Mapping[str, Mapping[str, Any]]) -> dict[str, CarrierSettings]:
     return {
         name: CarrierSettings(name=name, **{key.lower(): value for key, value in options.items()})
-        for name, options in given.items()
+        for name, options in setting.items()
     }
 
 
-def problems(name: str, given: object) -> Iterator[str]:
+def problems(name: str, setting: object) -> Iterator[str]:
     """Yield a sentence for each part that is not valid. `name`: the setting's name in the sentence."""
-    if not isinstance(given, dict):
-        yield f"{name} must be a dict of carriers by name, not {given!r}."
+    if not isinstance(setting, dict):
+        yield f"{name} must be a dict of carriers by name, not {setting!r}."
         return
-    for carrier, options in given.items():
+    for carrier, options in setting.items():
         place = f"{name}[{carrier!r}]"
         if not isinstance(carrier, str) or not CARRIER_NAME.fullmatch(carrier):
             yield (
@@ -71,7 +71,7 @@ def problems(name: str, given: object) -> Iterator[str]:
             yield f"{place} must be a dict, not {options!r}."
         else:
             yield from _problems(place, options)
-    yield from _queues_listed_twice(name, given)
+    yield from _queues_listed_twice(name, setting)
 
 
 def _problems(place: str, options: dict[object, object]) -> Iterator[str]:
@@ -95,16 +95,17 @@ def _queues_problems(place: str, value: object) -> Iterator[str]:
     if not isinstance(value, dict) or not value:
         yield f"{place} must be {REQUIRED_OPTIONS['QUEUES']}, not {value!r}."
         return
-    for queue, of_celery in value.items():
+    for queue, celery_queue in value.items():
         if not isinstance(queue, str) or not queue or queue.strip() != queue or "," in queue:
             yield f"{place} has the key {queue!r}; a key is the name of a queue."
-        elif not isinstance(of_celery, str) or not 0 < len(of_celery.encode()) <= LONGEST_QUEUE_NAME:
+        elif not isinstance(celery_queue, str) or not 0 < len(celery_queue.encode()) <= LONGEST_QUEUE_NAME:
             yield (
                 f"{place}[{queue!r}] must be the name of a queue of Celery, of at most {LONGEST_QUEUE_NAME} bytes, "
-                f"not {of_celery!r}."
+                f"not {celery_queue!r}."
             )
-        elif of_celery.startswith(RESERVED_PREFIXES):
-            yield f"{place}[{queue!r}] must not begin with {' or '.join(map(repr, RESERVED_PREFIXES))}: {of_celery!r}."
+        elif celery_queue.startswith(RESERVED_PREFIXES):
+            prefixes = " or ".join(map(repr, RESERVED_PREFIXES))
+            yield f"{place}[{queue!r}] must not begin with {prefixes}: {celery_queue!r}."
 
 
 def _number_problems(option: str, place: str, value: object) -> Iterator[str]:
@@ -134,13 +135,14 @@ REQUIRED_OPTIONS = {
 """The options that every carrier must have, with a description of their values."""
 
 
-def _queues_listed_twice(name: str, given: dict[object, object]) -> Iterator[str]:
+def _queues_listed_twice(name: str, setting: dict[object, object]) -> Iterator[str]:
     """Yield a sentence for each queue that several carriers list, because nobody could tell where its jobs are."""
-    valid_options = [options for options in given.values() if isinstance(options, dict)]
+    valid_options = [options for options in setting.values() if isinstance(options, dict)]
     queues_by_carrier = [options["QUEUES"] for options in valid_options if isinstance(options.get("QUEUES"), dict)]
-    for queue, number in Counter(queue for queues in queues_by_carrier for queue in queues).items():
-        if number > 1:
-            yield f"{name} lists the queue {queue!r} in {number} carriers, but only one carrier may run it."
+    carrier_counts = Counter(queue for queues in queues_by_carrier for queue in queues)
+    for queue, carrier_count in carrier_counts.items():
+        if carrier_count > 1:
+            yield f"{name} lists the queue {queue!r} in {carrier_count} carriers, but only one carrier may run it."
 
 
 CARRIERS_KEY, CARRIERS_SETTING = (
@@ -148,7 +150,9 @@ CARRIERS_KEY, CARRIERS_SETTING = (
     AppSetting(
         made_from=made_from,
         problems=problems,
-        external_queues=lambda given: {queue: carrier.name for carrier in given.values() for queue in carrier.queues},
+        external_queues=lambda carriers_by_name: {
+            queue: carrier.name for carrier in carriers_by_name.values() for queue in carrier.queues
+        },
     ),
 )
 """The key in `SKIPQUEUE`, and how to check and read its value."""
@@ -168,7 +172,7 @@ def carrier_for(queue_name: str) -> CarrierSettings | None:
 INSTALL_CELERY = 'pip install "django-skipqueue[celery]"'
 
 
-def make_carrier(chosen: CarrierSettings, alias: str) -> "CeleryCarrier":
+def make_carrier(carrier: CarrierSettings, alias: str) -> "CeleryCarrier":
     """Make the carrier for the jobs of this database, not yet connected. Raises `CarrierMisconfigured`."""
     from .carrier import CarrierMisconfigured
 
@@ -177,17 +181,17 @@ def make_carrier(chosen: CarrierSettings, alias: str) -> "CeleryCarrier":
         from .rabbitmq import RABBITMQ_NEEDED
     except ModuleNotFoundError as error:
         raise CarrierMisconfigured(
-            f"The carrier {chosen.name!r} needs the package {error.name!r}: {INSTALL_CELERY}"
+            f"The carrier {carrier.name!r} needs the package {error.name!r}: {INSTALL_CELERY}"
         ) from error
-    app_description = f"Celery app {chosen.app!r} of the carrier {chosen.name!r}"
+    app_description = f"Celery app {carrier.app!r} of the carrier {carrier.name!r}"
     try:
-        app = import_string(chosen.app)
+        app = import_string(carrier.app)
     except Exception as error:  # the project's module may raise anything
         raise CarrierMisconfigured(f"The {app_description} cannot be imported: {error!r}") from error
     if not hasattr(app, "connection_for_write"):
-        raise CarrierMisconfigured(f"{chosen.app!r} of the carrier {chosen.name!r} is not a Celery app: {app!r}")
+        raise CarrierMisconfigured(f"{carrier.app!r} of the carrier {carrier.name!r} is not a Celery app: {app!r}")
     try:
-        return CeleryCarrier(chosen, app, home=alias)
+        return CeleryCarrier(carrier, app, home=alias)
     except CarrierMisconfigured:
         raise
     except (ImportError, KeyError) as error:  # kombu has no such transport, or its library is not installed

@@ -249,7 +249,7 @@ def run(self: Any, payload: object) -> None:
     if database not in connections.settings:
         raise Reject(f"This process has no database {database!r} in DATABASES.", requeue=False)
     process = _process_here(self)
-    if (self.request.delivery_info or {}).get("redelivered"):
+    if (self.request.delivery_info or {}).get("redelivered"):  # another process may have begun, or ended, the job
         if is_over(job.ref, database):
             return
         process.note_begun(job, home)
@@ -257,6 +257,7 @@ def run(self: Any, payload: object) -> None:
 
 
 def _process_here(task: Any) -> CeleryProcess:
+    """Return this process's `CeleryProcess`. The first task in the process makes it."""
     global _process  # noqa: PLW0603 (made by the first task of each process, after the fork)
     if _process is None:
         with _process_lock:
@@ -314,4 +315,5 @@ def _declare_queues_like_relays(instance: Any, options: dict[str, Any], **_: Any
 
 
 def _carried_queues() -> dict[str, bool]:
+    """Return the Celery queues of all carriers, each with whether Celery's workers declare it."""
     return {queue: carrier.declare for carrier in carriers().values() for queue in carrier.queues.values()}

@@ -56,6 +56,7 @@ class CarriedJobs:
 
     @property
     def held_ids(self) -> list[int]:
+        """The ids of all jobs for which this relay is responsible."""
         collections = (
             self.unconfirmed,
             self.confirmed,
@@ -64,7 +65,7 @@ class CarriedJobs:
             self._deliveries,
             self._not_sent,
         )
-        return list({id for refs in collections for id, _ in refs})
+        return list({job_id for refs in collections for job_id, _lease in refs})
 
     def published(self, jobs: Iterable[ClaimedJob]) -> None:
         sizes = {job.ref: len(job.args) + len(job.kwargs) for job in jobs}
@@ -72,6 +73,7 @@ class CarriedJobs:
         self.unconfirmed_size += sum(sizes.values())
 
     def _was_unconfirmed(self, ref: LeaseRef) -> bool:
+        """Remove a job from the unconfirmed jobs. Return whether it was among them."""
         size = self.unconfirmed.pop(ref, None)
         self.unconfirmed_size -= size or 0
         return size is not None
@@ -139,7 +141,7 @@ class CarriedJobs:
                 continue
             deliveries = self._deliveries.pop(attempt.job.ref)
             acknowledged += deliveries
-            if not deliveries:
+            if not deliveries:  # the connection broke meanwhile, so the outcome will be delivered again
                 self._settled.add(attempt.job.ref)
             self.with_carrier = max(self.with_carrier - 1, 0)
         return acknowledged
@@ -159,7 +161,7 @@ class CarriedJobs:
         The relay releases the unconfirmed jobs. If the carrier has such a job after all, the job runs twice, but only
         one outcome is stored.
         """
-        self._deliveries = {ref: [] for ref in self._deliveries}
+        self._deliveries = {ref: [] for ref in self._deliveries}  # the old deliveries can no longer be acknowledged
         self.to_recover.clear()
         self.begun.clear()
         if len(self._settled) > MOST_REMEMBERED:
@@ -205,8 +207,8 @@ WITH relay AS MATERIALIZED (
     SELECT
         worker.id,
         worker.heartbeat_at > statement_timestamp() - make_interval(secs => %(worker_timeout)s) AS is_alive
-    FROM skipqueue_celery_worker AS of_celery JOIN skipqueue_worker AS worker ON worker.id = of_celery.worker_id
-    WHERE of_celery.relay_of = %(carrier)s
+    FROM skipqueue_celery_worker AS celery_row JOIN skipqueue_worker AS worker ON worker.id = celery_row.worker_id
+    WHERE celery_row.relay_of = %(carrier)s
 )
 SELECT
     count(*) FILTER (WHERE locked_by = %(carrier_id)s),
@@ -244,17 +246,17 @@ class CarrierWindow(Service):
         """Return how many jobs the relay may claim now. `coming`: the number of claimed jobs not yet published."""
         if not self.is_counted or self.is_blocked or now < self._paused_until:
             return 0
-        free = self._most_until_next_count - self.jobs.count - coming
-        unconfirmed = MOST_UNCONFIRMED - len(self.jobs.unconfirmed) - coming
-        size = MOST_UNCONFIRMED_SIZE - self.jobs.unconfirmed_size
-        by_size = -(-size // self._size_of_job) - coming  # at least one job, if there is room for one character
-        return max(0, min(free, unconfirmed, by_size, CARRIER_BATCH))
+        room_in_window = self._most_until_next_count - self.jobs.count - coming
+        room_for_unconfirmed = MOST_UNCONFIRMED - len(self.jobs.unconfirmed) - coming
+        free_characters = MOST_UNCONFIRMED_SIZE - self.jobs.unconfirmed_size
+        room_by_size = -(-free_characters // self._size_of_job) - coming  # rounded up: at least one job
+        return max(0, min(room_in_window, room_for_unconfirmed, room_by_size, CARRIER_BATCH))
 
     def run(self, now: float) -> None:
         started = time.monotonic()
-        ((self.jobs.with_carrier, with_relays, relays),) = self._store.rows(CARRIED_COUNT, self._values)
-        room = self._size - self.jobs.with_carrier - with_relays
-        share = -(-room // max(relays, 1))
+        ((self.jobs.with_carrier, jobs_with_relays, live_relays),) = self._store.rows(CARRIED_COUNT, self._values)
+        room = self._size - self.jobs.with_carrier - jobs_with_relays
+        share = -(-room // max(live_relays, 1))  # rounded up
         if not self.is_counted:
             share = min(share, max(self._size // FIRST_SHARE, 1))
         self._most_until_next_count = self.jobs.count + share

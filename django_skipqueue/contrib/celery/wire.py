@@ -81,21 +81,23 @@ class _Form:
             size = len(text) if text.isascii() else len(text.encode())
         except UnicodeEncodeError:  # half of a surrogate pair
             return False
+        # If all texts together are shorter than the shortest limit, no text needs to be measured.
         return "\0" not in text and (
             size <= 4 * ERROR_NAME_LIMIT or all(len(values[place].encode()) <= most for place, most in self._names)
         )
 
 
-_JOB = _Form(
+_JOB = _Form(  # in the order of `_JOB_FIELDS`
     *(_ID, _ID, _NAME, _NAME, _TEXT, _TEXT, _COUNT, _COUNT, _Kind(_INT, -100, 100), _TIME, _TIME, _TEXT),
     *(_or_none(_Kind(_REAL, 0, sys.float_info.max)), _or_none(_TIME), _FLAG, _NUMBER),
 )
-_OUTCOME = _Form(
+_OUTCOME = _Form(  # in the order of `_OUTCOME_FIELDS`
     *(_TEXT, _Kind(_REAL, 0, LONGEST_DELAY.total_seconds()), _Kind(_INT, 0, 1), _or_none(_TEXT), _or_none(_TEXT)),
     *(_or_none(_Kind((dict,))), _FLAG, _FLAG, _or_none(_TEXT)),
 )
 _HOME, _FORMAT = _Form(_NAME), _Form(_COUNT)
 _ATTEMPT_REST = _Form(_NAME, _NAME, _Kind(_REAL, 0, MOST_SECONDS_IN_MESSAGE), _FLAG)
+"""The fields of an attempt besides its job and outcome: the alias, the worker, the duration, and `is_written`."""
 
 _ERROR_KINDS = {
     "exception": _ERROR_NAME,
@@ -168,10 +170,10 @@ def job_to_wire(job: ClaimedJob, home: str) -> list[Any]:
 
 def job_from_wire(payload: object) -> tuple[ClaimedJob, str]:
     """Return the job, and the place for its outcome. Raises `UnknownFormat`."""
-    _, home, *fields = _fields(payload, 2 + len(_JOB_FIELDS))
+    _format, home, *fields = _checked_fields(payload, 2 + len(_JOB_FIELDS))
     if not _HOME.fits([home]):
         raise UnknownFormat("The message does not say where to send the outcome.")
-    return _job(fields), home
+    return _job_of_fields(fields), home
 
 
 def attempt_to_wire(attempt: Attempt) -> list[Any]:
@@ -208,7 +210,7 @@ def split_outcomes(payload: object) -> list[tuple[LeaseRef | None, object]]:
 
 def attempt_from_wire(payload: object, *, now: float) -> Attempt:
     """Return the attempt as if it had ended now by this process's monotonic clock. Raises `UnknownFormat`."""
-    _, alias, job, fields, worker, duration, is_written = _fields(payload, 7)
+    _format, alias, job, fields, worker, duration, is_written = _checked_fields(payload, 7)
     if not (
         _OUTCOME.fits(fields)
         and _ATTEMPT_REST.fits([alias, worker, duration, is_written])
@@ -217,7 +219,7 @@ def attempt_from_wire(payload: object, *, now: float) -> Attempt:
     ):
         raise UnknownFormat("The outcome cannot be read, because a field has a wrong type or is out of range.")
     outcome = Outcome(**dict(zip(_OUTCOME_FIELDS, fields, strict=True)))
-    return Attempt(_job(job), outcome, now - duration, now, worker, is_written, alias)
+    return Attempt(_job_of_fields(job), outcome, now - duration, now, worker, is_written, alias)
 
 
 def encode(payload: list[Any] | dict[str, Any] | str) -> bytes:
@@ -240,20 +242,21 @@ def _refuse(constant: str) -> NoReturn:
     raise ValueError(f"it has {constant}")
 
 
-def _job(fields: object) -> ClaimedJob:
+def _job_of_fields(fields: object) -> ClaimedJob:
     if not _JOB.fits(fields):
         raise UnknownFormat("The job cannot be read, because a field has a wrong type or is out of range.")
     return ClaimedJob(*fields)
 
 
 def _is_error(error: dict[str, Any] | None) -> bool:
+    """Return whether this is `None`, or an error as `error_entry` makes it."""
     return error is None or (
         _ERROR_NEEDS <= error.keys() <= _ERROR_KINDS.keys()
         and _Form(*[_ERROR_KINDS[name] for name in error]).fits(list(error.values()))
     )
 
 
-def _fields(payload: object, count: int) -> list[Any]:
+def _checked_fields(payload: object, count: int) -> list[Any]:
     if not isinstance(payload, list) or not payload or not _FORMAT.fits(payload[:1]):
         raise UnknownFormat("The message was not made by django_skipqueue.")
     if payload[0] != WIRE_FORMAT:
@@ -279,7 +282,7 @@ def add_outcomes(taken: Taken, delivery: int, body: bytes | memoryview | str, id
     try:
         parts = split_outcomes(decode(body))
     except Exception as error:
-        taken.jobs.append(ReturnedJob(delivery, lease_ref_of(id), "unreadable", None, _problem(id, error)))
+        taken.jobs.append(ReturnedJob(delivery, lease_ref_of(id), "unreadable", None, _read_problem(id, error)))
         return 1
     for ref, payload in parts:
         if payload == BEGUN and ref is not None:
@@ -288,7 +291,7 @@ def add_outcomes(taken: Taken, delivery: int, body: bytes | memoryview | str, id
         try:
             attempt = attempt_from_wire(payload, now=now)
         except Exception as error:
-            taken.jobs.append(ReturnedJob(delivery, ref, "unreadable", None, _problem(id, error)))
+            taken.jobs.append(ReturnedJob(delivery, ref, "unreadable", None, _read_problem(id, error)))
         else:
             taken.outcomes.append(ReturnedOutcome(delivery, attempt))
     return len(parts)
@@ -297,19 +300,24 @@ def add_outcomes(taken: Taken, delivery: int, body: bytes | memoryview | str, id
 def returned_job(delivery: int, body: bytes | memoryview | str, id: object, headers: object) -> ReturnedJob:
     """Return the job in a message that came back, with the reason from the message's headers."""
     try:
-        job = without_large_arguments(job_from_wire(decode(body)[0][0])[0])
+        task_arguments = decode(body)[0]  # Celery's messages are lists: [args, kwargs, options]
+        job, _home = job_from_wire(task_arguments[0])
+        job = without_large_arguments(job)
     except Exception as error:
         ref = lease_ref_of(id)
-        return ReturnedJob(delivery, ref, _reason(headers) if ref else "unreadable", None, _problem(id, error))
-    return ReturnedJob(delivery, job.ref, _reason(headers), job)
+        return ReturnedJob(
+            delivery, ref, _return_reason(headers) if ref else "unreadable", None, _read_problem(id, error)
+        )
+    return ReturnedJob(delivery, job.ref, _return_reason(headers), job)
 
 
-def _problem(id: object, error: Exception) -> str:
+def _read_problem(id: object, error: Exception) -> str:
     return f"{str(id)[:LONGEST_ID_SHOWN]}: {error}"
 
 
-def _reason(headers: Any) -> str:
+def _return_reason(headers: Any) -> str:
+    """Return why the broker has returned the message: see `ReturnedJob.reason`."""
     deaths = headers.get("x-death") if isinstance(headers, dict) else None
-    last = deaths[0] if isinstance(deaths, list) and deaths else None
-    reason = last.get("reason") if isinstance(last, dict) else None
+    newest_death = deaths[0] if isinstance(deaths, list) and deaths else None
+    reason = newest_death.get("reason") if isinstance(newest_death, dict) else None
     return str(reason) if reason in BROKER_REASONS else "rejected"

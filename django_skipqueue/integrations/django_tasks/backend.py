@@ -142,6 +142,7 @@ class SkipQueueBackend(BaseTaskBackend):
         return errors
 
     def _find(self, result_id: object) -> "Job | None":
+        """Return the job with this result id; `None` if there is no such job."""
         from ...models import Job
 
         default_database = parsed_options(self.options).default_database
@@ -158,23 +159,23 @@ class SkipQueueBackend(BaseTaskBackend):
         return Job.objects.using(alias or default_database).filter(pk=job_id).first()
 
 
-def _ended(attempt: Attempt, **_: Any) -> None:
+def _on_attempt_ended(attempt: Attempt, **_: Any) -> None:
     job, outcome = attempt.job, attempt.outcome
     task = entry(job.task)
     if task is None or not _has_listeners(outcome.status):
         return
     if job.args != LEFT_OUT:  # the event has the arguments, so the row need not be read
         result = unread(job, task.definition, status=outcome.status, database=attempt.database)
-        _send(result, outcome.error)
+        _send_finished(result, outcome.error)
         return
     from ...models import Job
 
     row = Job.objects.using(attempt.database).filter(pk=job.id, status=outcome.status).first()
     if row is not None:  # somebody may have deleted or retried the job
-        _send(result_of(row, task.definition), outcome.error)
+        _send_finished(result_of(row, task.definition), outcome.error)
 
 
-def _ended_without_attempt(job: RecoveredJob | Dependant, database: str, **_: Any) -> None:
+def _on_end_without_attempt(job: RecoveredJob | Dependant, database: str, **_: Any) -> None:
     """Send the signal for a job that ended without an attempt: its worker died, or a job that it waits for failed.
 
     Sends nothing if somebody has retried or deleted the job meanwhile.
@@ -187,7 +188,7 @@ def _ended_without_attempt(job: RecoveredJob | Dependant, database: str, **_: An
         row = Job.objects.using(database).filter(pk=job.id, status=job.status).first()
         task = row and definition_of(row)
         if row and task:
-            _send(result_of(row, task), row.errors[-1] if row.errors else None)
+            _send_finished(result_of(row, task), row.errors[-1] if row.errors else None)
 
 
 def _has_listeners(status: str) -> bool:
@@ -195,7 +196,7 @@ def _has_listeners(status: str) -> bool:
     return has_listeners(task_finished, log_receiver=log_task_finished, level=level)
 
 
-def _send(result: AnyResult, error: dict[str, Any] | None) -> None:
+def _send_finished(result: AnyResult, error: dict[str, Any] | None) -> None:
     """Send Django's signal `task_finished`. Receivers may read the job's error from `sys.exc_info()`."""
     sender = sender_for(result.backend)
     if error is None:
@@ -209,12 +210,12 @@ def _send(result: AnyResult, error: dict[str, Any] | None) -> None:
 
 
 RECEIVERS: tuple[tuple[Signal, Any], ...] = (
-    (job_completed, _ended),
-    (job_failed, _ended),
-    (job_discarded, _ended),
-    (job_cancelled, _ended),
-    (job_recovered, _ended_without_attempt),
-    (dependant_discarded, _ended_without_attempt),
+    (job_completed, _on_attempt_ended),
+    (job_failed, _on_attempt_ended),
+    (job_discarded, _on_attempt_ended),
+    (job_cancelled, _on_attempt_ended),
+    (job_recovered, _on_end_without_attempt),
+    (dependant_discarded, _on_end_without_attempt),
 )
 
 for signal, receiver in RECEIVERS:

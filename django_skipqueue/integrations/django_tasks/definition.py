@@ -68,10 +68,10 @@ class DjangoTask(Task[..., Any]):
     """A Django task as a task of this package, which the registry has and workers run."""
 
     def __init__(self, definition: AnyTask) -> None:
-        decorator_options = given_to(definition)
+        decorator_options = decorator_options_of(definition)
         options = options_of(definition)
         super().__init__(
-            around(definition),
+            wrapped_function(definition),
             name=definition.module_path,
             options=replace(options, timeout=None),
             policy=Policy(decorator_options.policy.backoff, decorator_options.retry_on, decorator_options.discard_on),
@@ -107,18 +107,18 @@ class DjangoTask(Task[..., Any]):
             with suppress(InvalidArguments):
                 result = self.result_type.encode("The result", result)
         try:
-            stored = storable(result)
+            json_result = storable(result)
         except (TypeError, ValueError, RecursionError) as error:
             error.add_note(UNSTORABLE_RESULT)
             raise
-        return encode("The result", stored)
+        return encode("The result", json_result)
 
     def context(self, context: JobContext, job: ClaimedJob) -> Any:
         """Return a function that makes the task result. It is called only if the task or a receiver needs it."""
         return partial(unread, job, self.definition, status="running", database=context.database)
 
     def policy_for(self, job: ClaimedJob) -> RetryPolicy:
-        """The policy, with the task's backoff, or else the backoff of the backend on which the job was enqueued."""
+        """Return the policy with the task's backoff, or else with the backoff of the backend that enqueued the job."""
         alias = decode(job.metadata).get(ALIAS, self.definition.backend)
         backoff = self.backoff or options_for(alias).backoff
         return replace(self.policy, backoff=resolved(backoff)) if backoff else self.policy
@@ -128,7 +128,7 @@ class DjangoTask(Task[..., Any]):
         return options_for(self.definition.backend).database
 
     def spec(self) -> JobSpec:
-        """The spec with which `.enqueue()` inserts jobs, including the values in the backend's `OPTIONS`."""
+        """Return the spec with which `.enqueue()` inserts jobs, including the values in the backend's `OPTIONS`."""
         backend_options = options_for(self.definition.backend)
         return spec(self.definition, options_of(self.definition), backend_options, alias=self.definition.backend)
 
@@ -147,7 +147,7 @@ MakeResult = Callable[[], UnreadResult]
 UNSTORABLE_RESULT = "The task ran to its end, but its result cannot be kept."
 
 
-def around(task: AnyTask) -> Callable[..., Any]:
+def wrapped_function(task: AnyTask) -> Callable[..., Any]:
     """Wrap a task's function. The executor calls the wrapper with a function that makes the result, and arguments."""
     run = _in_event_loop(task) if iscoroutinefunction(task.func) else _in_thread(task)
     update_wrapper(run, task.func)
@@ -195,42 +195,42 @@ def _start_has_listeners() -> bool:
 
 def registered(definition: AnyTask) -> DjangoTask:
     """Return the registry's entry for this task. Registers the task if needed, or if its function has changed."""
-    known = entry(definition.module_path)
-    if known is None or known.definition.func is not definition.func:
-        known = DjangoTask(definition)
-        registry.register(known)
-    return known
+    task_entry = entry(definition.module_path)
+    if task_entry is None or task_entry.definition.func is not definition.func:
+        task_entry = DjangoTask(definition)
+        registry.register(task_entry)
+    return task_entry
 
 
 def entry(name: str) -> DjangoTask | None:
-    """The registry's entry with this name; `None` if it is missing, or is not a Django task."""
+    """Return the registry's entry with this name; `None` if it is missing, or is not a Django task."""
     try:
-        known = registry.get(name)
+        registered_task = registry.get(name)
     except UnknownTask:
         return None
-    return known if isinstance(known, DjangoTask) else None
+    return registered_task if isinstance(registered_task, DjangoTask) else None
 
 
 def definition_of(job: "Job") -> AnyTask | None:
-    """The Django task of a job; `None` if neither the job nor its task belongs to `django.tasks`."""
-    known = entry(job.task)
-    if known is not None:
-        return known.definition
+    """Return the Django task of a job; `None` if neither the job nor its task belongs to `django.tasks`."""
+    task_entry = entry(job.task)
+    if task_entry is not None:
+        return task_entry.definition
     return stand_in(job.task, alias=job.metadata[ALIAS]) if ALIAS in job.metadata else None
 
 
-def given_to(definition: AnyTask) -> Given:
-    """The options that `with_options` has stored on the task's function, or the defaults."""
+def decorator_options_of(definition: AnyTask) -> Given:
+    """Return the options that `with_options` has stored on the task's function, or the defaults."""
     return options_given_to(definition.func) or Given()
 
 
 def options_of(definition: AnyTask) -> Options:
-    """The options for jobs of this task. Raises `InvalidTask` for a value that is not valid."""
+    """Return the options for jobs of this task. Raises `InvalidTask` for a value that is not valid."""
     run_after: Any = definition.run_after
     own_options = {name: getattr(definition, name, None) for name in ("max_attempts", "timeout")}
     try:
         return replace(
-            given_to(definition).options,
+            decorator_options_of(definition).options,
             queue_name=definition.queue_name,
             priority=int(definition.priority),
             run_after=run_after if isinstance(run_after, timedelta) else None,  # Django checks a datetime itself

@@ -71,13 +71,13 @@ _logger = logging.getLogger(LOGGER)
 
 
 def has_listeners(signal: Signal, *, log_receiver: object, level: int) -> bool:
-    """Whether the signal has a receiver. Django's own `log_receiver` counts only if its logger has this level."""
+    """Return whether the signal has a receiver. Django's `log_receiver` only counts if its logger has this level."""
     has_others = any(key[0] != id(log_receiver) for key, *_ in signal.receivers)
     return has_others or (bool(signal.receivers) and _logger.isEnabledFor(level))
 
 
 def settings_of(alias: str) -> dict[str, Any]:
-    """The settings of the backend with this alias in `TASKS`. Empty if an old job's row names an alias that is gone.
+    """Return the settings of the backend with this alias in `TASKS`; empty if the alias of an old job is gone.
 
     Workers use this function instead of `task_backends`, which would make a new backend in each attempt.
     """
@@ -86,7 +86,7 @@ def settings_of(alias: str) -> dict[str, Any]:
 
 
 def sender_for(alias: str) -> type[BaseTaskBackend]:
-    """The sender of Django's signals about a result: the class of the backend on which it was enqueued."""
+    """Return the sender of Django's signals about a result: the class of the backend on which it was enqueued."""
     path = settings_of(alias).get("BACKEND")
     sender: type[BaseTaskBackend] = BaseTaskBackend if path is None else import_string(path)
     return sender

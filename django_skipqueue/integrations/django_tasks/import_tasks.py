@@ -44,14 +44,17 @@ def import_tasks(backend_alias: str, source: str, *, dry_run: bool) -> tuple[str
     backend = _backend(backend_alias)
     if source not in connections:
         raise CommandError(f"--source: there is no database {source!r} in DATABASES.")
-    known = {task.name: task for task in registry if isinstance(task, DjangoTask)}
-    waiting = source_model()._default_manager.using(source).filter(status="READY")
-    importable, unknown = waiting.filter(task_path__in=known), waiting.exclude(task_path__in=known)
-    moved = _count_by_task(importable) if dry_run else Counter[str]()
-    while not dry_run and (batch := _move(importable, known, backend)):
-        moved += batch
-    remaining = _count_by_task(unknown)
-    return _summary(moved), _summary(remaining) if remaining else ""
+    known_tasks = {task.name: task for task in registry if isinstance(task, DjangoTask)}
+    waiting_rows = source_model()._default_manager.using(source).filter(status="READY")
+    importable_rows, unknown_rows = (
+        waiting_rows.filter(task_path__in=known_tasks),
+        waiting_rows.exclude(task_path__in=known_tasks),
+    )
+    moved_counts = _count_by_task(importable_rows) if dry_run else Counter[str]()
+    while not dry_run and (batch_counts := _move_batch(importable_rows, known_tasks, backend)):
+        moved_counts += batch_counts
+    remaining_counts = _count_by_task(unknown_rows)
+    return _summary(moved_counts), _summary(remaining_counts) if remaining_counts else ""
 
 
 def source_model() -> type[models.Model]:
@@ -72,30 +75,38 @@ def _backend(alias: str) -> SkipQueueBackend:
     return backend
 
 
-def _move(waiting: models.QuerySet[Any], known: Mapping[str, DjangoTask], backend: SkipQueueBackend) -> Counter[str]:
+def _move_batch(
+    waiting_rows: models.QuerySet[Any], known_tasks: Mapping[str, DjangoTask], backend: SkipQueueBackend
+) -> Counter[str]:
     backend_options = parsed_options(backend.options)
-    skip_locked = connections[waiting.db].features.has_select_for_update_skip_locked
-    with transaction.atomic(using=waiting.db), ExitStack() as transactions:
-        rows = list(waiting.select_for_update(skip_locked=skip_locked).order_by("enqueued_at", "pk")[:IMPORT_BATCH])
-        for (name, queue_name, priority, run_after), calls in _grouped(rows, known).items():
-            task = variant(known[name].definition, queue_name=queue_name, priority=priority, run_after=run_after)
+    skip_locked = connections[waiting_rows.db].features.has_select_for_update_skip_locked
+    with transaction.atomic(using=waiting_rows.db), ExitStack() as transactions:
+        rows = list(
+            waiting_rows.select_for_update(skip_locked=skip_locked).order_by("enqueued_at", "pk")[:IMPORT_BATCH]
+        )
+        for (name, queue_name, priority, run_after), calls in _grouped(rows, known_tasks).items():
+            task = variant(known_tasks[name].definition, queue_name=queue_name, priority=priority, run_after=run_after)
             job_spec = spec(task, options_of(task), backend_options, alias=backend.alias)._replace(on_conflict="skip")
-            shards = [shard_of(known[name], encoded) for encoded in calls]
+            shards = [shard_of(known_tasks[name], encoded_call) for encoded_call in calls]
             aliases = placement().choose_many(job_spec, calls, named=backend_options.database, shards=shards)
-            for alias in dict.fromkeys(aliases):
+            for alias in dict.fromkeys(aliases):  # each database once
                 transactions.enter_context(transaction.atomic(using=alias))
-                calls_here = [encoded for encoded, chosen in zip(calls, aliases, strict=True) if chosen == alias]
+                calls_here = [
+                    encoded_call
+                    for encoded_call, chosen_alias in zip(calls, aliases, strict=True)
+                    if chosen_alias == alias
+                ]
                 Store(alias).enqueue_many(job_spec, calls_here)
-        waiting.model._default_manager.using(waiting.db).filter(pk__in=[row.pk for row in rows]).delete()
+        waiting_rows.model._default_manager.using(waiting_rows.db).filter(pk__in=[row.pk for row in rows]).delete()
     return Counter(row.task_path for row in rows)
 
 
-def _grouped(rows: list[Any], known: Mapping[str, DjangoTask]) -> dict[Group, list[EncodedCall]]:
+def _grouped(rows: list[Any], known_tasks: Mapping[str, DjangoTask]) -> dict[Group, list[EncodedCall]]:
     groups: defaultdict[Group, list[EncodedCall]] = defaultdict(list)
     for row in rows:
         run_after = None if row.run_after is None or row.run_after.year == NO_RUN_AFTER_YEAR else row.run_after
         args, kwargs = row.args_kwargs["args"], row.args_kwargs["kwargs"]
-        columns = call_columns(known[row.task_path], args, kwargs)
+        columns = call_columns(known_tasks[row.task_path], args, kwargs)
         groups[row.task_path, row.queue_name, row.priority, run_after].append(call(args, kwargs, columns))
     return groups
 

@@ -66,14 +66,14 @@ class BackendOptions:
 OPTION_NAMES = tuple(option.name for option in fields(BackendOptions))
 
 
-def parsed_options(given: Mapping[str, Any]) -> BackendOptions:
-    """The options of one alias, with defaults. Ignores unknown options, which `option_problems` reports."""
-    known = {name: given[name] for name in OPTION_NAMES if given.get(name) is not None}
-    return BackendOptions(**known)
+def parsed_options(options: Mapping[str, Any]) -> BackendOptions:
+    """Return the options of one alias, with defaults. Ignores unknown options, which `option_problems` reports."""
+    known_options = {name: options[name] for name in OPTION_NAMES if options.get(name) is not None}
+    return BackendOptions(**known_options)
 
 
 def options_for(alias: str) -> BackendOptions:
-    """The options of this alias; the defaults if `TASKS` has no such alias."""
+    """Return the options of this alias; the defaults if `TASKS` has no such alias."""
     return parsed_options(settings_of(alias).get("OPTIONS", {}))
 
 
@@ -82,20 +82,20 @@ def resolved(backoff: Backoff | str) -> Backoff:
     return function
 
 
-def option_problems(given: Mapping[str, Any]) -> Iterator[str]:
-    for name in given:
+def option_problems(options: Mapping[str, Any]) -> Iterator[str]:
+    for name in options:
         if name not in OPTION_NAMES:
             yield f"there is no option {name!r}.{did_you_mean(str(name), list(OPTION_NAMES))}"
-    if problem := engine_problem(parsed_options(given).default_database):
+    if problem := engine_problem(parsed_options(options).default_database):
         yield f"'database': {' '.join(problem)}"
-    elif given.get("database") and not settings.may_hold_jobs(given["database"]):
-        yield f"'database' is {given['database']!r}, which SKIPQUEUE['DATABASES'] does not list."
+    elif options.get("database") and not settings.may_hold_jobs(options["database"]):
+        yield f"'database' is {options['database']!r}, which SKIPQUEUE['DATABASES'] does not list."
     try:
-        Options(max_attempts=given.get("max_attempts"), timeout=given.get("timeout"))
+        Options(max_attempts=options.get("max_attempts"), timeout=options.get("timeout"))
     except InvalidOption as error:
         yield str(error)
-    yield from _backoff_problems(given.get("backoff"))
-    if (retention := given.get("retention")) is not None:
+    yield from _backoff_problems(options.get("backoff"))
+    if (retention := options.get("retention")) is not None:
         yield from own_retention_problems("'retention'", retention)
 
 
@@ -140,19 +140,19 @@ def call(args: Sequence[Any], kwargs: Mapping[str, Any], columns: Mapping[str, A
     return EncodedCall(encode("args", storable(list(args))), encode("kwargs", storable(dict(kwargs))), columns)
 
 
-def spec(task: AnyTask, own: Options, options: BackendOptions, *, alias: str) -> JobSpec:
+def spec(task: AnyTask, task_options: Options, backend_options: BackendOptions, *, alias: str) -> JobSpec:
     """Make the columns that all jobs of the task share. The task's own options override the `OPTIONS` of the alias."""
     metadata = {
         ALIAS: alias,
         DEFERRED: task.run_after is not None,
     }
-    return own.spec(
+    return task_options.spec(
         task.module_path,
-        max_attempts=options.max_attempts if own.max_attempts is None else own.max_attempts,
+        max_attempts=backend_options.max_attempts if task_options.max_attempts is None else task_options.max_attempts,
         run_after=task.run_after,
         # A timeout of the task itself is not stored here. The worker reads it from the task at each attempt.
-        timeout=options.timeout if own.timeout is None else None,
-        retention=retention_column(options.retention),
+        timeout=backend_options.timeout if task_options.timeout is None else None,
+        retention=retention_column(backend_options.retention),
         metadata=json.dumps({key: value for key, value in metadata.items() if value}),
     )
 
@@ -174,11 +174,11 @@ class SkipQueueResult(AnyResult):
 
         Raises `ValueError` if the job has not completed, and the same exceptions as `Task.result_of`.
         """
-        stored = super().return_value
+        json_value = super().return_value
         try:
-            return registry.get(self.task.module_path).typed_result(stored)
+            return registry.get(self.task.module_path).typed_result(json_value)
         except UnknownTask:  # the task belongs to another deployment
-            return stored
+            return json_value
 
     @property
     def database(self) -> str:
@@ -186,8 +186,8 @@ class SkipQueueResult(AnyResult):
 
 
 def result_of(job: "Job", task: AnyTask) -> AnyResult:
-    failed = _failed_attempts(job)
-    started_at, last_attempted_at = _start_times(job, failed)
+    failed_attempts = _failed_attempts(job)
+    started_at, last_attempted_at = _start_times(job, failed_attempts)
     alias = job.metadata.get(ALIAS, task.backend)
     run_after = job.run_after if job.metadata.get(DEFERRED) else None
     result: AnyResult = SkipQueueResult(
@@ -203,9 +203,9 @@ def result_of(job: "Job", task: AnyTask) -> AnyResult:
         backend=alias,
         errors=[
             TaskError(exception_class_path=entry["exception"], traceback=entry["traceback"] or _error_line(entry))
-            for entry in failed.values()
+            for entry in failed_attempts.values()
         ],
-        worker_ids=[_worker_id(job, failed, number) for number in range(1, job.attempts + 1)],
+        worker_ids=[_worker_id(job, failed_attempts, number) for number in range(1, job.attempts + 1)],
     )
     object.__setattr__(result, "_return_value", job.result)
     return result
@@ -219,7 +219,7 @@ UNKNOWN_WORKER = ""
 
 
 def _failed_attempts(job: "Job") -> dict[int, Entry]:
-    """The errors of the failed attempts since the last manual retry, by the number of the attempt.
+    """Return the errors of the failed attempts since the last manual retry, by the number of the attempt.
 
     After a manual retry the attempts are numbered from 1 again. Errors from before it stay in the row, but are not part
     of the result.
@@ -227,28 +227,30 @@ def _failed_attempts(job: "Job") -> dict[int, Entry]:
     newest_first: dict[int, Entry] = {}
     # A running or completed attempt has no error. So an error with its number is older than the last manual retry.
     # From the newest error to the oldest, the numbers fall until the manual retry, and rise there.
-    limit = job.attempts if job.status in ("running", "completed") else job.attempts + 1
+    lowest_later_number = job.attempts if job.status in ("running", "completed") else job.attempts + 1
     for entry in reversed(job.errors):
         number = entry["attempt"] or job.attempts
-        if number >= limit:
+        if number >= lowest_later_number:
             break
         newest_first[number] = entry
-        limit = number
+        lowest_later_number = number
     return dict(reversed(newest_first.items()))
 
 
-def _start_times(job: "Job", failed: Mapping[int, Entry]) -> tuple[datetime | None, datetime | None]:
-    """When the first and the last attempt began. The row keeps only ten errors, so it may not know the first one."""
+def _start_times(job: "Job", failed_attempts: Mapping[int, Entry]) -> tuple[datetime | None, datetime | None]:
+    """Return when the first and the last attempt began, as far as the row knows: it keeps only ten errors."""
     last_start = job.started_at if job.attempts else None
-    if job.attempts and last_start is None and failed:  # a worker claimed the job again, and released it unrun
-        last_start = _started_at(failed[max(failed)])
-    first_start = _started_at(failed[min(failed)]) if job.attempts > 1 and failed else last_start
+    if job.attempts and last_start is None and failed_attempts:  # a worker claimed the job again, and released it unrun
+        last_start = _started_at(failed_attempts[max(failed_attempts)])
+    first_start = (
+        _started_at(failed_attempts[min(failed_attempts)]) if job.attempts > 1 and failed_attempts else last_start
+    )
     return first_start, last_start
 
 
-def _worker_id(job: "Job", failed: Mapping[int, Entry], number: int) -> str:
-    if number in failed:
-        return str(failed[number].get("worker_id", failed[number]["worker"]))
+def _worker_id(job: "Job", failed_attempts: Mapping[int, Entry], number: int) -> str:
+    if number in failed_attempts:
+        return str(failed_attempts[number].get("worker_id", failed_attempts[number]["worker"]))
     return job.locked_by if number == job.attempts else UNKNOWN_WORKER
 
 
@@ -297,10 +299,10 @@ class UnreadResult(SkipQueueResult):
         job = Job.objects.using(self._database).filter(pk=parse_handle(self.id).id).first()
         if job is None:
             raise TaskResultDoesNotExist(self.id)
-        stored = result_of(job, self.task)
+        complete_result = result_of(job, self.task)
         for name in RESULT_FIELDS:
             if not self._has(name):
-                object.__setattr__(self, name, getattr(stored, name))
+                object.__setattr__(self, name, getattr(complete_result, name))
 
     def _has(self, name: str) -> bool:
         try:
@@ -317,7 +319,7 @@ def unread(job: ClaimedJob, task: AnyTask, *, status: str, database: str) -> Unr
     metadata = decode(job.metadata)
     alias = metadata.get(ALIAS, task.backend)
     run_after = _as_datetime(job.run_after) if metadata.get(DEFERRED) else None
-    known = {
+    known_fields = {
         "task": variant(task, backend=alias, queue_name=job.queue_name, priority=job.priority, run_after=run_after),
         "id": job_name(database, job.id),
         "status": task_status(status),
@@ -326,8 +328,8 @@ def unread(job: ClaimedJob, task: AnyTask, *, status: str, database: str) -> Unr
         "backend": alias,
     }
     if status == "running":  # once the outcome is written, the time is read from the row
-        known["last_attempted_at"] = _as_datetime(job.locked_at)
-    for name, value in known.items():
+        known_fields["last_attempted_at"] = _as_datetime(job.locked_at)
+    for name, value in known_fields.items():
         object.__setattr__(result, name, value)
     return result
 
@@ -366,8 +368,8 @@ def stand_in(task_name: str, *, alias: str) -> AnyTask:
     module, _, function = task_name.rpartition(".")
     unknown.__module__, unknown.__name__, unknown.__qualname__ = module, function, function
     task = object.__new__(AnyTask)
-    values = {"func": unknown, "priority": 0, "backend": alias, "queue_name": "", "run_after": None}
+    field_values = {"func": unknown, "priority": 0, "backend": alias, "queue_name": "", "run_after": None}
     task_class: Any = AnyTask
     for name in _field_names(task_class):
-        object.__setattr__(task, name, values.get(name, False))
+        object.__setattr__(task, name, field_values.get(name, False))
     return task

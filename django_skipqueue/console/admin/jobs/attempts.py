@@ -28,6 +28,7 @@ from ...workers import DEATH_EXCEPTION
 from .history import ShownOperation, operations_of
 
 FRAME = re.compile(r'  File "(?P<file>.+?)", line \d+')
+"""Matches the line with which Python begins each frame of a traceback."""
 LINK = re.compile(r"Traceback \(most recent call last\):|The above exception was the |During handling of the above ")
 """Matches the lines that Python prints above a traceback, and between two tracebacks."""
 MESSAGE_LINES = 3
@@ -55,14 +56,13 @@ def parts_of(traceback: str) -> list[TracebackPart]:
     blocks = list(_blocks(lines))
     next_blocks = [*blocks[1:], TracebackPart("raised", ())]  # a stack trace without an exception ends with a frame
     # A library frame is not folded if it raised the exception.
-    is_raising_block = [
-        this.frames and not following.frames for this, following in zip(blocks, next_blocks, strict=True)
+    blocks_and_flags = [
+        (block, bool(block.frames and not next_block.frames))
+        for block, next_block in zip(blocks, next_blocks, strict=True)
     ]
     parts: list[TracebackPart] = []
-    for (kind, is_raising), group in groupby(
-        zip(blocks, is_raising_block, strict=True), key=lambda pair: (pair[0].kind, bool(pair[1]))
-    ):
-        members = [block for block, _ in group]
+    for (kind, is_raising), pairs in groupby(blocks_and_flags, key=lambda pair: (pair[0].kind, pair[1])):
+        members = [block for block, _is_raising in pairs]
         joined_lines = tuple(line for block in members for line in block.lines)
         if kind == "raised":
             parts += _raised(joined_lines)
@@ -96,7 +96,7 @@ def _blocks(lines: Iterable[str]) -> Iterator[TracebackPart]:
 def _raised(lines: tuple[str, ...]) -> Iterator[TracebackPart]:
     """Yield the exception's message, folded if it is long, and the line that links to the next traceback."""
     end = next((index for index, line in enumerate(lines) if LINK.match(line)), len(lines))
-    while end and end < len(lines) and not lines[end - 1].strip():
+    while end and end < len(lines) and not lines[end - 1].strip():  # blank lines above the link belong to it
         end -= 1
     shown_lines, folded_lines = lines[:end][:MESSAGE_LINES], lines[:end][MESSAGE_LINES:]
     yield from (
@@ -204,28 +204,28 @@ class ShownAttempt:
 def attempts_of(job: Job) -> list[ShownAttempt]:
     """Return the job's attempts, the newest first."""
     operations = operations_of(job)
-    with_error = [_with_error(entry, job) for entry in job.errors if isinstance(entry, dict)]
-    if with_error:
-        with_error[-1] = _corrected_last_attempt(with_error[-1], job, operations)
-    newest = with_error[-1].number if with_error else None
-    return [*_without_error(job, operations, newest or 0), *reversed(with_error)]
+    failed_attempts = [_failed_attempt(entry, job) for entry in job.errors if isinstance(entry, dict)]
+    if failed_attempts:
+        failed_attempts[-1] = _corrected_last_attempt(failed_attempts[-1], job, operations)
+    newest_number = failed_attempts[-1].number if failed_attempts else None
+    return [*_last_attempt_unless_failed(job, operations, newest_number or 0), *reversed(failed_attempts)]
 
 
-def _with_error(entry: Mapping[str, Any], job: Job) -> ShownAttempt:
-    ended_at, duration = moment_of(entry.get("at")), _span(entry.get("duration_ms"))
-    exception = _text(entry.get("exception"))
+def _failed_attempt(entry: Mapping[str, Any], job: Job) -> ShownAttempt:
+    ended_at, duration = moment_of(entry.get("at")), _duration(entry.get("duration_ms"))
+    exception = _text_or_empty(entry.get("exception"))
     return ShownAttempt(
         number=number_of_attempt(job, entry.get("attempt"), ended_at),
         status=Status.DISCARDED if exception == ASKED_TO_BE_DISCARDED else Status.FAILED,
-        worker=_text(entry.get("worker")),
+        worker=_text_or_empty(entry.get("worker")),
         duration=duration,
         started_at=ended_at - duration if ended_at and duration is not None else None,
         ended_at=ended_at,
-        waited=_span(entry.get("wait_ms")),
+        waited=_duration(entry.get("wait_ms")),
         exception=exception.removeprefix("builtins."),
-        message=_text(entry.get("message")),
-        traceback=_text(entry.get("traceback")),
-        sentry_event_id=_text(entry.get("sentry_event_id")),
+        message=_text_or_empty(entry.get("message")),
+        traceback=_text_or_empty(entry.get("traceback")),
+        sentry_event_id=_text_or_empty(entry.get("sentry_event_id")),
     )
 
 
@@ -241,16 +241,23 @@ def _corrected_last_attempt(attempt: ShownAttempt, job: Job, operations: Sequenc
     return replace(attempt, status=Status.DISCARDED) if is_newest and has_last_error else attempt
 
 
-def _without_error(job: Job, operations: Sequence[ShownOperation], newest: int) -> Iterator[ShownAttempt]:
-    """Yield the last attempt if it did not fail. `newest` is the number of the last failed attempt."""
-    number = job.attempts + attempts_before(operations, None)
+def _last_attempt_unless_failed(
+    job: Job, operations: Sequence[ShownOperation], newest_failed_number: int
+) -> Iterator[ShownAttempt]:
+    """Yield the last attempt if it did not fail."""
+    attempt_number = job.attempts + attempts_before(operations, None)
     cancel = operations[-1] if operations and operations[-1].verb == CANCEL.name else None
-    is_cancelled = job.status == Status.DISCARDED and cancel is not None and job.attempts > 0 and number > newest
+    is_cancelled = (
+        job.status == Status.DISCARDED
+        and cancel is not None
+        and job.attempts > 0
+        and attempt_number > newest_failed_number
+    )
     if job.started_at is None or not (is_cancelled or job.status in (Status.RUNNING, Status.COMPLETED)):
         return
     ended_at = cancel.at if cancel and is_cancelled else job.finished_at
     yield ShownAttempt(
-        number=number,
+        number=attempt_number,
         status=job.status,
         is_cancelled=is_cancelled,
         worker=job.worker_name,
@@ -261,7 +268,7 @@ def _without_error(job: Job, operations: Sequence[ShownOperation], newest: int) 
     )
 
 
-def _span(milliseconds: object) -> timedelta | None:
+def _duration(milliseconds: object) -> timedelta | None:
     if not isinstance(milliseconds, int | float):
         return None
     try:
@@ -270,5 +277,5 @@ def _span(milliseconds: object) -> timedelta | None:
         return None
 
 
-def _text(value: object) -> str:
+def _text_or_empty(value: object) -> str:
     return value if isinstance(value, str) else ""

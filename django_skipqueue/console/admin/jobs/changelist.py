@@ -149,10 +149,12 @@ class JobChangeList(OwnChangeList):
         return jobs if self._ids_by_index is None else jobs.filter(pk__in=self._ids_by_index)
 
     def _found_among(self, jobs: QuerySet[Job], request: HttpRequest) -> QuerySet[Job]:
+        """Return the jobs that the search finds, within the window if there is one. `get_results` uses their ids."""
         search = Search(self.query)
         if self.window is None:
             return search.among(jobs) if search.words else jobs
-        matching, number, is_post = self.window.among(jobs), search.lone_number, request.method == "POST"
+        matching, lone_number = self.window.among(jobs), search.lone_number
+        is_post = request.method == "POST"
         if search.words:
             matching = search.among(matching)
         elif is_post:
@@ -161,8 +163,8 @@ class JobChangeList(OwnChangeList):
         # An action needs all ids; pages only need the ids that are counted.
         matching_ids = list(ids if is_post else ids[: counts.MOST_JOBS_COUNTED + 1])
         ids_from_index = [] if self.by_index is None else [*self.by_index.ids]
-        if number is not None:
-            ids_from_index.append(number)
+        if lone_number is not None:
+            ids_from_index.append(lone_number)
         if ids_from_index and self.window.start is not None:
             matching_ids = [pk for pk in matching_ids if pk not in ids_from_index]  # the first window shows them
         elif missing_ids := {*ids_from_index}.difference(matching_ids):
@@ -175,7 +177,7 @@ class JobChangeList(OwnChangeList):
         if self._found is None:
             super().get_results(request)
             return
-        queryset, self.queryset = self.queryset, self._found
+        queryset, self.queryset = self.queryset, self._found  # Django pages through `self.queryset`
         super().get_results(request)
         self.queryset = queryset
         if isinstance(self.result_list, FoundJobs):
@@ -211,6 +213,7 @@ class JobChangeList(OwnChangeList):
 
     @property
     def shown(self) -> tuple[int, int]:
+        """The positions of the first and the last job on the page."""
         before = (self.page_num - 1) * self.list_per_page if self.multi_page else 0
         return before + 1, before + len(self.result_list)
 
@@ -317,31 +320,34 @@ class JobChangeList(OwnChangeList):
         return is_scheduled and self._scheduled.are_mostly_retries != (self.state == RETRYING)
 
     def _is_found_by(self, indexed: Indexed, state: str | None, *, is_searched: bool) -> bool:
-        """Whether the index finds exactly the jobs in this state that pass the filters."""
-        other_filters: tuple[type[Any], ...] = (CauseFilter, KeyFilter, TaskFilter)
+        """Return whether the index finds exactly the jobs in this state that pass the filters."""
+        filters_beyond_index: tuple[type[Any], ...] = (CauseFilter, KeyFilter, TaskFilter)
         is_narrower = self.period != indexed.period or self._has_two_periods
         if indexed.ids is not None:
-            other_filters = (CauseFilter, GroupFilter, KeyFilter, QueueFilter, RunsFilter)
+            filters_beyond_index = (CauseFilter, GroupFilter, KeyFilter, QueueFilter, RunsFilter)
             if indexed.ids is self._ids_by_index:  # the index search already used all words and the task
                 is_searched = False
             else:
-                other_filters = (*other_filters, TaskFilter)
+                filters_beyond_index = (*filters_beyond_index, TaskFilter)
         elif indexed.group is not None:
-            other_filters, is_narrower = NARROWING, is_narrower or state in (RETRYING, Status.SCHEDULED)
+            filters_beyond_index, is_narrower = NARROWING, is_narrower or state in (RETRYING, Status.SCHEDULED)
         elif indexed.cause is not None:
-            other_filters = (KeyFilter, QueueFilter, TimeFilter)
+            filters_beyond_index = (KeyFilter, QueueFilter, TimeFilter)
         elif indexed.key is not None:
-            other_filters = (CauseFilter, QueueFilter, TaskFilter, TimeFilter)
+            filters_beyond_index = (CauseFilter, QueueFilter, TaskFilter, TimeFilter)
         else:
             is_narrower |= self._chosen(QueueFilter) != indexed.queue_name
-        return not (is_searched or is_narrower or any(map(self._chosen, other_filters)))
+        return not (is_searched or is_narrower or any(map(self._chosen, filters_beyond_index)))
 
     @cached_property
     def period(self) -> Period:
         """The period between the two times that the user typed. A preset time replaces the first if it is missing."""
         typed = getattr(self._filter(PeriodFilter), "period", Period())
         preset = TIME_PRESETS.get(self._chosen(TimeFilter) or "")
-        return typed if typed.since is not None or preset is None else Period(preset[0], typed.before)
+        if typed.since is not None or preset is None:
+            return typed
+        duration, _label = preset
+        return Period(duration, typed.before)
 
     @property
     def _has_two_periods(self) -> bool:
@@ -364,12 +370,13 @@ class JobChangeList(OwnChangeList):
         ids: tuple[int, ...] | None = getattr(self._filter(FoundFilter), "ids", None)
         return self._ids_by_index if ids is None else ids
 
-    def _chosen(self, kind: type[Any]) -> str | None:
-        chosen = self._filter(kind)
-        return None if chosen is None else chosen.value()
+    def _chosen(self, filter_class: type[Any]) -> str | None:
+        """Return the value of this filter; `None` if the user has not chosen one."""
+        chosen_filter = self._filter(filter_class)
+        return None if chosen_filter is None else chosen_filter.value()
 
-    def _filter(self, kind: type[Any]) -> Any:
-        return next((spec for spec in self.filter_specs if isinstance(spec, kind)), None)
+    def _filter(self, filter_class: type[Any]) -> Any:
+        return next((spec for spec in self.filter_specs if isinstance(spec, filter_class)), None)
 
 
 def _typed(moment: Moment | None) -> str:

@@ -54,8 +54,8 @@ TIME_TITLES = {
 
 def longer_than(chosen: str | None) -> Q:
     """Return the condition for jobs that have run longer than the chosen time. Index: recover."""
-    preset = RUN_TIME_PRESETS.get(chosen or "")
-    return Q(locked_at__lte=Now() - preset[0]) if preset else Q()
+    duration, _label = RUN_TIME_PRESETS.get(chosen or "", (None, ""))
+    return Q(locked_at__lte=Now() - duration) if duration else Q()
 
 
 class StateFilter(admin.SimpleListFilter):
@@ -70,12 +70,12 @@ class StateFilter(admin.SimpleListFilter):
 
     def value(self) -> str | None:
         """Return the chosen state; `None` if the URL contains no valid state."""
-        chosen = super().value()
-        return chosen if chosen in STATES else None
+        chosen_state = super().value()
+        return chosen_state if chosen_state in STATES else None
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Job]) -> QuerySet[Job]:
-        chosen = self.value()
-        return queryset.filter(is_in(chosen)) if chosen else queryset
+        chosen_state = self.value()
+        return queryset.filter(is_in(chosen_state)) if chosen_state else queryset
 
 
 class NameFilter(admin.SimpleListFilter):
@@ -84,8 +84,8 @@ class NameFilter(admin.SimpleListFilter):
     column: str
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        chosen = self.value()
-        return [(name, name) for name in sorted({*self.names(), *([chosen] if chosen else [])})]
+        chosen_name = self.value()
+        return [(name, name) for name in sorted({*self.names(), *([chosen_name] if chosen_name else [])})]
 
     def names(self) -> list[str]:
         """Return the choices. A filter that is only used in links has none."""
@@ -93,8 +93,8 @@ class NameFilter(admin.SimpleListFilter):
 
     def value(self) -> str | None:
         """Return the chosen name without characters that PostgreSQL rejects."""
-        chosen = super().value()
-        return chosen.replace("\0", "") if chosen else None
+        chosen_name = super().value()
+        return chosen_name.replace("\0", "") if chosen_name else None
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Job]) -> QuerySet[Job]:
         return queryset.filter(**{self.column: self.value()}) if self.value() else queryset
@@ -125,7 +125,7 @@ class TaskFilter(NameFilter):
         """Yield each task with its module and function name. The name may wrap after an underscore."""
         all_tasks, *tasks = super().choices(changelist)
         if len(tasks) > MOST_LINKS:
-            self.others = _others(changelist, self.parameter_name)
+            self.others = _other_parameters(changelist, self.parameter_name)
         yield {**all_tasks, "module": ""}
         for choice in sorted(tasks, key=lambda choice: str(choice["display"]).rpartition(".")):
             module, _, function = str(choice["display"]).rpartition(".")
@@ -152,14 +152,14 @@ class CauseFilter(NameFilter):
     @property
     def cause(self) -> Cause | None:
         """The cause, if the URL also names a task."""
-        chosen = self.value()
-        return cause_of_text(self._task, chosen) if chosen and self._task else None
+        chosen_cause = self.value()
+        return cause_of_text(self._task, chosen_cause) if chosen_cause and self._task else None
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Job]) -> QuerySet[Job]:
         if self.cause is not None:
             return queryset.filter(has_cause(self.cause))
-        chosen = self.value()
-        return queryset.filter(has_raised(chosen)) if chosen else queryset
+        chosen_cause = self.value()
+        return queryset.filter(has_raised(chosen_cause)) if chosen_cause else queryset
 
 
 class KeyFilter(NameFilter):
@@ -173,6 +173,7 @@ class KeyFilter(NameFilter):
     """The label if the job was deleted, or has no key."""
 
     def index(self, text: str) -> Key:
+        """Return the jobs whose key is this text."""
         raise NotImplementedError
 
     @cached_property
@@ -185,7 +186,8 @@ class KeyFilter(NameFilter):
         if self._job is not None and self._text is not None:
             masked_key = redacted(self._job.task, self._job.args, self._job.kwargs).text(self._text)
             label = shorten(masked_key, CELL_LIMIT)
-        return [(str(chosen), label) for chosen in [self.value()] if chosen]
+        chosen_id = self.value()
+        return [(chosen_id, label)] if chosen_id else []
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Job]) -> QuerySet[Job]:
         if self.key is None:
@@ -195,12 +197,13 @@ class KeyFilter(NameFilter):
 
     @cached_property
     def _job(self) -> Job | None:
-        chosen = self.value() or ""
+        chosen_id = self.value() or ""
         columns = ("task", "args", "kwargs", self.column)
-        return Job.objects.only(*columns).filter(pk=chosen).first() if is_id(chosen) else None
+        return Job.objects.only(*columns).filter(pk=chosen_id).first() if is_id(chosen_id) else None
 
     @property
     def _text(self) -> str | None:
+        """The key of the job that is named in the URL."""
         return getattr(self._job, self.column, None)
 
 
@@ -210,17 +213,17 @@ class GroupFilter(admin.SimpleListFilter):
     column: ClassVar[str]
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        chosen = self.value()
-        return [(chosen, f"#{chosen}")] if chosen else []
+        chosen_id = self.value()
+        return [(chosen_id, f"#{chosen_id}")] if chosen_id else []
 
     def value(self) -> str | None:
-        chosen = super().value()
-        return chosen if chosen and is_id(chosen) else None
+        chosen_id = super().value()
+        return chosen_id if chosen_id and is_id(chosen_id) else None
 
     @property
     def group(self) -> Group | None:
-        chosen = self.value()
-        return Group(self.column, int(chosen)) if chosen else None
+        chosen_id = self.value()
+        return Group(self.column, int(chosen_id)) if chosen_id else None
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Job]) -> QuerySet[Job]:
         return queryset if self.group is None else queryset.filter(self.group.condition)
@@ -235,16 +238,16 @@ class FoundFilter(admin.SimpleListFilter):
     @cached_property
     def ids(self) -> tuple[int, ...] | None:
         """The ids of the jobs that the search found; `None` if no search is chosen."""
-        chosen = self.value()
-        if chosen is None:
+        chosen_id = self.value()
+        if chosen_id is None:
             return None
-        job = Job.objects.filter(pk=chosen, task=BULK_TASK).first() if is_id(chosen) else None
+        job = Job.objects.filter(pk=chosen_id, task=BULK_TASK).first() if is_id(chosen_id) else None
         progress = BulkProgress.of(job) if job else None
         return progress.found if progress else ()
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
-        chosen = self.value()
-        return [(chosen, f"#{chosen}")] if chosen else []
+        chosen_id = self.value()
+        return [(chosen_id, f"#{chosen_id}")] if chosen_id else []
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Job]) -> QuerySet[Job]:
         return queryset if self.ids is None else queryset.filter(pk__in=self.ids)
@@ -252,6 +255,7 @@ class FoundFilter(admin.SimpleListFilter):
 
 class PresetFilter(admin.SimpleListFilter):
     presets: Mapping[str, tuple[timedelta, Any]]
+    """The duration and the label of each choice, by its name in the URL."""
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> Iterable[tuple[str, Any]]:
         return [(name, label) for name, (_, label) in self.presets.items()]
@@ -275,8 +279,8 @@ class TimeFilter(PresetFilter):
         self.title = TIME_TITLES[self.column]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Job]) -> QuerySet[Job]:
-        preset = TIME_PRESETS.get(self.value() or "")
-        return queryset.filter(Period(preset[0]).of(self.column)) if preset else queryset
+        duration, _label = TIME_PRESETS.get(self.value() or "", (None, ""))
+        return queryset.filter(Period(duration).of(self.column)) if duration else queryset
 
 
 FIRST, BEFORE = "first", "before"
@@ -294,7 +298,7 @@ class PeriodFilter(admin.ListFilter):
         super().__init__(request, params, model, model_admin)
         typed = {name: params.pop(name, [""])[-1] for name in (FIRST, BEFORE)}
         self.used_parameters = {name: text for name, text in typed.items() if text}
-        self.period = Period(_moment(typed[FIRST]), _moment(typed[BEFORE]))
+        self.period = Period(_parsed_time(typed[FIRST]), _parsed_time(typed[BEFORE]))
         self.column = self.column_of(request.GET.get(StateFilter.parameter_name))
 
     def column_of(self, state: str | None) -> str:
@@ -308,24 +312,24 @@ class PeriodFilter(admin.ListFilter):
 
     def choices(self, changelist: ChangeList) -> Iterator[Any]:
         """Yield the values of the two fields, and the URL's other parameters, which the form has to keep."""
-        others = _others(changelist, FIRST, BEFORE)
+        other_parameters = _other_parameters(changelist, FIRST, BEFORE)
         zone = get_current_timezone()
         first, before = (
             f"{moment.astimezone(zone):%Y-%m-%dT%H:%M}" if isinstance(moment, datetime) else ""
             for moment in (self.period.since, self.period.before)
         )
-        yield {"first": first, "before": before, "others": others}
+        yield {"first": first, "before": before, "others": other_parameters}
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
         return queryset.filter(self.period.of(self.column))
 
 
-def _others(changelist: ChangeList, *names: str) -> list[tuple[str, str]]:
-    """Return the URL's parameters except these names and `look`, the number of the part of the list to search."""
+def _other_parameters(changelist: ChangeList, *names: str) -> list[tuple[str, str]]:
+    """Return the URL's parameters, except these names, and except `look`: which part of the list to search."""
     return [(name, value) for name, value in changelist.params.items() if name not in (*names, "look")]
 
 
-def _moment(text: str) -> datetime | None:
+def _parsed_time(text: str) -> datetime | None:
     try:
         moment = parse_datetime(text)
         return make_aware(moment, get_current_timezone()) if moment and is_naive(moment) else moment

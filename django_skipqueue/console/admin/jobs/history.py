@@ -62,7 +62,7 @@ LOG_ENTRIES_SEARCHED = 100_000
 """Only this many of the newest log entries are searched, because the log has no index by job."""
 
 SAME_ACT = timedelta(seconds=5)
-"""An entry in the row and one in the log are the same act if their times differ by at most this. Clocks may differ."""
+"""An entry in the row and an entry in the log are one act if their times differ by at most this. Clocks may differ."""
 
 
 @dataclass(frozen=True)
@@ -80,13 +80,13 @@ def history_of(job: Job) -> list[HistoryEntry]:
     reason may quote them.
     """
     masked = redacted(job.task, job.args, job.kwargs).text
-    newest = LogEntry.objects.order_by("-pk").values_list("pk", flat=True).first() or 0
+    newest_log_id = LogEntry.objects.order_by("-pk").values_list("pk", flat=True).first() or 0
     about_job = {"content_type": ContentType.objects.get_for_model(Job), "object_id": logged_id(job.pk)}
     # The condition for `pk` makes PostgreSQL read only a range of the primary key.
-    logged = LogEntry.objects.filter(pk__gt=newest - LOG_ENTRIES_SEARCHED, **about_job)
-    log_entries = list(logged.select_related("user").order_by("-action_time")[:MOST_LOG_ENTRIES])
+    entries_about_job = LogEntry.objects.filter(pk__gt=newest_log_id - LOG_ENTRIES_SEARCHED, **about_job)
+    log_entries = list(entries_about_job.select_related("user").order_by("-action_time")[:MOST_LOG_ENTRIES])
     history: list[HistoryEntry] = []
-    for operation in reversed([one for one in operations_of(job) if one.verb != SNOOZE_VERB]):
+    for operation in reversed([operation for operation in operations_of(job) if operation.verb != SNOOZE_VERB]):
         text = f"{operation.done}: {operation.change}" if operation.change else operation.done
         history.append(HistoryEntry(operation.at, operation.by, text, operation.reason))
         if log_entry := _log_entry_of(operation, log_entries):
@@ -94,8 +94,8 @@ def history_of(job: Job) -> list[HistoryEntry]:
     history += (
         HistoryEntry(entry.action_time, entry.user.get_username(), entry.get_change_message()) for entry in log_entries
     )
-    shown = [replace(entry, text=masked(entry.text), reason=masked(entry.reason)) for entry in history]
-    return sorted(shown, key=lambda entry: entry.at, reverse=True)
+    masked_history = [replace(entry, text=masked(entry.text), reason=masked(entry.reason)) for entry in history]
+    return sorted(masked_history, key=lambda entry: entry.at, reverse=True)
 
 
 def _log_entry_of(operation: ShownOperation, entries: Iterable[LogEntry]) -> LogEntry | None:

@@ -141,11 +141,15 @@ class JobAdmin(VerbViews):
         def is_offered(verb: Verb) -> bool:
             return (status is None or verb.is_offered_for(status)) and self.may(request, verb)
 
-        known = verbs_by_action()
+        verbs_by_name = verbs_by_action()
         actions = super().get_actions(request, **location)
         for verb in verbs() if actions else ():  # the verbs of parts, which may be installed after this module
             actions.setdefault(verb.action_name, self.get_action(_as_admin_action(verb)))
-        return {name: action for name, action in actions.items() if name not in known or is_offered(known[name])}
+        return {
+            name: action
+            for name, action in actions.items()
+            if name not in verbs_by_name or is_offered(verbs_by_name[name])
+        }
 
     def get_changelist_instance(self, request: HttpRequest) -> Any:
         """Return the change list. Also attach it to the request, because Django passes only the jobs to actions."""
@@ -158,8 +162,8 @@ class JobAdmin(VerbViews):
     ) -> HttpResponse | None:
         """Run the chosen action. First drop posted values that are not valid ids, because Django would raise."""
         posted: Any = request.POST.copy()
-        chosen = [value for value in posted.getlist(helpers.ACTION_CHECKBOX_NAME) if is_id(value)]
-        posted.setlist(helpers.ACTION_CHECKBOX_NAME, chosen)
+        chosen_ids = [value for value in posted.getlist(helpers.ACTION_CHECKBOX_NAME) if is_id(value)]
+        posted.setlist(helpers.ACTION_CHECKBOX_NAME, chosen_ids)
         request.POST = posted
         return super().response_action(request, queryset, *args, **kwargs)
 
@@ -187,6 +191,7 @@ class JobAdmin(VerbViews):
                 is_lower_bound=selection.total.is_capped,
                 answers=form.answers(),
             )
+        # The jobs are changed after the view's transaction, in batches that are committed one by one.
         return Afterwards(partial(self._apply_now, request, verb, selection, instruction))
 
     def _apply_now(
@@ -230,11 +235,11 @@ class JobAdmin(VerbViews):
     @admin.display(description=_("arguments, last error"))
     def call_and_error(self, job: Any) -> SafeString:
         """Show the arguments. Below them, show the first line of the last error, unless the job has completed."""
-        call = job_cells.called(job.task, job.args_text, job.kwargs_text)
-        error = "" if job.status == Status.COMPLETED else call.text(job.last_error).strip().partition("\n")[0]
+        masked_call = job_cells.called(job.task, job.args_text, job.kwargs_text)
+        error = "" if job.status == Status.COMPLETED else masked_call.text(job.last_error).strip().partition("\n")[0]
         return format_html(
             '<span class="skipqueue-call" title="{0}">{0}</span>{1}',
-            arguments(job.task, call),
+            arguments(job.task, masked_call),
             format_html('<span class="skipqueue-error" title="{0}">{0}</span>', shortened(error)) if error else "",
         )
 

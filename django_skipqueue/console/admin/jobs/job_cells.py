@@ -58,9 +58,9 @@ def decoded(text: str) -> Any:
 
 def with_cells(jobs: Any) -> Any:
     """Query only the columns that the list shows, and only as much of the arguments as fits into a cell."""
-    args, kwargs = (Left(Cast(name, TextField()), CELL_LIMIT * 4) for name in ("args", "kwargs"))
-    listed = jobs.defer("args", "kwargs", "result", "errors", "metadata", "logs")
-    return listed.annotate(now=Now(), args_text=args, kwargs_text=kwargs)
+    args_text, kwargs_text = (Left(Cast(name, TextField()), CELL_LIMIT * 4) for name in ("args", "kwargs"))
+    slim_jobs = jobs.defer("args", "kwargs", "result", "errors", "metadata", "logs")
+    return slim_jobs.annotate(now=Now(), args_text=args_text, kwargs_text=kwargs_text)
 
 
 def called(task: str, args: str, kwargs: str) -> Redacted:
@@ -75,7 +75,7 @@ def when(job: Job, now: datetime) -> SafeString:
     If the job was handed to a carrier (another system that runs jobs), only show since when the carrier has the job,
     because the job may still wait there.
     """
-    text, moment = _moment(job, now)
+    text, moment = _text_and_moment(job, now)
     return format_html(
         '<time datetime="{}" title="{}">{}</time>{}',
         moment.isoformat(),
@@ -84,10 +84,10 @@ def when(job: Job, now: datetime) -> SafeString:
         format_html('<span class="skipqueue-detail">{}</span>', worker_link(job.locked_by))
         if job.status == Status.RUNNING and job.worker_name and not holder_of(job)
         else "",
-    ) + _progress(job)
+    ) + _progress_bar(job)
 
 
-def _progress(job: Job) -> SafeString:
+def _progress_bar(job: Job) -> SafeString:
     progress = job.current_progress if job.status == Status.RUNNING else None
     if progress is None:
         return SafeString("")
@@ -100,7 +100,7 @@ def _progress(job: Job) -> SafeString:
     )
 
 
-def _moment(job: Job, now: datetime) -> tuple[str, datetime]:
+def _text_and_moment(job: Job, now: datetime) -> tuple[str, datetime]:
     if job.finished_at and job.status in FINISHED:
         return distance(job.finished_at, now), job.finished_at
     if job.status == Status.RUNNING:

@@ -24,20 +24,20 @@ from .attempts import ShownAttempt
 
 def links_of_job(job: Job, now: datetime) -> list[tuple[str, str]]:
     """Return the label and URL of each link. `now` stands for the end time of an unfinished job."""
-    values = {"worker": job.worker_name, "attempt": job.attempts, **_times("started_at", job.started_at)}
-    return _links(job, values | _times("finished_at", job.finished_at or now), of_attempt=False)
+    values = {"worker": job.worker_name, "attempt": job.attempts, **_time_values("started_at", job.started_at)}
+    return _links(job, values | _time_values("finished_at", job.finished_at or now), of_attempt=False)
 
 
 def links_of_attempt(job: Job, attempt: ShownAttempt, now: datetime) -> list[tuple[str, str]]:
     """Return the label and URL of each link that contains the attempt's Sentry event."""
-    values = {"worker": attempt.worker, "attempt": attempt.number, **_times("started_at", attempt.started_at)}
-    values |= {OF_AN_ATTEMPT: attempt.sentry_event_id, **_times("finished_at", attempt.ended_at or now)}
+    values = {"worker": attempt.worker, "attempt": attempt.number, **_time_values("started_at", attempt.started_at)}
+    values |= {OF_AN_ATTEMPT: attempt.sentry_event_id, **_time_values("finished_at", attempt.ended_at or now)}
     return _links(job, values, of_attempt=True)
 
 
 def _links(job: Job, more_values: Mapping[str, Any], *, of_attempt: bool) -> list[tuple[str, str]]:
     common_values = {"job_id": job.pk, "task": job.task, "queue_name": job.queue_name}
-    values = {**common_values, **_times("enqueued_at", job.enqueued_at), **more_values}
+    values = {**common_values, **_time_values("enqueued_at", job.enqueued_at), **more_values}
     metadata = job.metadata if isinstance(job.metadata, dict) else {}
     masked_metadata = redact(kwargs=metadata, also=settings.redact).kwargs
     public_metadata = {key: value for key, value in metadata.items() if masked_metadata[key] == value}
@@ -49,7 +49,7 @@ def _links(job: Job, more_values: Mapping[str, Any], *, of_attempt: bool) -> lis
     return [(label, link) for label, link in links if link is not None]
 
 
-def _times(name: str, moment: datetime | None) -> dict[str, Any]:
+def _time_values(name: str, moment: datetime | None) -> dict[str, Any]:
     if moment is None:
         return {}
     return {name: moment.isoformat(), f"{name}_ms": round(moment.timestamp() * 1000)}
@@ -61,11 +61,11 @@ DEFER_CALL_LIMIT = 20_000
 SECRET = "..."  # noqa: S105 (a placeholder, not a secret)
 
 
-def defer_call(job: Job, call: Redacted) -> str:
+def defer_call(job: Job, masked_call: Redacted) -> str:
     """Return Python code that enqueues the job again: an import, and a call of `.defer()`.
 
     For a `django.tasks` task, the code calls `.enqueue()`. Return an empty text if the task is unknown in this process,
-    or the code would be too long. `call`: the job's arguments with their secrets masked.
+    or the code would be too long. `masked_call`: the job's arguments with their secrets masked.
     """
     try:
         task = registry.get(job.task)
@@ -73,14 +73,14 @@ def defer_call(job: Job, call: Redacted) -> str:
         return ""
     if not isinstance(job.args, list) or not isinstance(job.kwargs, dict):
         return ""
-    method, options = "defer" if task.alias is None else "enqueue", ", ".join(_options(job, task, call))
+    method, options = "defer" if task.alias is None else "enqueue", ", ".join(_changed_options(job, task, masked_call))
     using = f".using({options})" if options else ""
-    arguments = ", ".join(_arguments(job, call))
+    arguments = ", ".join(_arguments(job, masked_call))
     code = f"from {task.__module__} import {task.__name__}\n\n{task.__name__}{using}.{method}({arguments})"
     return code if len(code) <= DEFER_CALL_LIMIT else ""
 
 
-def _options(job: Job, task: Task[Any, Any], call: Redacted) -> Iterator[str]:
+def _changed_options(job: Job, task: Task[Any, Any], masked_call: Redacted) -> Iterator[str]:
     """Yield the options that differ from the task's defaults, except for the due time."""
     task_options = task.options
     defaults: dict[str, Any] = {"queue_name": task_options.queue_name, "priority": task_options.priority}
@@ -91,26 +91,32 @@ def _options(job: Job, task: Task[Any, Any], call: Redacted) -> Iterator[str]:
         metadata = job.metadata if isinstance(job.metadata, dict) else {}
         defaults["backend"], values["backend"] = task.alias, metadata.get("backend", task.alias)
     yield from (f"{name}={_literal(value, value)}" for name, value in values.items() if value != defaults[name])
-    key = call_of(job, "", "").unique_key
-    if task.alias is None and key is not None and not task_options.makes_key and key != task_options.fixed_key:
-        yield f"unique_key={_literal(key, key) if call.text(key) == key else SECRET}"
+    unique_key = call_of(job, "", "").unique_key  # only the key is needed, so without the arguments' JSON
+    if (
+        task.alias is None
+        and unique_key is not None
+        and not task_options.makes_key
+        and unique_key != task_options.fixed_key
+    ):
+        yield f"unique_key={_literal(unique_key, unique_key) if masked_call.text(unique_key) == unique_key else SECRET}"
 
 
-def _arguments(job: Job, call: Redacted) -> Iterator[str]:
-    for shown, value in zip(call.args, job.args, strict=True):
-        yield _literal(shown, value)
+def _arguments(job: Job, masked_call: Redacted) -> Iterator[str]:
+    for masked_value, value in zip(masked_call.args, job.args, strict=True):
+        yield _literal(masked_value, value)
     for name, value in job.kwargs.items():
-        literal = _literal(call.kwargs[name], value)
+        literal = _literal(masked_call.kwargs[name], value)
         is_name = name.isidentifier() and not iskeyword(name)
         yield f"{name}={literal}" if is_name else f"**{{{_literal(name, name)}: {literal}}}"
 
 
-def _literal(shown: Any, value: Any) -> str:
-    """Return the value as Python code. Where `shown` differs from it, the value is secret."""
-    if isinstance(value, dict) and isinstance(shown, dict):
-        return f"{{{', '.join(f'{_literal(key, key)}: {_literal(shown[key], item)}' for key, item in value.items())}}}"
-    if isinstance(value, list) and isinstance(shown, list):
-        return f"[{', '.join(map(_literal, shown, value))}]"
-    if shown != value:
+def _literal(masked_value: Any, value: Any) -> str:
+    """Return the value as Python code. Where `masked_value` differs from the value, the value is secret."""
+    if isinstance(value, dict) and isinstance(masked_value, dict):
+        items = (f"{_literal(key, key)}: {_literal(masked_value[key], item)}" for key, item in value.items())
+        return f"{{{', '.join(items)}}}"
+    if isinstance(value, list) and isinstance(masked_value, list):
+        return f"[{', '.join(map(_literal, masked_value, value))}]"
+    if masked_value != value:
         return SECRET
     return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else repr(value)

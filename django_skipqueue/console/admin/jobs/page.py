@@ -148,6 +148,7 @@ class JobPage(ShownState):
 
     @cached_property
     def call(self) -> Redacted:
+        """The arguments with their secrets masked. Its method `text` masks the same secrets in any text."""
         return redacted(self.job.task, self.job.args, self.job.kwargs)
 
     @property
@@ -156,13 +157,13 @@ class JobPage(ShownState):
 
         All values together get `JSON_LIMIT` characters. After that, each value is cut to `SHOWN_LINE_LIMIT`.
         """
-        characters_left, shown = JSON_LIMIT, []
-        passed = chain(named(self.job.task, self.call.args), self.call.kwargs.items())
-        for name, value in islice(passed, MOST_ARGUMENTS_SHOWN):
+        characters_left, shown_arguments = JSON_LIMIT, []
+        named_arguments = chain(named(self.job.task, self.call.args), self.call.kwargs.items())
+        for name, value in islice(named_arguments, MOST_ARGUMENTS_SHOWN):
             text = pretty(value, max(characters_left, SHOWN_LINE_LIMIT))
             characters_left -= len(text)
-            shown.append((shorten(name, SHOWN_LINE_LIMIT), text))
-        return shown
+            shown_arguments.append((shorten(name, SHOWN_LINE_LIMIT), text))
+        return shown_arguments
 
     @property
     def defer_call(self) -> str:
@@ -230,8 +231,8 @@ class JobPage(ShownState):
     @property
     def other_logs(self) -> list[ShownLog]:
         """The logs of attempts that are not listed, because they had no error and were not the last one."""
-        listed = [attempt.log for attempt in self.attempts]
-        return [log for log in self.logs if log not in listed]
+        logs_of_attempts = [attempt.log for attempt in self.attempts]
+        return [log for log in self.logs if log not in logs_of_attempts]
 
     @property
     def links(self) -> list[tuple[str, str]]:
@@ -260,7 +261,7 @@ class JobPage(ShownState):
         earlier = number_of_attempts(self.job) - self.job.attempts
         if not earlier:
             return f"{self.job.attempts}/{self.job.max_attempts}"
-        if not any(each.verb == RETRY.name for each in operations_of(self.job)):
+        if not any(operation.verb == RETRY.name for operation in operations_of(self.job)):
             text = gettext("%(made)s/%(most)s · %(earlier)s before")
             return text % {"made": self.job.attempts, "most": self.job.max_attempts, "earlier": earlier}
         return ngettext(
@@ -283,10 +284,10 @@ class JobPage(ShownState):
     @property
     def ran(self) -> str:
         """The last attempt's duration, or its duration so far if a worker runs it."""
-        last = self.attempts[0] if self.attempts else None
-        if last is None or self.holder or (last.duration is None and self.job.status != Status.RUNNING):
+        last_attempt = self.attempts[0] if self.attempts else None
+        if last_attempt is None or self.holder or (last_attempt.duration is None and self.job.status != Status.RUNNING):
             return ""
-        return last.took or span(self.now - (last.started_at or self.now))
+        return last_attempt.took or span(self.now - (last_attempt.started_at or self.now))
 
     @property
     def metadata(self) -> str:

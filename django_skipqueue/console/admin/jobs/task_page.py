@@ -47,7 +47,7 @@ class TaskPage:
             "database": task_options.database,
             **part_options,
         }
-        return [(name, _written(value)) for name, value in options.items() if value is not None]
+        return [(name, _value_as_text(value)) for name, value in options.items() if value is not None]
 
     @property
     def lists(self) -> list[tuple[Any, str]]:
@@ -59,7 +59,7 @@ class TaskPage:
         return [(section, section.content(self.name)) for part in consoles() for section in part.task_sections]
 
 
-def _written(value: Any) -> str:
+def _value_as_text(value: Any) -> str:
     if isinstance(value, tuple):
-        return ", ".join(map(_written, value))
+        return ", ".join(map(_value_as_text, value))
     return str(getattr(value, "__qualname__", value))

@@ -96,13 +96,13 @@ def _moment_of_operation(operation: ShownOperation, operations: Sequence[ShownOp
             label=operation.done_by, at=operation.at, status=operation.status, details=details, reason=operation.reason
         )
     number = operation.attempts + attempts_before(operations, operation.at)
-    ran = [gettext("ran %(span)s") % {"span": span(operation.at - operation.since)}] if operation.since else []
+    ran_text = [gettext("ran %(span)s") % {"span": span(operation.at - operation.since)}] if operation.since else []
     label = SNOOZES_LABEL if operation.times > 1 else UNCOUNTED_END_LABELS[operation.verb]
     return Moment(
         label=str(label) % {"number": number, "times": operation.times},
         at=operation.at,
         status=operation.status,
-        details=(*ran, operation.by),
+        details=(*ran_text, operation.by),
     )
 
 

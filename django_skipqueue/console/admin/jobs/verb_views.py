@@ -55,7 +55,7 @@ class VerbViews(JobViews):
         if job is None:
             return self.redirect_job_missing(request, str(job_id))
         button, page = button.for_job(job), self.address("change", job.pk)
-        form = VerbForm(verb, request.POST, job=job, given=request.GET)
+        form = VerbForm(verb, request.POST, job=job, initial_values=request.GET)
         if not button.asks or form.is_valid():
             user = request.user.get_username()
             instruction = form.instruction(user) if button.asks else Instruction(user)

@@ -59,7 +59,7 @@ class JobViews(OwnViews):
         return super().has_delete_permission(request, obj) and (obj is None or obj.status != Status.RUNNING)
 
     def may(self, request: HttpRequest, verb: Verb) -> bool:
-        """Whether the user may apply the verb. A user who may not view jobs may not change them either."""
+        """Return whether the user may apply the verb. A user who may not view jobs may not change them either."""
         if verb is DELETE:  # use Django's method, because a project may override it
             allowed = self.has_delete_permission(request)
         else:

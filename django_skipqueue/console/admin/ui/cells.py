@@ -65,21 +65,21 @@ def _page_link(model: str, pk: str, text: str) -> SafeString:
 
 def task_link(task: str, text: str = "") -> SafeString:
     """Return the task's name, or this text, with a link to the task's page, unless the name is too long for a URL."""
-    shown = shortened(text) if text else format_html('<span class="skipqueue-name">{}</span>', shortened(task))
+    label = shortened(text) if text else format_html('<span class="skipqueue-name">{}</span>', shortened(task))
     if len(task) > MAX_LINKED_NAME_LENGTH:
-        return format_html("{}", shown)
+        return format_html("{}", label)
     address = address_of("job_task", query={"task": task})
-    return format_html('<a href="{}">{}</a>', address, shown)
+    return format_html('<a href="{}">{}</a>', address, label)
 
 
-def arguments(task: str, call: Redacted) -> str:
+def arguments(task: str, masked_call: Redacted) -> str:
     """Return the arguments as in a call: `payment_id=42, email="x"`. Without a known parameter name, show the value."""
     as_json = partial(json.dumps, ensure_ascii=False)
-    names = names_in_order(task, call.args)
-    shown = [f"{name}={as_json(value)}" for name, value in zip(names, call.args, strict=False)]
-    shown += [as_json(value) for value in call.args[len(names) :]]
-    shown += [f"{name}={as_json(value)}" for name, value in call.kwargs.items()]
-    return shortened(", ".join(shown))
+    names = names_in_order(task, masked_call.args)
+    texts = [f"{name}={as_json(value)}" for name, value in zip(names, masked_call.args, strict=False)]
+    texts += [as_json(value) for value in masked_call.args[len(names) :]]
+    texts += [f"{name}={as_json(value)}" for name, value in masked_call.kwargs.items()]
+    return shortened(", ".join(texts))
 
 
 T = TypeVar("T")

@@ -132,8 +132,9 @@ class OwnViews(AnyModelAdmin):
         """Return the site's context for every page. The sidebar's links to our pages carry our parameters."""
         context: dict[str, Any] = self.admin_site.each_context(request)
         our_apps = [app for app in context["available_apps"] if app["app_label"] == self.opts.app_label and carried()]
-        for model in (model for app in our_apps for model in app["models"]):
-            model.update({name: carrying(model[name]) for name in ("admin_url", "add_url") if model.get(name)})
+        for app in our_apps:
+            for model in app["models"]:
+                model.update({name: carrying(model[name]) for name in ("admin_url", "add_url") if model.get(name)})
         return context
 
     def context(self, request: HttpRequest, subject: object, *, title: str) -> dict[str, Any]:
@@ -209,16 +210,20 @@ class ReadOnlyViews(OwnViews):
 
 
 def _as_logged(obj: Any) -> Any:
-    logged = copy(obj)
-    logged.pk = logged_id(obj.pk)
-    return logged
+    logged_object = copy(obj)
+    logged_object.pk = logged_id(obj.pk)  # Django's log stores this text as the object's id
+    return logged_object
 
 
 READ = ("GET", "HEAD")
 READ_OR_CHANGE = (*READ, "POST")
 
 
-def guarded(*methods: str, may: Callable[[Any, HttpRequest], bool] = lambda *_: True) -> Callable[[View], View]:
+def _everybody(_model_admin: Any, _request: HttpRequest) -> bool:
+    return True
+
+
+def guarded(*methods: str, may: Callable[[Any, HttpRequest], bool] = _everybody) -> Callable[[View], View]:
     """Decorate an admin view so that it is only open to users who may view the model and for whom `may` is true.
 
     `methods`: the HTTP methods that the view accepts; if there are none, it accepts all methods.

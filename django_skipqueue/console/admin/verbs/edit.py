@@ -70,27 +70,25 @@ class Argument:
 
 
 def arguments_of(job: Job, task: Task[Any, Any]) -> list[Argument]:
-    call = task.redacted(job.args, job.kwargs)
-    remaining, remaining_shown = dict(job.kwargs), dict(call.kwargs)
+    masked_call = task.redacted(job.args, job.kwargs)
+    remaining_kwargs, remaining_masked_kwargs = dict(job.kwargs), dict(masked_call.kwargs)
     arguments: list[Argument] = []
     value: Any
-    shown: Any
+    masked_value: Any
     for position, parameter in enumerate(task.signature.parameters.values()):
         if parameter.kind is Parameter.VAR_POSITIONAL:
-            value, shown, is_positional = job.args[position:], call.args[position:], True
+            value, masked_value, is_positional = job.args[position:], masked_call.args[position:], True
         elif parameter.kind is Parameter.VAR_KEYWORD:
-            value, shown, is_positional = dict(remaining), dict(remaining_shown), False
+            value, masked_value, is_positional = dict(remaining_kwargs), dict(remaining_masked_kwargs), False
         elif parameter.kind is not Parameter.KEYWORD_ONLY and position < len(job.args):
-            value, shown, is_positional = job.args[position], call.args[position], True
+            value, masked_value, is_positional = job.args[position], masked_call.args[position], True
         else:
-            value, shown = (
-                remaining.pop(parameter.name, MISSING_ARGUMENT),
-                remaining_shown.pop(parameter.name, MISSING_ARGUMENT),
-            )
+            value = remaining_kwargs.pop(parameter.name, MISSING_ARGUMENT)
+            masked_value = remaining_masked_kwargs.pop(parameter.name, MISSING_ARGUMENT)
             is_positional = parameter.kind is Parameter.POSITIONAL_ONLY
         default = parameter.default if isinstance(parameter.default, dict | list) else ""
         is_secret = not may_be_searched(parameter.name, default, task)
-        arguments.append(Argument(parameter, value, shown, is_positional, is_secret))
+        arguments.append(Argument(parameter, value, masked_value, is_positional, is_secret))
     return arguments
 
 
@@ -139,11 +137,12 @@ class EditForm(forms.Form):
         self.job, self.task = job, task
         self.arguments = arguments_of(job, task)
         self._masked = task.redacted(job.args, job.kwargs).text
-        for number, argument in enumerate(self.arguments):
-            self.fields[f"argument_{number}"] = ArgumentField(argument, task.encoded_argument, self._masked)
+        for position, argument in enumerate(self.arguments):
+            self.fields[f"argument_{position}"] = ArgumentField(argument, task.encoded_argument, self._masked)
 
     @cached_property
     def call(self) -> tuple[list[Any], dict[str, Any]]:
+        """The positional and the keyword arguments that the user has typed."""
         args: list[Any] = []
         kwargs: dict[str, Any] = {}
         values = [self.cleaned_data[name] for name in self.fields]
@@ -164,9 +163,9 @@ class EditForm(forms.Form):
             if value is MISSING_ARGUMENT:
                 continue
             if kind is Parameter.VAR_POSITIONAL:
-                args += _checked(value, list, argument)
+                args += _require_type(value, list, argument)
             elif kind is Parameter.VAR_KEYWORD:
-                kwargs |= _checked(value, dict, argument)
+                kwargs |= _require_type(value, dict, argument)
             elif is_positional:
                 args.append(value)
             else:
@@ -204,7 +203,7 @@ class EditForm(forms.Form):
         return None
 
 
-def _checked(value: Any, kind: type[Any], argument: Argument) -> Any:
+def _require_type(value: Any, kind: type[Any], argument: Argument) -> Any:
     if not isinstance(value, kind):
         text = gettext("%(name)s must be a list.") if kind is list else gettext("%(name)s must be an object.")
         raise InvalidOption(text % {"name": argument.name})

@@ -15,9 +15,9 @@ from .one_job import LoggedChange
 
 
 def record(request: HttpRequest, entries: Iterable[LoggedChange], *, verb: Verb, reason: str = "") -> None:
-    flag = _flag(verb)
+    flag = _action_flag(verb)
     LogEntry.objects.bulk_create(
-        _entry(request, flag, _with_reason(entry.message, reason), logged_id(entry.job_id), entry.name)
+        _log_entry(request, flag, _with_reason(entry.message, reason), logged_id(entry.job_id), entry.name)
         for entry in entries
     )
 
@@ -27,12 +27,12 @@ def record_all(request: HttpRequest, verb: Verb, message: str, reason: str) -> N
     query_string = f"?{unquote_plus(request.GET.urlencode())}".replace("\0", "")
     name = gettext("all jobs matching %(filter)s") % {"filter": query_string}
     filter_sentence = gettext("Filter: %(filter)s") % {"filter": query_string}
-    _entry(request, _flag(verb), _with_reason(f"{message} {filter_sentence}", reason), None, name).save()
+    _log_entry(request, _action_flag(verb), _with_reason(f"{message} {filter_sentence}", reason), None, name).save()
 
 
 def record_other(request: HttpRequest, name: str, message: str) -> None:
     """Record a change to something that has no row in the queue's tables."""
-    _entry(request, CHANGE, message, None, name).save()
+    _log_entry(request, CHANGE, message, None, name).save()
 
 
 def _with_reason(message: str, reason: str) -> str:
@@ -42,11 +42,11 @@ def _with_reason(message: str, reason: str) -> str:
     return f"{message} {text}"
 
 
-def _flag(verb: Verb) -> int:
+def _action_flag(verb: Verb) -> int:
     return CHANGE if verb.leaves_rows else DELETION
 
 
-def _entry(request: HttpRequest, flag: int, message: str, object_id: str | None, name: str) -> LogEntry:
+def _log_entry(request: HttpRequest, flag: int, message: str, object_id: str | None, name: str) -> LogEntry:
     return LogEntry(
         user_id=request.user.pk,  # type: ignore[misc]  # the views need a login
         content_type=ContentType.objects.get_for_model(Job),

@@ -47,11 +47,12 @@ class Selection:
     """Estimates how many jobs of the whole list match, from the database's statistics; 0 if that is unknown."""
 
     @classmethod
-    def by_hand(cls, chosen: Iterable[str]) -> "Selection":
-        ids = tuple(sorted({int(value) for value in chosen if is_id(value)}))
+    def by_hand(cls, posted_ids: Iterable[str]) -> "Selection":
+        ids = tuple(sorted({int(value) for value in posted_ids if is_id(value)}))
         return cls(Job.objects.filter(pk__in=ids).order_by("pk"), ids)
 
     def posted(self) -> list[tuple[str, str]]:
+        """Return the form fields with which a page posts this selection."""
         if self.ids is None:
             return [("select_across", "1"), (ACTION_CHECKBOX_NAME, "all")]
         return [(ACTION_CHECKBOX_NAME, str(pk)) for pk in self.ids]
@@ -62,6 +63,7 @@ class Selection:
         return counted.or_about(self.expected()) if counted.is_capped else counted
 
     def count_from(self, first: int) -> Count:
+        """Count the selected jobs from this id on."""
         if self.ids is not None:
             return Count(sum(pk >= first for pk in self.ids))
         return Count.of(self.jobs.order_by("pk").filter(pk__gte=first))
@@ -99,6 +101,8 @@ EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(?=:|$)")
 
 @dataclass(frozen=True)
 class JobKind:
+    """A group of selected jobs with the same task, and the same exception of their last attempt."""
+
     number: int
     task: str
     exception: str
@@ -123,23 +127,25 @@ class Summary:
     @classmethod
     def of(cls, selection: Selection, verb: Verb, *, is_lower_bound: bool = False) -> "Summary":
         """Summarize the selected jobs for this verb. `is_lower_bound`: there may be more jobs."""
-        fits = ExpressionWrapper(verb.condition, BooleanField())
+        fits_verb = ExpressionWrapper(verb.condition, BooleanField())
         rows = list(
-            selection.jobs.values_list("status", "attempts", Left("task", 200), Left("last_error", 200), fits)[
+            selection.jobs.values_list("status", "attempts", Left("task", 200), Left("last_error", 200), fits_verb)[
                 :MOST_JOBS_SUMMARISED
             ]
         )
         is_all = len(rows) < MOST_JOBS_SUMMARISED and not is_lower_bound
         count = Count(len(rows)) if is_all else replace(selection.total, is_lower_bound=is_lower_bound)
-        unfit = Counter(status for status, *_, fits in rows if not fits)
-        refused = [(unfit[status], status.label) for status in Status if unfit[status]]
+        unfit_counts = Counter(status for status, *_columns, fits_verb in rows if not fits_verb)
+        refused_counts = [(unfit_counts[status], status.label) for status in Status if unfit_counts[status]]
         kinds = Counter(
-            (task, _exception(status, attempts, error)) for status, attempts, task, error, fits in rows if fits
+            (task, _exception_name(status, attempts, error))
+            for status, attempts, task, error, fits_verb in rows
+            if fits_verb
         )
         return cls(
             count,
             kinds.total(),
-            refused if count.found == len(rows) and not count.is_lower_bound else [],
+            refused_counts if count.found == len(rows) and not count.is_lower_bound else [],
             len(rows),
             [JobKind(number, *kind) for kind, number in kinds.most_common()],
         )
@@ -155,6 +161,7 @@ class Summary:
 
     @property
     def read(self) -> str:
+        """The number of jobs that were read, as text."""
         return grouped(self.looked_at)
 
     @property
@@ -163,10 +170,11 @@ class Summary:
 
     @property
     def others(self) -> int:
+        """The number of jobs in the groups that the page does not list."""
         return sum(kind.number for kind in self.kinds[KINDS_SHOWN:])
 
 
-def _exception(status: str, attempts: int, error: str) -> str:
+def _exception_name(status: str, attempts: int, error: str) -> str:
     """Return the exception class of the last attempt, or empty if it raised none. The message may contain a secret."""
     has_failed = status == Status.FAILED or (status == Status.SCHEDULED and attempts > 0)
     match = EXCEPTION.match(error) if has_failed else None
@@ -199,9 +207,9 @@ def apply(verb: Verb, selection: Selection, instruction: Instruction) -> ChangeT
             break
         changed = verb.apply(ids, instruction)
         tally.changed += len(changed)
-        if skipped := set(ids) - changed.keys():
-            tally.skipped += len(skipped)
-            tally.locked += len(verb.locked_among(skipped))
+        if skipped_ids := set(ids) - changed.keys():
+            tally.skipped += len(skipped_ids)
+            tally.locked += len(verb.locked_among(skipped_ids))
         if selection.ids is not None:
             tally.shown_ids |= changed
     return tally

@@ -41,15 +41,15 @@ class VerbForm(forms.Form):
     )
 
     def __init__(
-        self, verb: Verb, posted: Any = None, *, number: int = 0, job: Job | None = None, given: Any = None
+        self, verb: Verb, posted: Any = None, *, number: int = 0, job: Job | None = None, initial_values: Any = None
     ) -> None:
         """`number`: the number of jobs to change, if it is above `MOST_UNTYPED`. `job`: the only job to change.
 
-        `given`: values to show first, by the names of the options; a link may have them in its address.
+        `initial_values`: values to show first, by the names of the options; a link may have them in its address.
         """
         names = [option.name for option in verb.options]
         values = {name: getattr(job, name) for name in names if hasattr(job, name)}
-        values |= {name: given[name] for name in names if given and name in given}
+        values |= {name: initial_values[name] for name in names if initial_values and name in initial_values}
         super().__init__(posted if posted and CONFIRMED in posted else None, initial=values)
         self.number, self._names = number, names
         for option in verb.options:
@@ -124,12 +124,12 @@ def apply_to_one(verb: Verb, button: Button, job: Job, instruction: Instruction)
     if job.pk not in changed:
         return Result(_refusal(verb, button, job, instruction), job.pk)
     shown_id = changed[job.pk]
-    values = {name: _shown(value) for name, value in instruction.options.items()}
+    values = {name: _value_in_words(value) for name, value in instruction.options.items()}
     values |= {"id": job.pk, "copy": shown_id, "queue": shorten(job.queue_name, MESSAGE_NAME_LIMIT)}
     return Result(str(button.done) % values, shown_id, tuple(log_entries(verb, job, shown_id)))
 
 
-def _shown(value: Any) -> Any:
+def _value_in_words(value: Any) -> Any:
     if isinstance(value, datetime):
         return exact(value)
     return shorten(value, MESSAGE_NAME_LIMIT) if isinstance(value, str) else value

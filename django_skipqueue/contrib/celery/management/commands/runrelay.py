@@ -64,12 +64,12 @@ class Command(BaseCommand):
         relays = self.options_of_loops(carrier, options)
         unreachable = serving.check(relays)
         listener = serving.listen_for_probes(options)
-        pairs = ", ".join(f"{queue} ({of_celery})" for queue, of_celery in carrier.queues.items())
+        queue_pairs = ", ".join(f"{queue} ({celery_queue})" for queue, celery_queue in carrier.queues.items())
         serving.introduce(
             relays,
             does=f"hands jobs over to the carrier {carrier.name}",
             at_once=f"at most {counted(carrier.window, 'job')} at the carrier",
-            what=f"{counted(len(carrier.queues), 'queue')}, each with its Celery queue in {carrier.app}: {pairs}",
+            what=f"{counted(len(carrier.queues), 'queue')}, each with its Celery queue in {carrier.app}: {queue_pairs}",
         )
         serving.name_unreachable(unreachable)
         serving.run(relays, lifeline=None, listener=listener)
