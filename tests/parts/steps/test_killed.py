@@ -128,7 +128,7 @@ def test_a_job_with_steps_survives_a_kill_between_any_two_statements(
         for flow_job in deferred_jobs
         for entry in ("first", "item 0", "item 1", "item 2", "last")
     }
-    ids_of_killed_jobs = {int(path.name) for path in tmp_path.iterdir() if path.name.isdigit()}
+    ids_of_killed_jobs = {int(path.name) for path in tmp_path.iterdir() if path.is_file() and path.name.isdigit()}
     assert ids_of_killed_jobs == results.keys(), "the worker of each job has died"
     assert JobChild.objects.count() == 2 * len(deferred_jobs) == Job.objects.exclude(task="extra.jobs.flow").count()
     assert not Dependency.objects.exists()
