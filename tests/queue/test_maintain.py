@@ -73,9 +73,14 @@ class TestRecover:
         for status in STATUSES:
             with row(status):
                 job = make_job(status, locked_at=-ONE_HOUR, locked_by="gone")
-                by_age, by_worker = store.recover(worker_timeout=60), store.recover(worker_ids=["gone"])
-                assert [job_recovered.id for job_recovered in by_age] == ([job.pk] if status == "running" else [])
-                assert by_worker == []
+                recovered_by_age, recovered_by_worker = (
+                    store.recover(worker_timeout=60),
+                    store.recover(worker_ids=["gone"]),
+                )
+                assert [recovered_job.id for recovered_job in recovered_by_age] == (
+                    [job.pk] if status == "running" else []
+                )
+                assert recovered_by_worker == []
 
     @pytest.mark.core
     @pytest.mark.parametrize("by", [{"worker_timeout": 60}, {"worker_ids": ["gone"]}], ids=["by age", "by worker"])
@@ -85,9 +90,9 @@ class TestRecover:
         )
         (recovered,) = store.recover(**by, reason="killed by signal 9")
         assert job.locked_at is not None
-        at = recovered.recovered_at
-        assert recovered == RecoveredJob(job.pk, job.task, "q", 2, "queued", "gone", job.locked_at, "{}", at)
-        assert abs(at - job.locked_at - ONE_HOUR) < timedelta(minutes=1)
+        recovered_at = recovered.recovered_at
+        assert recovered == RecoveredJob(job.pk, job.task, "q", 2, "queued", "gone", job.locked_at, "{}", recovered_at)
+        assert abs(recovered_at - job.locked_at - ONE_HOUR) < timedelta(minutes=1)
         after = state(job)
         assert (after["status"], after["attempts"], after["lease"], after["locked_at"]) == ("queued", 2, 6, None)
         assert (after["finished_at"], after["run_after"]) == (None, job.run_after)
@@ -119,7 +124,7 @@ class TestRecover:
         after = state(job)
         assert recovered.status == after["status"] == "failed"
         assert after["finished_at"]
-        assert after["lease"] == 2
+        assert after["lease"] == job.lease + 1
 
     def test_after_a_second_death_in_a_row_a_job_waits_for_up_to_half_a_minute(self) -> None:
         created_jobs = [make_job("running", attempts=2, deaths=["first"], locked_by="gone") for _ in range(20)]
@@ -141,7 +146,7 @@ class TestRecover:
 
     def test_the_worker_of_the_first_death_is_recorded(self) -> None:
         job = make_job("running", attempts=3, errors=[{"attempt": 2, "exception": "ValueError"}], locked_by="gone")
-        assert [job_recovered.status for job_recovered in store.recover(worker_ids=["gone"])] == ["queued"]
+        assert [recovered_job.status for recovered_job in store.recover(worker_ids=["gone"])] == ["queued"]
         assert state(job)["deaths"] == ["gone"]
 
     @pytest.mark.parametrize("before", [["alive"], ["alive", "dead"], ["dead", "alive"]], ids=str)
@@ -150,11 +155,11 @@ class TestRecover:
         job = make_job("running", attempts=6, deaths=before, locked_by="alive")
         store.recover(worker_ids=["alive"])
         after = state(job)
-        assert (after["deaths"], after["status"]) == (before, ["queued", "scheduled"][len(before) - 1])
+        assert (after["deaths"], after["status"]) == (before, "queued" if len(before) == 1 else "scheduled")
 
     def test_a_manual_retry_forgets_the_deaths_before_it(self) -> None:
         job = make_job("failed", attempts=3, deaths=["a", "b", "c"])
-        for number, expected in enumerate(("queued", "scheduled", "failed")):
+        for number, expected in enumerate(("queued", "scheduled", "failed")):  # after its first, second, third death
             if job.status == "failed":
                 assert store.retry([job.pk])
             Job.objects.filter(pk=job.pk).update(status="queued")
@@ -163,11 +168,11 @@ class TestRecover:
             assert recovered.status == expected
             job.refresh_from_db()
 
-    def test_errors_are_capped(self) -> None:
+    def test_only_the_last_ten_errors_of_a_job_are_kept(self) -> None:
         job = make_job("running", locked_at=-ONE_HOUR, errors=[{"attempt": number} for number in range(10)])
         store.recover(worker_timeout=60)
         errors = state(job)["errors"]
-        assert [entry["attempt"] for entry in errors] == [*range(1, 10), 1]
+        assert [error["attempt"] for error in errors] == [*range(1, 10), 1]  # the oldest, 0, is gone
 
     def test_a_worker_that_is_alive_keeps_its_jobs_however_old_they_are(self) -> None:
         worker = make_worker(heartbeat=-30 * ONE_SECOND)
@@ -180,7 +185,7 @@ class TestRecover:
         stale, live = make_worker(heartbeat=-61 * ONE_SECOND), make_worker(heartbeat=-30 * ONE_SECOND)
         lost = make_job("running", locked_at=-ONE_HOUR, locked_by=str(stale.pk))
         make_job("running", locked_at=-ONE_HOUR, locked_by=str(live.pk))
-        assert [job_recovered.id for job_recovered in store.recover(worker_timeout=60)] == [lost.pk]
+        assert [recovered_job.id for recovered_job in store.recover(worker_timeout=60)] == [lost.pk]
 
     def test_a_carrier_keeps_its_jobs_however_old_its_heartbeat_is(self) -> None:
         """The jobs of a carrier run even if all its relays are gone."""
@@ -188,7 +193,7 @@ class TestRecover:
         make_job("running", locked_at=-ONE_HOUR, locked_by=carrier.pk)
         assert store.recover(worker_timeout=60) == []
         assert store.recover_without_worker(locked_before=now()) == []
-        Worker.objects.update(is_external=False)
+        Worker.objects.update(is_external=False)  # as if the carrier were a common worker
         assert len(store.recover(worker_timeout=60)) == 1
 
     def test_a_job_that_was_just_claimed_is_not_recovered_even_if_its_worker_has_no_row_yet(self) -> None:
@@ -200,7 +205,7 @@ class TestRecover:
         job = make_job("running", locked_at=-ONE_HOUR, locked_by="by hand")
         assert store.heartbeat_job((job.pk, job.lease))
         assert store.recover(worker_timeout=60) == []
-        Job.objects.update(locked_at=job.locked_at)
+        Job.objects.update(locked_at=job.locked_at)  # as if there had been no heartbeat
         assert len(store.recover(worker_timeout=60)) == 1
 
     def test_jobs_of_a_process_without_a_row_are_recovered_if_it_was_silent_since_a_time(self) -> None:
@@ -216,7 +221,7 @@ class TestRecover:
         dead, live = make_worker(), make_worker()
         lost = [make_job("running", locked_by=str(dead.pk)) for _ in range(3)]
         make_job("running", locked_by=str(live.pk), locked_at=-ONE_HOUR)
-        assert [job_recovered.id for job_recovered in store.recover(worker_ids=[str(dead.pk)])] == [
+        assert [recovered_job.id for recovered_job in store.recover(worker_ids=[str(dead.pk)])] == [
             job.pk for job in lost
         ]
         assert store.recover(worker_ids=[]) == []
@@ -230,7 +235,7 @@ class TestRecover:
 
     def test_a_batch_has_a_limit_and_the_oldest_go_first(self) -> None:
         created_jobs = [make_job("running", locked_at=-ONE_HOUR * number) for number in (1, 4, 2, 3)]
-        assert {job_recovered.id for job_recovered in store.recover(worker_timeout=60, limit=2)} == {
+        assert {recovered_job.id for recovered_job in store.recover(worker_timeout=60, limit=2)} == {
             created_jobs[1].pk,
             created_jobs[3].pk,
         }
@@ -261,7 +266,8 @@ class TestPrune:
 
     @pytest.mark.core
     def test_each_status_has_a_retention_of_its_own(self, set_retention: Callable[..., None], row: Row) -> None:
-        cases: list[tuple[Any, int]] = [
+        # Each status has three jobs, which finished 2 hours ago, 30 minutes ago and now.
+        retentions_and_remaining_counts: list[tuple[Any, int]] = [
             (None, 3),
             (0, 0),
             (3600, 2),
@@ -269,7 +275,7 @@ class TestPrune:
             (timedelta(hours=3), 3),
             (timedelta(minutes=1), 1),
         ]
-        for status, (retention, remaining_count) in product(FINISHED, cases):
+        for status, (retention, remaining_count) in product(FINISHED, retentions_and_remaining_counts):
             with row(status=status, retention=retention, remaining_count=remaining_count):
                 set_retention(**({"completed": None, "failed": None, "discarded": None} | {status: retention}))
                 for finished in FINISHED:
@@ -369,8 +375,10 @@ class TestPruneLag:
         assert store.prune_lag() == 0.0
 
 
-@pytest.mark.parametrize(("verb", "most"), [("admit", 6), ("recover", 1), ("prune", 2), ("next_due", 7)])
-def test_admit_recover_and_prune_send_only_a_few_statements_each(verb: str, most: int, settings: Any) -> None:
+@pytest.mark.parametrize(("verb", "most_statements"), [("admit", 6), ("recover", 1), ("prune", 2), ("next_due", 7)])
+def test_admit_recover_and_prune_send_only_a_few_statements_each(
+    verb: str, most_statements: int, settings: Any
+) -> None:
     """An admission sends one statement for each gate, or two if it checks all keys. A prune locks, then deletes."""
     settings.SKIPQUEUE = {"RETENTION": {"completed": 0}}
     store.admit()  # finish a sweep that another test may have left unfinished
@@ -381,7 +389,7 @@ def test_admit_recover_and_prune_send_only_a_few_statements_each(verb: str, most
     with CaptureQueriesContext(connection) as queries, transaction.atomic():
         assert getattr(store, verb)()
     statements = [query for query in queries if "SAVEPOINT" not in query["sql"]]
-    assert 0 < len(statements) <= most
+    assert 0 < len(statements) <= most_statements
 
 
 @pytest.mark.django_db(transaction=True)
@@ -391,30 +399,30 @@ def test_rows_that_another_session_has_locked_are_skipped(
 ) -> None:
     settings.SKIPQUEUE = {"RETENTION": {"completed": 0}}
     status = {"admit": "scheduled", "recover": "running", "prune": "completed"}[verb]
-    locked, free = (make_job(status, run_after=-ONE_HOUR, locked_at=-ONE_HOUR) for _ in range(2))
-    connect(autocommit=False).execute("SELECT FROM skipqueue_job WHERE id = %s FOR UPDATE", [locked.pk])
+    locked_job, free_job = (make_job(status, run_after=-ONE_HOUR, locked_at=-ONE_HOUR) for _ in range(2))
+    connect(autocommit=False).execute("SELECT FROM skipqueue_job WHERE id = %s FOR UPDATE", [locked_job.pk])
     with connection.cursor() as cursor:
         cursor.execute("SET lock_timeout = '5s'")
         assert getattr(store, verb)()
         cursor.execute("RESET lock_timeout")
-    assert Job.objects.get(pk=locked.pk).status == status
-    assert not Job.objects.filter(pk=free.pk, status=status).exists()
+    assert Job.objects.get(pk=locked_job.pk).status == status
+    assert not Job.objects.filter(pk=free_job.pk, status=status).exists()
 
 
 @pytest.mark.django_db(transaction=True)
 def test_a_locked_job_does_not_stop_the_pruning_of_other_jobs_with_their_own_retention(
     connect: Callable[..., Any],
 ) -> None:
-    locked, _ = (make_job("completed", finished_at=-ONE_HOUR, retention={"completed": 1}) for _ in range(2))
-    connect(autocommit=False).execute("SELECT FROM skipqueue_job WHERE id = %s FOR UPDATE", [locked.pk])
+    locked_job, _free_job = (make_job("completed", finished_at=-ONE_HOUR, retention={"completed": 1}) for _ in range(2))
+    connect(autocommit=False).execute("SELECT FROM skipqueue_job WHERE id = %s FOR UPDATE", [locked_job.pk])
     with within(10):
         assert store.prune() == {"completed": 1}
-    assert list(Job.objects.all()) == [locked]
+    assert list(Job.objects.all()) == [locked_job]
 
 
 class TestWorkers:
     @staticmethod
-    def description(**changes: Any) -> dict[str, Any]:
+    def worker_columns(**changes: Any) -> dict[str, Any]:
         return {
             "id": f"web-1:{secrets.token_hex(6)}",
             "name": "web-1",
@@ -474,10 +482,10 @@ class TestWorkers:
         dead, live = make_worker(heartbeat=-ONE_HOUR), make_worker()
         job = make_job("running", locked_by=str(dead.pk), locked_at=-ONE_HOUR)
         store.prune_workers([dead.pk, live.pk], age=60)
-        assert Worker.objects.count() == 2
+        assert Worker.objects.count() == 2, "the dead worker still holds a job"
         store.recover(worker_ids=[job.locked_by])
         store.prune_workers([live.pk], age=60)
-        assert Worker.objects.count() == 2
+        assert Worker.objects.count() == 2, "the dead worker is not named in the call"
         store.prune_workers([dead.pk, live.pk], age=60)
         assert list(Worker.objects.all()) == [live]
 
@@ -488,18 +496,18 @@ class TestWorkers:
 
     def test_heartbeat_worker_returns_the_previous_and_the_new_heartbeat(self) -> None:
         worker = make_worker(heartbeat=-ONE_HOUR)
-        before, written, _ = store.heartbeat_worker(worker.pk) or (None, None, None)
-        assert before == worker.heartbeat_at
+        previous_heartbeat, new_heartbeat, _ = store.heartbeat_worker(worker.pk) or (None, None, None)
+        assert previous_heartbeat == worker.heartbeat_at
         worker.refresh_from_db()
-        assert written == worker.heartbeat_at
+        assert new_heartbeat == worker.heartbeat_at
         assert store.heartbeat_worker("gone:0123456789ab") is None
 
     def test_heartbeats_come_with_the_databases_time(self) -> None:
         assert store.heartbeats()[1] == {}
         worker = make_worker(heartbeat=-ONE_HOUR)
-        moment, heartbeats = store.heartbeats()
+        database_time, heartbeats = store.heartbeats()
         assert heartbeats == {worker.pk: worker.heartbeat_at}
-        assert moment - worker.heartbeat_at >= ONE_HOUR
+        assert database_time - worker.heartbeat_at >= ONE_HOUR
 
     def test_the_heartbeats_of_carriers_are_left_out(self) -> None:
         make_worker(is_external=True)

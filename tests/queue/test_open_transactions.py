@@ -35,7 +35,7 @@ def short_lock_timeout() -> Iterator[None]:
         cursor.execute("RESET lock_timeout")
 
 
-def all_jobs() -> list[int]:
+def ids_of_all_jobs() -> list[int]:
     return list(Job.objects.order_by("pk").values_list("pk", flat=True))
 
 
@@ -45,14 +45,14 @@ ACTIONS: dict[str, Callable[[], object]] = {
     "stop": lambda: [worker.stop() for worker in Worker.objects.order_by("pk")],
     "pause": lambda: Queue.pause("default", for_=ONE_HOUR),
     "pause and resume": lambda: (Queue.pause("default"), Queue.resume("default")),
-    "retry": lambda: store.retry(all_jobs()),
-    "discard": lambda: store.discard(all_jobs()),
-    "cancel": lambda: store.cancel(all_jobs()),
-    "run now": lambda: store.run_now(all_jobs()),
-    "postpone": lambda: store.postpone(all_jobs(), timedelta(days=1)),
-    "change the queue": lambda: store.change_queue(all_jobs(), "other"),
-    "change the priority": lambda: store.change_priority(all_jobs(), 7),
-    "delete": lambda: delete_jobs(Store.default(), all_jobs()),
+    "retry": lambda: store.retry(ids_of_all_jobs()),
+    "discard": lambda: store.discard(ids_of_all_jobs()),
+    "cancel": lambda: store.cancel(ids_of_all_jobs()),
+    "run now": lambda: store.run_now(ids_of_all_jobs()),
+    "postpone": lambda: store.postpone(ids_of_all_jobs(), timedelta(days=1)),
+    "change the queue": lambda: store.change_queue(ids_of_all_jobs(), "other"),
+    "change the priority": lambda: store.change_priority(ids_of_all_jobs(), 7),
+    "delete": lambda: delete_jobs(Store.default(), ids_of_all_jobs()),
     "prune": lambda: store.prune(),
 }
 

@@ -94,8 +94,8 @@ class TestRetry:
         after = state(job)
         assert (after["status"], after["attempts"], after["lease"], after["finished_at"]) == ("queued", 0, 21, None)
         assert after["run_after"] - job.run_after >= ONE_HOUR
-        changed = {name for name in after if after[name] != getattr(job, name)}
-        assert changed == {"status", "attempts", "lease", "run_after", "finished_at", "operations"}
+        changed_columns = {name for name in after if after[name] != getattr(job, name)}
+        assert changed_columns == {"status", "attempts", "lease", "run_after", "finished_at", "operations"}
         (claimed,) = Job.objects.claim(queue_names=["default"], limit=1, worker_id="w")
         assert claimed.attempts == 1
 
@@ -113,11 +113,12 @@ class TestRetry:
         assert store.retry([job.pk]).keys() == {job.pk}
 
     def test_the_newest_of_several_jobs_with_one_key_is_retried(self) -> None:
-        older, newest, discarded = (make_job(status, unique_key="k") for status in ("failed", "failed", "discarded"))
+        older, newer = make_job("failed", unique_key="k"), make_job("failed", unique_key="k")
+        newest_discarded = make_job("discarded", unique_key="k")
         completed = make_job("completed", unique_key="k")
         with_another_key = make_job("failed", unique_key="another")
-        ids = [older.pk, newest.pk, discarded.pk, completed.pk, with_another_key.pk]
-        assert store.retry(ids).keys() == {discarded.pk, with_another_key.pk}
+        ids = [older.pk, newer.pk, newest_discarded.pk, completed.pk, with_another_key.pk]
+        assert store.retry(ids).keys() == {newest_discarded.pk, with_another_key.pk}
         assert store.retry(ids).keys() == set()
 
     def test_ids_may_be_any_iterable_with_unknown_and_repeated_ids(self) -> None:
@@ -167,8 +168,8 @@ class TestDiscard:
                 assert store.discard([job.pk], reason="not needed").keys() == ({job.pk} if allowed else set())
                 after = state(job)
                 if allowed:
-                    ended = (after["status"], after["last_error"], after["lease"])
-                    assert ended == ("discarded", "not needed", job.lease + 1)
+                    ending = (after["status"], after["last_error"], after["lease"])
+                    assert ending == ("discarded", "not needed", job.lease + 1)
                     assert after["finished_at"]
                 else:
                     assert after == {name: getattr(job, name) for name in after}
@@ -199,10 +200,10 @@ def test_rows_that_another_session_has_locked_are_skipped(row: Row, connect: Cal
     with connection.cursor() as cursor:
         cursor.execute("SET lock_timeout = '5s'")
         for verb, status in ALLOWED_STATUS_BY_VERB.items():
-            with row(verb), connect(autocommit=False) as other:
-                locked, free = make_job(status), make_job(status)
-                other.execute("SELECT FROM skipqueue_job WHERE id = %s FOR UPDATE", [locked.pk])
-                assert apply_verb(verb, [locked.pk, free.pk]).keys() == {free.pk}
+            with row(verb), connect(autocommit=False) as other_connection:
+                locked_job, free_job = make_job(status), make_job(status)
+                other_connection.execute("SELECT FROM skipqueue_job WHERE id = %s FOR UPDATE", [locked_job.pk])
+                assert apply_verb(verb, [locked_job.pk, free_job.pk]).keys() == {free_job.pk}
         cursor.execute("RESET lock_timeout")
 
 
@@ -211,14 +212,14 @@ class TestCancel:
         for status in STATUSES:
             with row(status):
                 job = make_job(status, last_error="before")
-                before, alive = state(job), status in UNFINISHED
-                assert store.cancel([job.pk], reason="no\nmore").keys() == ({job.pk} if alive else set())
+                before, is_unfinished = state(job), status in UNFINISHED
+                assert store.cancel([job.pk], reason="no\nmore").keys() == ({job.pk} if is_unfinished else set())
                 after = state(job)
-                if not alive:
+                if not is_unfinished:
                     assert after == before
                     continue
-                ended = (after["status"], after["last_error"], after["lease"])
-                assert ended == ("discarded", "no\nmore", job.lease + 1)
+                ending = (after["status"], after["last_error"], after["lease"])
+                assert ending == ("discarded", "no\nmore", job.lease + 1)
                 assert after["finished_at"] is not None
                 assert after["locked_at"] is None
 
@@ -233,7 +234,7 @@ class TestCancel:
         assert store.lost_leases([(job.pk, job.lease)]) == {}
         store.cancel([job.pk], reason="no")
         assert store.settle([Settlement(job.pk, job.lease, COMPLETED)]) == set()
-        lost = store.lost_leases([(job.pk, job.lease), (10**12, 1)])
+        lost = store.lost_leases([(job.pk, job.lease), (10**12, 1)])  # the second job does not exist
         assert {ref: lease.cancel_reason for ref, lease in lost.items()} == {
             (job.pk, job.lease): "no",
             (10**12, 1): None,
@@ -329,8 +330,8 @@ class TestReschedule:
                 assert after["run_after"] - datetime.fromisoformat(operation["at"]) == hours * ONE_HOUR
                 assert datetime.fromisoformat(operation["from"]) == job.run_after
                 assert datetime.fromisoformat(operation["to"]) == after["run_after"]
-                changed = {"run_after", "operations"} | ({"status"} if status == "queued" else set())
-                assert {name for name in after if after[name] != getattr(job, name)} == changed
+                changed_columns = {"run_after", "operations"} | ({"status"} if status == "queued" else set())
+                assert {name for name in after if after[name] != getattr(job, name)} == changed_columns
 
 
 class TestChanges:
@@ -360,11 +361,11 @@ class TestChanges:
     @pytest.mark.django_db(transaction=True)
     def test_a_job_that_is_being_claimed_is_not_changed(self, session: Callable[[], Session]) -> None:
         job = make_job()
-        other = session()
-        other.begin()
-        other(lambda: Job.objects.claim(queue_names=["default"], worker_id="w"))
+        other_session = session()
+        other_session.begin()
+        other_session(lambda: Job.objects.claim(queue_names=["default"], worker_id="w"))
         assert apply_verb("change_queue", [job.pk]) == apply_verb("change_priority", [job.pk]) == {}
-        other.commit()
+        other_session.commit()
         assert apply_verb("change_queue", [job.pk]) == {}
         assert state(job)["queue_name"] == "default"
 
@@ -394,9 +395,9 @@ class TestOperations:
                 assert apply_verb(verb, [job.pk], by="anna", reason="the shop was down")
                 (operation,) = state(job)["operations"]
                 assert datetime.fromisoformat(operation.pop("at")).tzinfo
-                values = {operation.pop("from", None), operation.pop("to", None)}
+                old_and_new_value = {operation.pop("from", None), operation.pop("to", None)}
                 assert operation == {"verb": verb, "by": "anna", "reason": "the shop was down", "attempts": 3}
-                assert (None not in values) == (verb in ("reschedule", "change_queue", "change_priority"))
+                assert (None not in old_and_new_value) == (verb in ("reschedule", "change_queue", "change_priority"))
 
     def test_a_verb_that_changes_nothing_is_not_recorded(self, row: Row) -> None:
         for verb in ALLOWED_STATUS_BY_VERB:
@@ -432,17 +433,18 @@ class TestOperations:
 
     def test_a_long_or_unstorable_name_or_reason_is_cut_and_cleaned(self) -> None:
         job = make_job("failed")
+        # PostgreSQL stores neither a NUL character nor half of a surrogate pair.
         assert job.retry(by="x" * 1000 + "\0", reason="\udcff\0" + "y" * 1000)
         (operation,) = state(job)["operations"]
         assert len(operation["by"]) == 200
         assert len(operation["reason"]) == 500
 
-    @pytest.mark.parametrize(("verb", "done"), [("discard", "Discarded"), ("cancel", "Cancelled")])
-    def test_the_last_error_names_who_ended_the_job_and_why(self, verb: str, done: str) -> None:
+    @pytest.mark.parametrize(("verb", "verb_in_error"), [("discard", "Discarded"), ("cancel", "Cancelled")])
+    def test_the_last_error_names_who_ended_the_job_and_why(self, verb: str, verb_in_error: str) -> None:
         operator_by_last_error = {
-            f"{done} by hand.": {},
-            f"{done} by anna.": {"by": "anna"},
-            f"{done} by anna: no use": {"by": "anna", "reason": "no use"},
+            f"{verb_in_error} by hand.": {},
+            f"{verb_in_error} by anna.": {"by": "anna"},
+            f"{verb_in_error} by anna: no use": {"by": "anna", "reason": "no use"},
             "no use": {"reason": "no use"},
         }
         for last_error, operator in operator_by_last_error.items():
@@ -479,17 +481,17 @@ class TestKeepErrors:
         job = make_job("running", errors=[{"attempt": number} for number in range(10)])
         job.cancel()
         assert self.append_error(job)
-        assert [error["attempt"] for error in state(job)["errors"]] == [*range(1, 10), 1]
+        assert [error["attempt"] for error in state(job)["errors"]] == [*range(1, 10), 1]  # the oldest, 0, is gone
 
-    @pytest.mark.parametrize("after", ["retry", "settle", "another attempt", "nothing"])
-    def test_no_error_is_appended_unless_the_last_change_of_the_job_is_its_cancel(self, after: str) -> None:
+    @pytest.mark.parametrize("last_change", ["retry", "settle", "another attempt", "nothing"])
+    def test_no_error_is_appended_unless_the_last_change_of_the_job_is_its_cancel(self, last_change: str) -> None:
         job = make_job("running")
-        if after == "retry":
+        if last_change == "retry":
             store.cancel([job.pk])
             store.retry([job.pk])
-        elif after == "settle":
+        elif last_change == "settle":
             store.settle([Settlement(job.pk, job.lease, COMPLETED)])
-        elif after == "another attempt":
+        elif last_change == "another attempt":
             store.recover(worker_ids=["w"])
             Job.objects.claim(queue_names=["default"], limit=1, worker_id="other")
             store.cancel([job.pk])

@@ -50,7 +50,7 @@ carrier_store = Store("default")
 carrier_store.guards, carrier_store.holder = relay_sql.GUARDS, {"carrier": "celery", "carrier_id": CARRIER}
 
 LATER = timedelta(hours=1)
-T = TypeVar("T")
+Item = TypeVar("Item")
 EXAMPLES = int(os.environ.get("SKIPQUEUE_EXAMPLES", "0"))
 
 workers = st.sampled_from(sorted(WORKERS.values()))
@@ -87,9 +87,9 @@ class JobModel:
         """The job after its worker has settled it."""
         due = outcome.delay <= 0
         status = outcome.status if outcome.status != "scheduled" else "queued" if due else "scheduled"
-        row = self.failed() if outcome.error else self
+        job_model = self.failed() if outcome.error else self
         return replace(
-            row, deaths=(), status=status, lease=self.lease + 1, attempts=self.attempts - outcome.refund, due=due
+            job_model, deaths=(), status=status, lease=self.lease + 1, attempts=self.attempts - outcome.refund, due=due
         )
 
     def released(self) -> "JobModel":
@@ -99,19 +99,19 @@ class JobModel:
     def recovered(self, *, is_returned: bool = False) -> "JobModel":
         """The job after its worker has died, or after its carrier has returned it, which counts as a death."""
         is_known = self.holder in self.deaths and not is_returned
-        dead = self.deaths if is_known else (*self.deaths, self.holder)
-        is_proof = len(dead) >= 3 and self.holder != RELAY  # a relay holds many jobs: any of them may kill it
-        if is_proof or self.attempts >= self.max_attempts:
+        deaths = self.deaths if is_known else (*self.deaths, self.holder)
+        job_is_deadly = len(deaths) >= 3 and self.holder != RELAY  # a relay holds many jobs: any of them may kill it
+        if job_is_deadly or self.attempts >= self.max_attempts:
             status = "failed"
         else:
-            status = "scheduled" if len(dead) >= 2 else "queued"
+            status = "scheduled" if len(deaths) >= 2 else "queued"
         return replace(
-            self.failed(self.holder), deaths=dead, status=status, lease=self.lease + 1, due=status != "scheduled"
+            self.failed(self.holder), deaths=deaths, status=status, lease=self.lease + 1, due=status != "scheduled"
         )
 
-    def failed(self, dead: str = "") -> "JobModel":
+    def failed(self, dead_worker: str = "") -> "JobModel":
         """The job with one more error: of a failed attempt, or of the death of its worker."""
-        return replace(self, failures=(*self.failures, (dead, self.attempts))[-10:])
+        return replace(self, failures=(*self.failures, (dead_worker, self.attempts))[-10:])
 
 
 class QueueMachine(RuleBasedStateMachine):
@@ -167,21 +167,23 @@ class QueueMachine(RuleBasedStateMachine):
 
     @rule(worker=workers, limit=limits)
     def claim(self, worker: str, limit: int) -> None:
-        self.claimed(worker, limit, Job.objects.claim(queue_names=["default"], limit=limit, worker_id=worker))
+        self.check_claimed(worker, limit, Job.objects.claim(queue_names=["default"], limit=limit, worker_id=worker))
 
     @rule(worker=workers, limit=limits, chosen=job_choices, error=exceptions)
     def settle_and_claim(self, worker: str, limit: int, chosen: Sequence[int], error: BaseException | None) -> None:
         settlements, expected = self.settlements_and_expected(worker, chosen, error)
-        written, claimed = settle_and_claim(settlements, queue_names=["default"], limit=limit, worker_id=worker)
-        assert {id for id, _ in written} == set(expected)
+        written_leases, claimed_jobs = settle_and_claim(
+            settlements, queue_names=["default"], limit=limit, worker_id=worker
+        )
+        assert {id for id, _ in written_leases} == set(expected)
         self.model |= expected
-        held = {job.pk: job for job in Job.objects.filter(pk__in=[job.id for job in claimed])}
-        assert [(job.lease, job.attempt) for job in claimed] == [
-            (held[job.id].lease, held[job.id].attempts) for job in claimed
+        job_by_id = {job.pk: job for job in Job.objects.filter(pk__in=[job.id for job in claimed_jobs])}
+        assert [(job.lease, job.attempt) for job in claimed_jobs] == [
+            (job_by_id[job.id].lease, job_by_id[job.id].attempts) for job in claimed_jobs
         ]
-        self.claimed(worker, limit, list(held.values()))
+        self.check_claimed(worker, limit, list(job_by_id.values()))
 
-    def claimed(self, worker: str, limit: int, jobs: list[Job]) -> None:
+    def check_claimed(self, worker: str, limit: int, jobs: list[Job]) -> None:
         assert len(jobs) == (0 if self.is_paused else min(limit, len(self.with_status("queued"))))
         for job in jobs:
             before = self.model[job.pk]
@@ -239,7 +241,7 @@ class QueueMachine(RuleBasedStateMachine):
         self.clear_holder(orphans)
 
     def clear_holder(self, released: dict[int, JobModel]) -> None:
-        self.model |= {id: replace(row, holder="") for id, row in released.items()}
+        self.model |= {id: replace(job_model, holder="") for id, job_model in released.items()}
 
     @rule(worker=workers, chosen=job_choices)
     def heartbeat(self, worker: str, chosen: Sequence[int]) -> None:
@@ -273,12 +275,12 @@ class QueueMachine(RuleBasedStateMachine):
         """The relay settles and claims twice: the broker has delivered the jobs twice, with different outcomes."""
         for error, limit in ((first, 2), (second, 1)):
             settlements, expected = self.settlements_and_expected(CARRIER, chosen, error)
-            written, claimed = settle_and_claim(
+            written_leases, claimed_jobs = settle_and_claim(
                 settlements, store=carrier_store, queue_names=["default"], limit=limit, worker_id=RELAY
             )
-            assert {id for id, _ in written} == set(expected)
+            assert {id for id, _ in written_leases} == set(expected)
             self.model |= expected
-            self.claimed(RELAY, limit, list(Job.objects.filter(pk__in=[job.id for job in claimed])))
+            self.check_claimed(RELAY, limit, list(Job.objects.filter(pk__in=[job.id for job in claimed_jobs])))
         assert not expected, "only the first outcome is written"
 
     @rule(chosen=job_choices)
@@ -289,7 +291,7 @@ class QueueMachine(RuleBasedStateMachine):
         assert recover_returned(carrier_store, sorted(refs)) == [], "no worker has begun the jobs"
         carrier_store.rows(relay_sql.NOTE_BEGUN, {**leases_as_values(refs), **carrier_store.holder})
         recovered = {job.id: job.status for job in recover_returned(carrier_store, sorted(refs))}
-        assert recovered == {id: row.status for id, row in lost.items()}
+        assert recovered == {id: job_model.status for id, job_model in lost.items()}
         self.model |= lost
 
     @rule(times=st.integers(1, 3))
@@ -323,12 +325,12 @@ class QueueMachine(RuleBasedStateMachine):
         ids_made_due = pick(sorted(self.with_status("scheduled")), chosen)
         Job.objects.filter(pk__in=ids_made_due).update(run_after=Now() - timedelta(seconds=1))
         self.model |= {id: replace(self.model[id], due=True) for id in ids_made_due}
-        due = {id for id in self.with_status("scheduled") if self.model[id].due}
+        due_ids = {id for id in self.with_status("scheduled") if self.model[id].due}
         count = store.admit(limit=limit).by_queue.get("default", 0)
-        assert count == min(limit, len(due))
-        admitted = set(Job.objects.filter(pk__in=due, status="queued").values_list("pk", flat=True))
-        assert len(admitted) == count
-        self.model |= {id: replace(self.model[id], status="queued") for id in admitted}
+        assert count == min(limit, len(due_ids))
+        admitted_ids = set(Job.objects.filter(pk__in=due_ids, status="queued").values_list("pk", flat=True))
+        assert len(admitted_ids) == count
+        self.model |= {id: replace(self.model[id], status="queued") for id in admitted_ids}
 
     @rule(worker=workers, limit=limits, chosen=job_choices | st.none())
     def recover_a_dead_worker(self, worker: str, limit: int, chosen: Sequence[int] | None) -> None:
@@ -363,30 +365,32 @@ class QueueMachine(RuleBasedStateMachine):
     @rule(statuses=st.sets(st.sampled_from(FINISHED), min_size=1), limit=limits)
     def prune(self, statuses: set[Status], limit: int) -> None:
         retention = {status.value: 0 if status in statuses else None for status in FINISHED}
-        old = {id for status in statuses for id in self.with_status(status)}
+        expired_ids = {id for status in statuses for id in self.with_status(status)}
         with override_settings(SKIPQUEUE={"RETENTION": retention}):
             counts = store.prune(limit=limit)
         remaining_ids = set(Job.objects.values_list("pk", flat=True))
         deleted_ids = self.model.keys() - remaining_ids
-        assert deleted_ids <= old
-        assert len(deleted_ids) == min(limit, len(old))
+        assert deleted_ids <= expired_ids
+        assert len(deleted_ids) == min(limit, len(expired_ids))
         assert counts == Counter(self.model[id].status for id in deleted_ids)
-        self.model = {id: row for id, row in self.model.items() if id in remaining_ids}
+        self.model = {id: job_model for id, job_model in self.model.items() if id in remaining_ids}
 
     # Operators
 
     @rule(chosen=job_choices)
     def retry(self, chosen: Sequence[int]) -> None:
         ids = pick(sorted(self.model), chosen)
-        expected: dict[int, JobModel] = {}
+        expected_models: dict[int, JobModel] = {}
         taken_keys = self.keys_of_unfinished()
         for id in sorted(ids, reverse=True):  # of several jobs with one key, the newest is retried
-            row = self.model[id]
-            if row.status in ("failed", "discarded") and row.unique_key not in taken_keys:
-                expected[id] = replace(row, deaths=(), status="queued", lease=row.lease + 1, attempts=0, due=True)
-                taken_keys |= {row.unique_key} - {None}
-        assert store.retry(ids).keys() == set(expected)
-        self.model |= expected
+            job_model = self.model[id]
+            if job_model.status in ("failed", "discarded") and job_model.unique_key not in taken_keys:
+                expected_models[id] = replace(
+                    job_model, deaths=(), status="queued", lease=job_model.lease + 1, attempts=0, due=True
+                )
+                taken_keys |= {job_model.unique_key} - {None}
+        assert store.retry(ids).keys() == set(expected_models)
+        self.model |= expected_models
 
     @rule(chosen=job_choices)
     def discard(self, chosen: Sequence[int]) -> None:
@@ -414,7 +418,7 @@ class QueueMachine(RuleBasedStateMachine):
     # Questions about the model
 
     def with_status(self, status: str) -> set[int]:
-        return {id for id, row in self.model.items() if row.status == status}
+        return {id for id, job_model in self.model.items() if job_model.status == status}
 
     def held_by(self, worker: str) -> set[int]:
         return {id for id in self.with_status("running") if self.model[id].holder == worker}
@@ -423,7 +427,7 @@ class QueueMachine(RuleBasedStateMachine):
         return lease[0] in self.held_by(worker) and self.model[lease[0]].lease == lease[1]
 
     def keys_of_unfinished(self) -> set[str | None]:
-        return {row.unique_key for row in self.model.values() if row.status in UNFINISHED} - {None}
+        return {job_model.unique_key for job_model in self.model.values() if job_model.status in UNFINISHED} - {None}
 
     def heartbeat_all(self) -> None:
         store.heartbeat_workers(
@@ -443,7 +447,9 @@ class QueueMachine(RuleBasedStateMachine):
     @invariant()
     def rows_are_those_of_the_model_and_promises_are_kept(self) -> None:
         jobs = list(Job.objects.all())
-        assert {job.pk: model_of(job) for job in jobs} == {id: replace(row, due=True) for id, row in self.model.items()}
+        assert {job.pk: model_of(job) for job in jobs} == {
+            id: replace(job_model, due=True) for id, job_model in self.model.items()
+        }
         for job in jobs:
             assert 0 <= job.attempts <= job.max_attempts, vars(job)
             assert job.attempts < job.max_attempts or job.status not in ("scheduled", "queued"), vars(job)
@@ -452,8 +458,8 @@ class QueueMachine(RuleBasedStateMachine):
             assert len(job.errors) <= 10
         leases = {(job.pk, job.lease) for job in jobs}
         for worker, leases_given in self.leases_given.items():
-            live = {(job.pk, job.lease) for job in leases_given} & leases
-            assert live == {(id, self.model[id].lease) for id in self.held_by(worker)}, (
+            valid_leases = {(job.pk, job.lease) for job in leases_given} & leases
+            assert valid_leases == {(id, self.model[id].lease) for id in self.held_by(worker)}, (
                 "a job has one valid lease, and its holder has it"
             )
         assert Reclaim.begin(store, "celery").count() == len(self.held_by(CARRIER))
@@ -485,7 +491,7 @@ def model_of(job: Job) -> JobModel:
     )
 
 
-def pick(existing: list[T], chosen: Sequence[int]) -> list[T]:
+def pick(existing: list[Item], chosen: Sequence[int]) -> list[Item]:
     """Choose some of these items, each once."""
     return [existing[-1 - number] for number in sorted({*chosen}) if number < len(existing)]
 

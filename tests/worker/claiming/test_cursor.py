@@ -48,9 +48,9 @@ def test_a_newly_admitted_job_does_not_move_the_cursor_back() -> None:
 
 def test_a_claim_from_the_front_forgets_how_far_each_queue_was_claimed() -> None:
     cursor = ClaimCursor()
-    for queue_name, later in (("default", 0.0), ("mail", 2.0)):
-        assert not cursor.start(START + later)
-        cursor.claimed([CLAIMED_JOB._replace(queue_name=queue_name)], after={}, took=0.03, now=START + later)
+    for queue_name, seconds_later in (("default", 0.0), ("mail", 2.0)):
+        assert not cursor.start(START + seconds_later)
+        cursor.claimed([CLAIMED_JOB._replace(queue_name=queue_name)], after={}, took=0.03, now=START + seconds_later)
     assert list(cursor.start(START + 2)) == ["mail"]
 
 
