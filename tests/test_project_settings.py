@@ -22,7 +22,7 @@ from .queue.test_another_database import call_every_verb
 
 store = Store("default")
 
-Run = Callable[..., ManagePy]
+RunWorker = Callable[..., ManagePy]
 HOUR = "3600"
 OPTIONS = "OPTIONS = DATABASES['default'].setdefault('OPTIONS', {})\n"
 
@@ -109,7 +109,7 @@ ORDERS = 100
 
 @pytest.mark.slow  # workers run all kinds of tasks under each of the settings
 @pytest.mark.parametrize("source", SETTINGS.values(), ids=SETTINGS.keys())
-def test_workers_do_everything_under_settings_of_the_projects(runworker: Run, source: str) -> None:
+def test_workers_do_everything_under_settings_of_the_projects(runworker: RunWorker, source: str) -> None:
     calls = [EncodedCall(f"[{number}]", "{}") for number in range(ORDERS)]
     store.enqueue_many(JobSpec("extra.jobs.order"), calls)
     for task in ("plan", "again"):
@@ -146,7 +146,9 @@ urlpatterns = [path("sell", defer_in_view)]
 
 
 @pytest.mark.urls(__name__)
-def test_with_atomic_requests_a_job_commits_with_its_request(runworker: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_with_atomic_requests_a_job_commits_with_its_request(
+    runworker: RunWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(connections["default"].settings_dict, "ATOMIC_REQUESTS", True)
     client = Client(raise_request_exception=False)
     atomic = "DATABASES['default']['ATOMIC_REQUESTS'] = True"
@@ -161,7 +163,7 @@ def test_with_atomic_requests_a_job_commits_with_its_request(runworker: Run, mon
     assert process.wait() == 0
 
 
-def test_workers_of_two_databases_run_the_jobs_of_their_own_database(runworker: Run, settings: Any) -> None:
+def test_workers_of_two_databases_run_the_jobs_of_their_own_database(runworker: RunWorker, settings: Any) -> None:
     """Each database has its own workers. The tasks of both write into the project's default database."""
     settings.SKIPQUEUE = {"DATABASE": "other"}
     jobs.record.defer_many([{"entry": "in the second"}] * 50)

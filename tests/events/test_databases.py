@@ -19,7 +19,7 @@ from django_skipqueue.values.records import Attempt, ClaimedJob
 
 from ..harness.processes import ManagePy
 
-Run = Callable[..., ManagePy]
+RunWorker = Callable[..., ManagePy]
 
 JOB = ClaimedJob(7, 1, "shop.jobs.send", "mail", "[]", "{}", 2, 10, 0, 100.0, 100.25, "{}")
 ALIASES = ("default", "other")
@@ -126,7 +126,7 @@ EVENTS_OF_THE_COMMAND = {"supervisor_starting"}
 
 @pytest.mark.django_db(transaction=True, databases=ALIASES)
 @pytest.mark.parametrize("database", ["default,other", "other"])
-def test_every_line_of_supervisors_and_workers_names_their_database(runworker: Run, database: str) -> None:
+def test_every_line_of_supervisors_and_workers_names_their_database(runworker: RunWorker, database: str) -> None:
     aliases = database.split(",")
     enqueued_jobs = {
         (alias, Job.objects.db_manager(alias).enqueue(f"extra.jobs.{name}", max_attempts=1).pk)

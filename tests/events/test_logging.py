@@ -15,7 +15,7 @@ from django_skipqueue.values.records import ClaimedJob
 
 from ..harness.processes import ManagePy
 
-Run = Callable[..., ManagePy]
+RunWorker = Callable[..., ManagePy]
 
 JOB = ClaimedJob(7, 1, "shop.jobs.send", "mail", "[]", "{}", 2, 10, 0, 100.0, 100.25, "{}")
 CONTEXT = ("job_id", "task", "queue_name", "attempt", "worker_id", "worker_name")
@@ -148,7 +148,7 @@ def test_a_record_within_an_attempt_has_its_job_unless_it_names_another_job(monk
 
 
 @pytest.mark.django_db(transaction=True)
-def test_text_lines_that_a_task_logs_name_its_job(runworker: Run) -> None:
+def test_text_lines_that_a_task_logs_name_its_job(runworker: RunWorker) -> None:
     send, asend, fail = (Job.objects.enqueue(f"extra.jobs.{name}", args=args, max_attempts=1) for name, args in CALLS)
     process = runworker("--drain", jobs=CODE)
     assert process.wait() == 0
@@ -161,7 +161,7 @@ def test_text_lines_that_a_task_logs_name_its_job(runworker: Run) -> None:
 
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("by", ["option", "environment"])
-def test_every_json_line_that_a_task_logs_has_its_job(runworker: Run, by: str) -> None:
+def test_every_json_line_that_a_task_logs_has_its_job(runworker: RunWorker, by: str) -> None:
     send, asend, fail = (Job.objects.enqueue(f"extra.jobs.{name}", args=args, max_attempts=1) for name, args in CALLS)
     options = ("--log-format", "json") if by == "option" else ()
     environment = {} if options else {"SKIPQUEUE_LOG_FORMAT": "json"}
@@ -186,7 +186,7 @@ CALLS = [("send", "[1]"), ("asend", "[2]"), ("fail", "[]")]
 
 
 @pytest.mark.django_db(transaction=True)
-def test_the_projects_logging_configuration_overrides_the_log_format_option(runworker: Run) -> None:
+def test_the_projects_logging_configuration_overrides_the_log_format_option(runworker: RunWorker) -> None:
     Job.objects.enqueue("extra.jobs.send", args="[1]")
     settings = """
         LOGGING = {
@@ -205,7 +205,7 @@ def test_the_projects_logging_configuration_overrides_the_log_format_option(runw
 
 
 @pytest.mark.django_db(transaction=True)
-def test_an_unknown_format_is_refused(runworker: Run) -> None:
+def test_an_unknown_format_is_refused(runworker: RunWorker) -> None:
     process = runworker("--drain", environment={"SKIPQUEUE_LOG_FORMAT": "xml"})
     assert process.wait() == 2
     assert "SKIPQUEUE_LOG_FORMAT = 'xml' is not text or json" in process.log

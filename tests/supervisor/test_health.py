@@ -29,7 +29,7 @@ from ..app.waiting import wait_until
 from ..harness.processes import ManagePy, wait_for_statuses, workers
 from .test_supervisor import outage
 
-Run = Callable[..., ManagePy]
+RunWorker = Callable[..., ManagePy]
 
 db = pytest.mark.django_db(transaction=True)
 
@@ -55,7 +55,7 @@ def get(port: int, path: str, method: str = "GET") -> tuple[int, str]:
         connection.close()
 
 
-def has(port: int, path: str, status: int) -> bool:
+def has_status(port: int, path: str, status: int) -> bool:
     with contextlib.suppress(ConnectionError):
         return get(port, path)[0] == status
     return False
@@ -87,14 +87,14 @@ NOTES_THREADS = """
 
 
 @db
-def test_the_health_pages_and_metrics_of_two_working_processes(runworker: Run) -> None:
+def test_the_health_pages_and_metrics_of_two_working_processes(runworker: RunWorker) -> None:
     port = free_port()
     runworker("--processes", "2", "-c", "3", "--health-port", str(port))
-    wait_until(lambda: has(port, "/readyz", 200), "ready")
+    wait_until(lambda: has_status(port, "/readyz", 200), "ready")
     assert get(port, "/healthz") == (200, "ok\n")
     jobs.noop.defer_many([()] * 10)
     wait_for_statuses(completed=10)
-    wait_until(lambda: sum(metrics(port)[f"jobs_done_total{{{n}}}"] for n in (1, 2)) == 10, "counted")
+    wait_until(lambda: sum(metrics(port)[f"jobs_done_total{{{number}}}"] for number in (1, 2)) == 10, "counted")
     wait_until(lambda: metrics(port).get("slots_free{2}") == 3, "idle")
     metric_values = metrics(port)
     assert (
@@ -109,19 +109,19 @@ def test_the_health_pages_and_metrics_of_two_working_processes(runworker: Run) -
 
 
 @db
-def test_the_health_port_stays_open_while_a_killed_worker_is_replaced(runworker: Run) -> None:
+def test_the_health_port_stays_open_while_a_killed_worker_is_replaced(runworker: RunWorker) -> None:
     port = free_port()
     process = runworker("--health-port", str(port), settings=NOTES_THREADS)
-    wait_until(lambda: has(port, "/readyz", 200), "ready")
+    wait_until(lambda: has_status(port, "/readyz", 200), "ready")
     (worker,) = workers()
     open_files = [str(file.readlink()) for file in Path(f"/proc/{worker.pid}/fd").iterdir()]
     sockets = Path("/proc/net/tcp").read_text()
-    listening = re.search(rf":{port:04X} 00000000:0000 0A .*? .*? .*? +\d+ +\d+ (\d+) ", sockets)
-    assert listening
-    assert f"socket:[{listening[1]}]" not in open_files, "the worker process has closed the port"
+    listening_socket = re.search(rf":{port:04X} 00000000:0000 0A .*? .*? .*? +\d+ +\d+ (\d+) ", sockets)
+    assert listening_socket
+    assert f"socket:[{listening_socket[1]}]" not in open_files, "the worker process has closed the port"
     os.kill(worker.pid, signal.SIGKILL)
     wait_until(lambda: metrics(port)["restarts_total{1}"] == 1, "restarted")
-    wait_until(lambda: has(port, "/readyz", 200), "ready again")
+    wait_until(lambda: has_status(port, "/readyz", 200), "ready again")
     assert (process.folder / "threads").read_text().split() == ["MainThread"] * 2, "no other thread runs during a fork"
     process.send(signal.SIGTERM)
     assert process.wait() == 0
@@ -130,22 +130,22 @@ def test_the_health_port_stays_open_while_a_killed_worker_is_replaced(runworker:
 
 
 @db
-def test_a_supervisor_without_a_database_is_healthy_but_not_ready(runworker: Run) -> None:
+def test_a_supervisor_without_a_database_is_healthy_but_not_ready(runworker: RunWorker) -> None:
     port = free_port()
     runworker("--health-port", str(port))
-    wait_until(lambda: has(port, "/readyz", 200), "ready")
+    wait_until(lambda: has_status(port, "/readyz", 200), "ready")
     with outage():
-        wait_until(lambda: has(port, "/readyz", 503), "not ready")
+        wait_until(lambda: has_status(port, "/readyz", 503), "not ready")
         assert get(port, "/readyz") == (503, "the database cannot be reached\n")
         assert get(port, "/healthz") == (200, "ok\n")
         assert metrics(port)["database_up"] == 0
-    wait_until(lambda: has(port, "/readyz", 200), "ready again")
+    wait_until(lambda: has_status(port, "/readyz", 200), "ready again")
 
 
 @db
-def test_runworker_exits_if_the_health_port_is_taken(runworker: Run) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        process = runworker("--health-port", str(taken.getsockname()[1]))
+def test_runworker_exits_if_the_health_port_is_taken(runworker: RunWorker) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other_listener:
+        process = runworker("--health-port", str(other_listener.getsockname()[1]))
         assert process.wait() == 1
     assert "--health-port: cannot listen on 127.0.0.1, port " in process.log
 
@@ -201,7 +201,7 @@ def test_a_supervisor_with_a_frozen_worker_is_unhealthy(monkeypatch: pytest.Monk
     for _ in range(int(FROZEN_AFTER) - 2):
         watchdog.run(now)
         now += 1
-    assert health.page("/healthz") == Page("200 OK", "ok\n"), "it is only silent"
+    assert health.page("/healthz") == Page("200 OK", "ok\n"), "the worker is silent, and does not count as frozen yet"
     for _ in range(4):
         watchdog.run(now)
         now += STACKS_TIME
@@ -290,7 +290,7 @@ def test_a_slow_client_is_disconnected_and_does_not_delay_other_clients(
     with socket.create_connection(("127.0.0.1", port), timeout=30) as slow_client:
         slow_client.sendall(b"GET /ok HT")
         assert get(port, "/ok") == (200, "ok\n")
-        assert slow_client.recv(1) == b"", "its time is over"
+        assert slow_client.recv(1) == b"", "the client is disconnected, because its time is over"
     with socket.create_connection(("127.0.0.1", port), timeout=30) as client_that_does_not_read:
         client_that_does_not_read.sendall(b"GET /large HTTP/1.1\r\n\r\n")  # and does not read
         wait_until(lambda: get(port, "/ok") == (200, "ok\n"), "answered")
@@ -298,12 +298,12 @@ def test_a_slow_client_is_disconnected_and_does_not_delay_other_clients(
 
 def test_many_idle_clients_do_not_keep_another_client_out(port: int) -> None:
     with contextlib.ExitStack() as stack:
-        first, *_ = [
+        first_client, *_ = [
             stack.enter_context(socket.create_connection(("127.0.0.1", port), http_exchange.HTTP_EXCHANGE_SECONDS / 2))
             for _ in range(2 * health_port.MOST_HTTP_EXCHANGES)
         ]
         assert get(port, "/ok") == (200, "ok\n")
-        assert first.recv(1) == b"", "it was disconnected in favour of later clients"
+        assert first_client.recv(1) == b"", "it was disconnected in favour of later clients"
 
 
 def test_a_client_waits_while_the_thread_is_stopped_for_a_fork() -> None:

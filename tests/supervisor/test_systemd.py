@@ -17,7 +17,7 @@ from ..app.waiting import wait_until
 from ..harness.processes import ManagePy, wait_for_statuses
 from ..harness.systemd import Manager
 
-Run = Callable[..., ManagePy]
+RunWorker = Callable[..., ManagePy]
 
 LIST_ENVIRONMENT = """
     import os
@@ -39,11 +39,11 @@ def manager(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Manager]
 
 @pytest.mark.django_db(transaction=True)
 def test_systemd_is_notified_of_a_ready_worker_of_each_watchdog_turn_and_of_the_stop(
-    runworker: Run, manager: Manager
+    runworker: RunWorker, manager: Manager
 ) -> None:
     process = runworker("--processes", "2", environment={"NOTIFY_SOCKET": manager.address, "WATCHDOG_USEC": "1000000"})
     assert manager.receive() == ["READY=1"]
-    assert Worker.objects.exists(), "it is ready only after the first worker has written its row"
+    assert Worker.objects.exists(), "`runworker` is ready only after the first worker has written its row"
     lines = manager.receive()
     assert lines[0] == "WATCHDOG=1"
     assert lines[1].startswith("STATUS=")
@@ -63,10 +63,10 @@ def test_systemd_is_notified_of_a_ready_worker_of_each_watchdog_turn_and_of_the_
 
 
 @pytest.mark.django_db(transaction=True)
-def test_tasks_do_not_inherit_the_environment_variables_of_systemd(runworker: Run, manager: Manager) -> None:
+def test_tasks_do_not_inherit_the_environment_variables_of_systemd(runworker: RunWorker, manager: Manager) -> None:
     Job.objects.enqueue("extra.jobs.environment")
-    notify = {"NOTIFY_SOCKET": manager.address, "WATCHDOG_USEC": "60000000"}
-    assert runworker("--drain", jobs=LIST_ENVIRONMENT, environment=notify).wait() == 0
+    environment = {"NOTIFY_SOCKET": manager.address, "WATCHDOG_USEC": "60000000"}
+    assert runworker("--drain", jobs=LIST_ENVIRONMENT, environment=environment).wait() == 0
     assert Job.objects.get().result == []
 
 

@@ -21,10 +21,10 @@ def make_exchange() -> Exchange:
 
 
 def test_a_waiting_result_is_counted_until_it_is_applied_once() -> None:
-    applied: list[Exchange] = []
+    applied_exchanges: list[Exchange] = []
 
     def apply(exchange: Exchange) -> bool:
-        applied.append(exchange)
+        applied_exchanges.append(exchange)
         return True
 
     buffer = ExchangeBuffer(apply)
@@ -34,8 +34,8 @@ def test_a_waiting_result_is_counted_until_it_is_applied_once() -> None:
     assert (buffer.is_empty, buffer.claimed, list(buffer.attempts)) == (False, 3, [ATTEMPT])
     assert buffer.apply() is True
     assert (buffer.is_empty, buffer.claimed, list(buffer.attempts)) == (True, 0, [])
-    assert buffer.apply() is False, "there is none"
-    assert applied == [waiting_exchange]
+    assert buffer.apply() is False, "no result waits any more"
+    assert applied_exchanges == [waiting_exchange]
 
 
 def test_a_second_result_is_refused_while_one_waits() -> None:

@@ -41,16 +41,16 @@ def test_each_observer_gets_claims_ended_attempts_and_events() -> None:
     observers, sent_events, store = Observers(), list[Event](), Store("default")
     attempt = Attempt(JOB, COMPLETED, 0.0, 0.1, "w")
     recovered_at = datetime(2027, 1, 15, tzinfo=UTC)
-    recovered = JobsRecovered(
+    recovered_event = JobsRecovered(
         "default", [RecoveredJob(3, "t", "q", 1, "queued", "w:1", recovered_at, "{}", recovered_at)]
     )
     for observer in observers.made:
         observer.claimed([JOB])
         observer.ended(AttemptsCompleted, [attempt])
-    observers.observing(sent_events.append)(recovered)
+    observers.observing(sent_events.append)(recovered_event)
     assert len(observers.services(store)) == 2
     assert services == [(store, observer) for observer in observers.made]
     for observer in [observer for _, observer in services]:
-        assert (observer.jobs, observer.events) == ([JOB], [recovered])
+        assert (observer.jobs, observer.events) == ([JOB], [recovered_event])
         assert observer.attempts == [(AttemptsCompleted, attempt)]
-    assert sent_events == [recovered]
+    assert sent_events == [recovered_event]

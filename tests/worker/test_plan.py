@@ -10,8 +10,8 @@ from django_skipqueue.worker.claiming import Plan, Work, next_plan
 NOW = 100.0
 
 
-def settle_and_claim(number: int, at: float = 0.0) -> Plan:
-    return Plan(at, settles=True, claims=number)
+def settle_and_claim(claim_count: int, at: float = 0.0) -> Plan:
+    return Plan(at, settles=True, claims=claim_count)
 
 
 @pytest.mark.parametrize(

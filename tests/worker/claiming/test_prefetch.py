@@ -50,4 +50,4 @@ def test_jobs_claimed_ahead_are_kept_longer_than_new_ones_are_claimed() -> None:
     capacity.finished(3, now=100.0)
     now = 100.0 + (PREFETCH_SECONDS + LONGEST_WAIT_AHEAD) / 2
     assert capacity.prefetch(now) == 0
-    assert capacity.surplus(4 + 5, now) == 5 - 3
+    assert capacity.surplus(4 + 5, now) == 5 - 3  # four jobs run and five wait; three of the five are kept
