@@ -114,9 +114,12 @@ def test_the_formatter_never_raises_whatever_the_record() -> None:
     assert parsed_line["broken"] == "<Broken that cannot be shown: RuntimeError>"
     assert parsed_line["text"] == values["text"]
     assert parsed_line["when"] == "<class 'object'>"
-    broken = log_record()
-    broken.exc_info = (KeyError, KeyError(Broken()), None)
-    assert json_line(broken)["exception"]["message"] == "<KeyError that cannot be shown: RuntimeError>"
+    record_with_broken_exception = log_record()
+    record_with_broken_exception.exc_info = (KeyError, KeyError(Broken()), None)
+    assert (
+        json_line(record_with_broken_exception)["exception"]["message"]
+        == "<KeyError that cannot be shown: RuntimeError>"
+    )
 
 
 def test_an_attribute_cannot_replace_the_fields_of_the_line() -> None:
@@ -135,13 +138,20 @@ def test_a_record_within_an_attempt_has_its_job_unless_it_names_another_job(monk
     monkeypatch.setattr(log_context, "worker", {"worker_id": "host/1:0", "worker_name": "host/1"})
     token = log_context.job.set(JOB)
     try:
-        own, other = log_record(), log_record(job_id=8, task=None)
-        assert JobContextFilter().filter(own)
-        assert JobContextFilter().filter(other)
+        record_without_job, record_of_another_job = log_record(), log_record(job_id=8, task=None)
+        assert JobContextFilter().filter(record_without_job)
+        assert JobContextFilter().filter(record_of_another_job)
     finally:
         log_context.job.reset(token)
-    assert [getattr(own, name) for name in CONTEXT] == [7, "shop.jobs.send", "mail", 2, "host/1:0", "host/1"]
-    assert [getattr(other, name) for name in CONTEXT] == [8, None, "mail", 2, "host/1:0", "host/1"]
+    assert [getattr(record_without_job, name) for name in CONTEXT] == [
+        7,
+        "shop.jobs.send",
+        "mail",
+        2,
+        "host/1:0",
+        "host/1",
+    ]
+    assert [getattr(record_of_another_job, name) for name in CONTEXT] == [8, None, "mail", 2, "host/1:0", "host/1"]
 
 
 # In a worker
@@ -160,10 +170,10 @@ def test_text_lines_that_a_task_logs_name_its_job(runworker: RunWorker) -> None:
 
 
 @pytest.mark.django_db(transaction=True)
-@pytest.mark.parametrize("by", ["option", "environment"])
-def test_every_json_line_that_a_task_logs_has_its_job(runworker: RunWorker, by: str) -> None:
+@pytest.mark.parametrize("given_by", ["option", "environment"])
+def test_every_json_line_that_a_task_logs_has_its_job(runworker: RunWorker, given_by: str) -> None:
     send, asend, fail = (Job.objects.enqueue(f"extra.jobs.{name}", args=args, max_attempts=1) for name, args in CALLS)
-    options = ("--log-format", "json") if by == "option" else ()
+    options = ("--log-format", "json") if given_by == "option" else ()
     environment = {} if options else {"SKIPQUEUE_LOG_FORMAT": "json"}
     process = runworker("--drain", *options, jobs=CODE, environment=environment)
     assert process.wait() == 0
@@ -177,9 +187,9 @@ def test_every_json_line_that_a_task_logs_has_its_job(runworker: RunWorker, by: 
         line_of_task = lines_of_tasks[job.pk]
         assert (line_of_task["task"], line_of_task["queue_name"], line_of_task["attempt"]) == (job.task, "default", 1)
         assert line_of_task["worker_id"].startswith(f"{line_of_task['worker_name']}:")
-    (failed,) = (parsed_line for parsed_line in parsed_lines if parsed_line.get("event") == "job_failed")
-    assert failed["exception"]["type"] == "builtins.KeyError"
-    assert (failed["job_id"], failed["attempt"], failed["level"]) == (fail.pk, 1, "ERROR")
+    (failure_line,) = (parsed_line for parsed_line in parsed_lines if parsed_line.get("event") == "job_failed")
+    assert failure_line["exception"]["type"] == "builtins.KeyError"
+    assert (failure_line["job_id"], failure_line["attempt"], failure_line["level"]) == (fail.pk, 1, "ERROR")
 
 
 CALLS = [("send", "[1]"), ("asend", "[2]"), ("fail", "[]")]

@@ -29,9 +29,9 @@ from . import jobs as tasks
 
 def failure_message_of(call: Any, *args: Any, **kwargs: Any) -> str:
     """The message with which an assertion fails."""
-    with pytest.raises(AssertionError) as raised:
+    with pytest.raises(AssertionError) as error_info:
         call(*args, **kwargs)
-    return str(raised.value)
+    return str(error_info.value)
 
 
 class TestAssertDeferred(TestCase):
@@ -39,13 +39,20 @@ class TestAssertDeferred(TestCase):
 
     def test_a_job_is_found_by_all_or_some_arguments_by_position_or_by_name(self) -> None:
         job = jobs.add.defer(1, b=2)
-        matching: list[Any] = [((), {}), ((1,), {}), ((1, 2), {}), ((), {"a": 1}), ((), {"b": 2}), ((1,), {"b": 2})]
-        for args, kwargs in matching:
-            assert [found.pk for found in assert_deferred(jobs.add, *args, **kwargs)] == [job.pk]
+        matching_arguments: list[Any] = [
+            ((), {}),
+            ((1,), {}),
+            ((1, 2), {}),
+            ((), {"a": 1}),
+            ((), {"b": 2}),
+            ((1,), {"b": 2}),
+        ]
+        for args, kwargs in matching_arguments:
+            assert [found_job.pk for found_job in assert_deferred(jobs.add, *args, **kwargs)] == [job.pk]
             with pytest.raises(AssertionError):
                 assert_not_deferred(jobs.add, *args, **kwargs)
-        not_matching: list[Any] = [((2,), {}), ((1, 1), {}), ((), {"a": 2}), ((1,), {"b": 1})]
-        for args, kwargs in not_matching:
+        other_arguments: list[Any] = [((2,), {}), ((1, 1), {}), ((), {"a": 2}), ((1,), {"b": 1})]
+        for args, kwargs in other_arguments:
             assert_not_deferred(jobs.add, *args, **kwargs)
             with pytest.raises(AssertionError):
                 assert_deferred(jobs.add, *args, **kwargs)
