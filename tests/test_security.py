@@ -89,7 +89,10 @@ LOGGED_EVENTS = [
 def test_no_line_of_the_log_can_be_forged(caplog: pytest.LogCaptureFixture, subtests: pytest.Subtests) -> None:
     """The test tries every event and every function that logs. A new event fails until VALUES has its parameters."""
     caplog.set_level(logging.DEBUG, logger="django_skipqueue")
-    recovered_job = RecoveredJob(7, FORGED, FORGED, 2, "queued", FORGED, datetime.now(UTC), "{}", datetime.now(UTC))
+    recovered_job = RecoveredJob(
+        id=7, task=FORGED, queue_name=FORGED, attempt=2, status="queued",
+        locked_by=FORGED, locked_at=datetime.now(UTC), metadata="{}", recovered_at=datetime.now(UTC),
+    )  # fmt: skip
     values = VALUES | {"database": FORGED, "task": FORGED, "jobs": [recovered_job]}
     writers = {name: (write, [*signature(write).parameters]) for name, write in LOG_FUNCTIONS.items()}
     writers |= {

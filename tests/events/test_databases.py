@@ -21,7 +21,10 @@ from ..harness.processes import ManagePy
 
 RunWorker = Callable[..., ManagePy]
 
-JOB = ClaimedJob(7, 1, "shop.jobs.send", "mail", "[]", "{}", 2, 10, 0, 100.0, 100.25, "{}")
+JOB = ClaimedJob(
+    id=7, lease=1, task="shop.jobs.send", queue_name="mail", args="[]", kwargs="{}", attempt=2, max_attempts=10,
+    priority=0, run_after=100.0, locked_at=100.25, metadata="{}",
+)  # fmt: skip
 ALIASES = ("default", "other")
 TWO_DATABASES = {"DATABASES": ALIASES}
 
@@ -51,7 +54,7 @@ def test_a_line_about_an_event_names_the_database_of_the_event(log: pytest.LogCa
 
 def test_lines_of_a_worker_name_the_database_that_it_serves(log: pytest.LogCaptureFixture) -> None:
     log_context.serve("other")
-    send(AttemptsCompleted([Attempt(JOB, COMPLETED, 0.0, 0.01, "w@other/1", database="other")]))
+    send(AttemptsCompleted([Attempt(JOB, COMPLETED, started=0.0, ended=0.01, worker="w@other/1", database="other")]))
     liveness_logs.service_back("prune")
     assert log.messages[0].startswith("job completed database=other task=shop.jobs.send id=7 ")
     assert log.messages[1] == "service back database=other service=prune"

@@ -17,7 +17,10 @@ from ..harness.processes import ManagePy
 
 RunWorker = Callable[..., ManagePy]
 
-JOB = ClaimedJob(7, 1, "shop.jobs.send", "mail", "[]", "{}", 2, 10, 0, 100.0, 100.25, "{}")
+JOB = ClaimedJob(
+    id=7, lease=1, task="shop.jobs.send", queue_name="mail", args="[]", kwargs="{}", attempt=2, max_attempts=10,
+    priority=0, run_after=100.0, locked_at=100.25, metadata="{}",
+)  # fmt: skip
 CONTEXT = ("job_id", "task", "queue_name", "attempt", "worker_id", "worker_name")
 
 CODE = """

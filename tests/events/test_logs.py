@@ -54,7 +54,10 @@ from django_skipqueue.values.records import Attempt, ClaimedJob, Dependant, Reco
 from ..docs.test_reference import names_in_backticks, table_cells
 from ..harness.parts import modules_of_parts
 
-JOB = ClaimedJob(7, 1, "shop.jobs.send", "mail", '["secret"]', "{}", 2, 10, 0, 100.0, 100.25, "{}")
+JOB = ClaimedJob(
+    id=7, lease=1, task="shop.jobs.send", queue_name="mail", args='["secret"]', kwargs="{}", attempt=2, max_attempts=10,
+    priority=0, run_after=100.0, locked_at=100.25, metadata="{}",
+)  # fmt: skip
 FIELDS_OF_JOB = {
     "job_id": 7,
     "task": "shop.jobs.send",
@@ -66,7 +69,7 @@ FIELDS_OF_JOB = {
 
 
 def make_attempt(outcome: Outcome = COMPLETED, job: ClaimedJob = JOB) -> Attempt:
-    return Attempt(job, outcome, 0.0, 0.01234, "host/1")
+    return Attempt(job, outcome, started=0.0, ended=0.01234, worker="host/1")
 
 
 @pytest.fixture
@@ -147,7 +150,10 @@ def test_the_line_about_a_recovered_job_names_its_former_worker(
     log: pytest.LogCaptureFixture, status: str, level: str, ago: timedelta, time_format: str
 ) -> None:
     claimed_at = datetime.now(UTC) - ago
-    job = RecoveredJob(7, "shop.jobs.send", "mail", 2, status, "web:1/2:0123456789ab", claimed_at, "{}", claimed_at)
+    job = RecoveredJob(
+        id=7, task="shop.jobs.send", queue_name="mail", attempt=2, status=status,
+        locked_by="web:1/2:0123456789ab", locked_at=claimed_at, metadata="{}", recovered_at=claimed_at,
+    )  # fmt: skip
     send(JobsRecovered("default", [job]))
     (record,) = log.records
     claimed_text = f"{claimed_at.astimezone():{time_format}}"
@@ -186,8 +192,9 @@ def every_record(log: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
         **dict.fromkeys(["count", "job_id"], 3),
     }
     recovered_job = RecoveredJob(
-        7, "shop.jobs.send", "mail", 2, "queued", "w:1", datetime.now(UTC), "{}", datetime.now(UTC)
-    )
+        id=7, task="shop.jobs.send", queue_name="mail", attempt=2, status="queued",
+        locked_by="w:1", locked_at=datetime.now(UTC), metadata="{}", recovered_at=datetime.now(UTC),
+    )  # fmt: skip
     functions = {
         name: function
         for module in (logs, liveness_logs, queue_logs, relay_logs, carried_logs)

@@ -10,7 +10,10 @@ from django_skipqueue.queue.parameters import calls_as_values, claim_values, in_
 from django_skipqueue.values.outcomes import COMPLETED, Outcome, Settlement
 from django_skipqueue.values.records import QUEUE_HEAD, ClaimedJob, EncodedCall, QueuePosition
 
-JOB = ClaimedJob(1, 1, "task", "default", "[]", "{}", 1, 10, 0, 9.0, 9.0, "{}")
+JOB = ClaimedJob(
+    id=1, lease=1, task="task", queue_name="default", args="[]", kwargs="{}", attempt=1, max_attempts=10,
+    priority=0, run_after=9.0, locked_at=9.0, metadata="{}",
+)  # fmt: skip
 
 
 def test_a_batch_of_plain_completions_sends_only_ids_leases_and_times() -> None:

@@ -91,7 +91,10 @@ class TestRecover:
         (recovered,) = store.recover(**by, reason="killed by signal 9")
         assert job.locked_at is not None
         recovered_at = recovered.recovered_at
-        assert recovered == RecoveredJob(job.pk, job.task, "q", 2, "queued", "gone", job.locked_at, "{}", recovered_at)
+        assert recovered == RecoveredJob(
+            id=job.pk, task=job.task, queue_name="q", attempt=2, status="queued",
+            locked_by="gone", locked_at=job.locked_at, metadata="{}", recovered_at=recovered_at,
+        )  # fmt: skip
         assert abs(recovered_at - job.locked_at - ONE_HOUR) < timedelta(minutes=1)
         after = state(job)
         assert (after["status"], after["attempts"], after["lease"], after["locked_at"]) == ("queued", 2, 6, None)

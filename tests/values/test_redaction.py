@@ -204,8 +204,13 @@ class TestPlacesThatShowAJob:
         caplog.set_level(logging.DEBUG, logger="django_skipqueue")
         args, kwargs = json.dumps(POSITIONAL_ARGUMENTS), json.dumps(KEYWORD_ARGUMENTS)
         attempt = Executor(worker="w", database="default").execute(
-            RunningAttempt(ClaimedJob(7, 1, charge_task.name, "default", args, kwargs, 1, 1, 0, 0.0, 0.0, "{}"))
-        )
+            RunningAttempt(
+                ClaimedJob(
+                    id=7, lease=1, task=charge_task.name, queue_name="default", args=args, kwargs=kwargs,
+                    attempt=1, max_attempts=1, priority=0, run_after=0.0, locked_at=0.0, metadata="{}",
+                )
+            )
+        )  # fmt: skip
         event_classes = AttemptsEnded.__subclasses__()
         for event_class in event_classes:
             send(event_class([attempt]))

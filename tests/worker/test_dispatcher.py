@@ -31,8 +31,11 @@ from ..harness.processes import ManagePy, wait_for_statuses, workers
 
 
 def make_attempt(id: int, task: str = "a.task") -> Attempt:
-    job = ClaimedJob(id, 1, task, "default", "[]", "{}", 1, 10, 0, 0.0, 0.0, "{}")
-    return Attempt(job, COMPLETED, 1.0, 2.0, "w")
+    job = ClaimedJob(
+        id=id, lease=1, task=task, queue_name="default", args="[]", kwargs="{}", attempt=1, max_attempts=10,
+        priority=0, run_after=0.0, locked_at=0.0, metadata="{}",
+    )  # fmt: skip
+    return Attempt(job, COMPLETED, started=1.0, ended=2.0, worker="w")
 
 
 @pytest.fixture

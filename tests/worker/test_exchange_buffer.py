@@ -11,8 +11,11 @@ from django_skipqueue.values.outcomes import COMPLETED
 from django_skipqueue.values.records import Attempt, ClaimedJob
 from django_skipqueue.worker.exchange import Exchange, ExchangeBuffer
 
-JOB = ClaimedJob(1, 1, "t", "default", "[]", "{}", 1, 10, 0, 0.0, 0.0, "{}")
-ATTEMPT = Attempt(JOB, COMPLETED, 1.0, 2.0, "w")
+JOB = ClaimedJob(
+    id=1, lease=1, task="t", queue_name="default", args="[]", kwargs="{}", attempt=1, max_attempts=10,
+    priority=0, run_after=0.0, locked_at=0.0, metadata="{}",
+)  # fmt: skip
+ATTEMPT = Attempt(JOB, COMPLETED, started=1.0, ended=2.0, worker="w")
 
 
 def make_exchange() -> Exchange:

@@ -11,7 +11,10 @@ from django_skipqueue.worker import in_exchange
 from django_skipqueue.worker.in_exchange import PartStatements, make_in_exchange
 
 WITH_PERMIT: dict[str, Any] = {"holds_permit": True, "permit_key": "k"}
-JOB = ClaimedJob(1, 1, "t", "default", "[]", "{}", 1, 1, 0, 0.0, 0.0, "{}", **WITH_PERMIT)
+JOB = ClaimedJob(
+    id=1, lease=1, task="t", queue_name="default", args="[]", kwargs="{}", attempt=1, max_attempts=1,
+    priority=0, run_after=0.0, locked_at=0.0, metadata="{}", **WITH_PERMIT,
+)  # fmt: skip
 
 
 def test_without_parts_an_exchange_has_no_further_statements_and_jobs_begin_at_once(

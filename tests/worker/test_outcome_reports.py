@@ -167,9 +167,15 @@ def test_a_second_outcome_of_a_recent_attempt_sends_outcomes_dropped(is_written:
     observer = Remembering()
     reports = OutcomeReports(dispatcher, [observer], remembered=2)
     first_attempt, *other_attempts = (
-        Attempt(ClaimedJob(id, 1, "t", "q", "[]", "{}", 1, 3, 0, 1.0, 2.0, "{}"), COMPLETED, 0.0, 0.1, "w", is_written)
+        Attempt(
+            ClaimedJob(
+                id=id, lease=1, task="t", queue_name="q", args="[]", kwargs="{}", attempt=1, max_attempts=3,
+                priority=0, run_after=1.0, locked_at=2.0, metadata="{}",
+            ),
+            COMPLETED, started=0.0, ended=0.1, worker="w", is_written=is_written,
+        )
         for id in range(5)
-    )
+    )  # fmt: skip
     reports.report([first_attempt], {first_attempt.job.ref}, {})
     reports.report([first_attempt, other_attempts[0]], {other_attempts[0].job.ref}, {})
     assert [(type(event), event.attempts) for event in events] == [
@@ -191,7 +197,13 @@ def test_the_first_saved_outcome_is_reported_although_an_earlier_report_was_forg
     events: list[Any] = []
     dispatcher: Any = SimpleNamespace(send=events.append)
     reports = OutcomeReports(dispatcher, [Remembering()], remembered=2)
-    attempt = Attempt(ClaimedJob(1, 1, "t", "q", "[]", "{}", 1, 3, 0, 1.0, 2.0, "{}"), COMPLETED, 0.0, 0.1, "w")
+    attempt = Attempt(
+        ClaimedJob(
+            id=1, lease=1, task="t", queue_name="q", args="[]", kwargs="{}", attempt=1, max_attempts=3,
+            priority=0, run_after=1.0, locked_at=2.0, metadata="{}",
+        ),
+        COMPLETED, started=0.0, ended=0.1, worker="w",
+    )  # fmt: skip
     reports.report([attempt._replace(is_written=True)], set(), {})
     reports.report([attempt], {attempt.job.ref}, {})
     assert [type(event) for event in events] == [AttemptsCompleted] * 2

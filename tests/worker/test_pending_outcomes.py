@@ -12,8 +12,13 @@ from django_skipqueue.worker.outcomes import FIRST_SLOW_DELAY, PendingOutcomes
 
 
 def make_completed_attempt(id: int, *, size: int = 0) -> Attempt:
-    job = ClaimedJob(id, 1, "t", "default", "[]", "{}", 1, 1, 0, 0.0, 0.0, "{}")
-    return Attempt(job, Outcome("completed", result="x" * size) if size else COMPLETED, 1.0, 2.0, "w")
+    job = ClaimedJob(
+        id=id, lease=1, task="t", queue_name="default", args="[]", kwargs="{}", attempt=1, max_attempts=1,
+        priority=0, run_after=0.0, locked_at=0.0, metadata="{}",
+    )  # fmt: skip
+    return Attempt(
+        job, Outcome("completed", result="x" * size) if size else COMPLETED, started=1.0, ended=2.0, worker="w"
+    )
 
 
 class FakeDatabase:

@@ -1154,7 +1154,13 @@ def test_a_stopping_worker_sends_lease_lost_for_a_lost_attempt(
     worker_thread: StartWorker, record_signal: Callable[[Signal], list[dict[str, Any]]]
 ) -> None:
     lost_events = record_signal(signals.lease_lost)
-    attempt = Attempt(ClaimedJob(1, 1, "t", "default", "[]", "{}", 1, 10, 0, 0.0, 0.0, "{}"), COMPLETED, 1.0, 2.0, "w")
+    attempt = Attempt(
+        ClaimedJob(
+            id=1, lease=1, task="t", queue_name="default", args="[]", kwargs="{}", attempt=1, max_attempts=10,
+            priority=0, run_after=0.0, locked_at=0.0, metadata="{}",
+        ),
+        COMPLETED, started=1.0, ended=2.0, worker="w",
+    )  # fmt: skip
 
     def prepare_worker(worker: WorkerLoop) -> None:
         worker.in_flight.exchanges.reports.lost.append(attempt)

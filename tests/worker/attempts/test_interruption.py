@@ -95,7 +95,10 @@ JOBS = """
 
 def make_claimed(job_id: int = 1) -> ClaimedJob:
     """A job as the worker that has claimed it knows it."""
-    return ClaimedJob(job_id, 1, "task", "default", "[]", "{}", 1, 10, 0, 0.0, 0.0, "{}")
+    return ClaimedJob(
+        id=job_id, lease=1, task="task", queue_name="default", args="[]", kwargs="{}", attempt=1, max_attempts=10,
+        priority=0, run_after=0.0, locked_at=0.0, metadata="{}",
+    )  # fmt: skip
 
 
 def make_attempt(timeout: float, job_id: int = 1) -> RunningAttempt:

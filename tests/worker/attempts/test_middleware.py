@@ -109,7 +109,10 @@ def _clear_calls() -> None:
 
 def outcome_of(task: Any, *names: str, **fields: Any) -> Outcome:
     """The outcome of one attempt of the task within these middlewares of this module."""
-    claimed = ClaimedJob(7, 1, task.name, "default", "[]", "{}", 1, 1, 0, 0.0, 0.0, "{}")._replace(**fields)
+    claimed = ClaimedJob(
+        id=7, lease=1, task=task.name, queue_name="default", args="[]", kwargs="{}", attempt=1, max_attempts=1,
+        priority=0, run_after=0.0, locked_at=0.0, metadata="{}",
+    )._replace(**fields)  # fmt: skip
     with override_settings(SKIPQUEUE={"MIDDLEWARE": [f"{THIS_MODULE}.{name}" for name in names]}):
         executor = Executor(worker="w", database="default")
         running = RunningAttempt(claimed)
@@ -216,7 +219,10 @@ def test_a_middleware_that_hangs_is_interrupted_by_the_time_limit(
         yield
 
     monkeypatch.setattr(f"{THIS_MODULE}.outer", hanging)
-    claimed = ClaimedJob(7, 1, "soon", "default", "[]", "{}", 1, 1, 0, 0.0, 0.0, "{}", timeout=0.01)
+    claimed = ClaimedJob(
+        id=7, lease=1, task="soon", queue_name="default", args="[]", kwargs="{}", attempt=1, max_attempts=1,
+        priority=0, run_after=0.0, locked_at=0.0, metadata="{}", timeout=0.01,
+    )  # fmt: skip
     with override_settings(SKIPQUEUE={"MIDDLEWARE": [f"{THIS_MODULE}.outer"]}):
         executor = Executor(worker="w", database="default")
         end = keep_enforcing(executor.interrupter)

@@ -39,7 +39,10 @@ _ids = count(1)
 
 
 def make_claimed(task: str, *args: Any) -> ClaimedJob:
-    return ClaimedJob(next(_ids), 1, task, "default", json.dumps(args), "{}", 1, 1, 0, 0.0, 0.0, "{}")
+    return ClaimedJob(
+        id=next(_ids), lease=1, task=task, queue_name="default", args=json.dumps(args), kwargs="{}", attempt=1,
+        max_attempts=1, priority=0, run_after=0.0, locked_at=0.0, metadata="{}",
+    )  # fmt: skip
 
 
 MakePool = Callable[[int], Pool]

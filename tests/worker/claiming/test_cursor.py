@@ -18,7 +18,10 @@ from ...harness.threads import WorkerThread
 
 store = Store("default")
 
-CLAIMED_JOB = ClaimedJob(1, 1, "task", "default", "[]", "{}", 1, 10, 0, 9.0, 9.0, "{}", claim_seconds=0.02)
+CLAIMED_JOB = ClaimedJob(
+    id=1, lease=1, task="task", queue_name="default", args="[]", kwargs="{}", attempt=1, max_attempts=10,
+    priority=0, run_after=9.0, locked_at=9.0, metadata="{}", claim_seconds=0.02,
+)  # fmt: skip
 START = 100.0
 
 

@@ -22,7 +22,10 @@ HOUR = 3600.0
 
 
 def make_claimed_job(task: str, queue_name: str) -> ClaimedJob:
-    return ClaimedJob(1, 1, task, queue_name, "[]", "{}", 1, 10, 0, 9.0, 9.0, "{}")
+    return ClaimedJob(
+        id=1, lease=1, task=task, queue_name=queue_name, args="[]", kwargs="{}", attempt=1, max_attempts=10,
+        priority=0, run_after=9.0, locked_at=9.0, metadata="{}",
+    )  # fmt: skip
 
 
 def free_slots(threads: int, event_loop: int) -> Free:
