@@ -169,13 +169,13 @@ class TestCompose:
             )
 
     def test_compose_celery_adds_a_broker_and_carrier_settings(self) -> None:
-        plain, with_celery = self.services("compose.yaml"), self.services("compose.celery.yaml")
-        assert set(with_celery) - set(plain) == {"rabbitmq", "relay", "celery"}
-        shop_services = (set(with_celery) - {"rabbitmq", "postgres"}) | {"setup", "web", "worker"}
+        services, services_with_celery = self.services("compose.yaml"), self.services("compose.celery.yaml")
+        assert set(services_with_celery) - set(services) == {"rabbitmq", "relay", "celery"}
+        shop_services = (set(services_with_celery) - {"rabbitmq", "postgres"}) | {"setup", "web", "worker"}
         assert {
-            name for name in shop_services if with_celery[name]["environment"]["CARRIER"] == "celery"
+            name for name in shop_services if services_with_celery[name]["environment"]["CARRIER"] == "celery"
         } == shop_services
-        assert "--group example-celery" in with_celery["setup"]["build"]["dockerfile_inline"]
+        assert "--group example-celery" in services_with_celery["setup"]["build"]["dockerfile_inline"]
 
 
 def ignores(signal_number: int, pid: int) -> bool:

@@ -45,10 +45,10 @@ def drain(queue_name: str, limit: int) -> dict[str, list[int]]:
     lost_ids: list[int] = []
     settlements: list[Settlement] = []
     while True:
-        settled, jobs = settle_and_claim(
+        settled_leases, jobs = settle_and_claim(
             settlements, queue_names=[queue_name], limit=limit, worker_id=f"process {os.getpid()}"
         )
-        lost_ids += [job_id for job_id, lease, *_ in settlements if (job_id, lease) not in settled]
+        lost_ids += [job_id for job_id, lease, *_ in settlements if (job_id, lease) not in settled_leases]
         if not jobs and not settlements:
             return {"claimed": claimed_ids, "lost": lost_ids}
         claimed_ids += [job.id for job in jobs]

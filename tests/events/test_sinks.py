@@ -110,7 +110,9 @@ def test_admitting_pruning_and_releasing_jobs_send_signals(
     record_signal: Callable[[Signal], Received], settings: Any
 ) -> None:
     settings.SKIPQUEUE = {"RETENTION": {"completed": 0}}
-    admitted, pruned, released = map(record_signal, (signals.jobs_admitted, signals.jobs_pruned, signals.jobs_released))
+    admitted_signals, pruned_signals, released_signals = map(
+        record_signal, (signals.jobs_admitted, signals.jobs_pruned, signals.jobs_released)
+    )
     make_job("scheduled", run_after=timedelta(seconds=-1))
     make_job("completed", finished_at=timedelta(days=-1))
     store = Store("default")
@@ -118,13 +120,13 @@ def test_admitting_pruning_and_releasing_jobs_send_signals(
     store.prune()
     claimed_jobs = store.claim(queue_names=["default"], limit=1, worker_id="w")
     store.release([job.ref for job in claimed_jobs])
-    assert admitted == [("default", {"counts": {"default": 1}})]
-    assert pruned == [("default", {"counts": {"completed": 1}})]
-    assert released == [("default", {"job_ids": [claimed_jobs[0].id]})]
+    assert admitted_signals == [("default", {"counts": {"default": 1}})]
+    assert pruned_signals == [("default", {"counts": {"completed": 1}})]
+    assert released_signals == [("default", {"job_ids": [claimed_jobs[0].id]})]
     store.admit()
     store.prune()
     store.release([job.ref for job in claimed_jobs])
-    assert len(admitted) == len(pruned) == len(released) == 1, "nothing was changed"
+    assert len(admitted_signals) == len(pruned_signals) == len(released_signals) == 1, "nothing was changed"
 
 
 @pytest.mark.django_db

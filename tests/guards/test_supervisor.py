@@ -97,8 +97,8 @@ def test_slow_looks_for_jobs_take_a_tenth_of_the_supervisors_time(
 ) -> None:
     clock = iter([0.0, 7.0])  # before and after the look: it takes 7 s, so the next look comes 70 s later
     monkeypatch.setattr(Store, "queues_with_jobs", lambda self, **_: [])
-    with monkeypatch.context() as patched:
-        patched.setattr(calls, "time", SimpleNamespace(monotonic=lambda: next(clock, 7.0)))
+    with monkeypatch.context() as patch:
+        patch.setattr(calls, "time", SimpleNamespace(monotonic=lambda: next(clock, 7.0)))
         watch_queues.run(100.0)
     watch_queues.run(100.0 + POLL_INTERVAL)
     watch_queues.run(169.0)

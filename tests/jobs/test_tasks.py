@@ -578,7 +578,7 @@ class TestAsync:
 class TestDeferringMany:
     def test_fifty_thousand_calls_are_one_statement_with_the_ids_in_order(self) -> None:
         calls = [(number,) for number in range(50_000)]
-        started = time.monotonic()
+        started_at = time.monotonic()
         with CaptureQueriesContext(connection) as queries:
             ids = jobs.add.defer_many(calls)
         assert ["INSERT INTO" in query["sql"] for query in queries] == [True, False]
@@ -587,7 +587,7 @@ class TestDeferringMany:
         with connection.cursor() as cursor:
             cursor.execute("SELECT id, (args ->> 0)::int FROM skipqueue_job ORDER BY (args ->> 0)::int")
             assert cursor.fetchall() == list(zip(ids, range(50_000), strict=True))
-        assert time.monotonic() - started < 20
+        assert time.monotonic() - started_at < 20
 
     def test_defer_many_without_calls_sends_no_statement(self) -> None:
         with CaptureQueriesContext(connection) as queries:

@@ -54,11 +54,11 @@ def test_a_verb_changes_the_jobs_of_the_filter_and_returns_their_number(name: st
 
 
 def test_a_verb_works_on_any_kind_of_query_set() -> None:
-    first, second, third = (make_job("failed", priority=number) for number in range(3))
+    first_job, second_job, third_job = (make_job("failed", priority=number) for number in range(3))
     assert Job.objects.order_by("-priority")[:1].retry() == 1
-    assert Job.objects.filter(pk=first.pk).union(Job.objects.filter(pk=third.pk)).retry() == 1
-    assert set(Job.objects.queued()) == {third, first}
-    assert list(Job.objects.failed()) == [second]
+    assert Job.objects.filter(pk=first_job.pk).union(Job.objects.filter(pk=third_job.pk)).retry() == 1
+    assert set(Job.objects.queued()) == {third_job, first_job}
+    assert list(Job.objects.failed()) == [second_job]
     assert Job.objects.none().retry() == 0
 
 

@@ -36,8 +36,8 @@ WITH_BOTH_WAYS_TO_CLAIM = pytest.mark.parametrize(
 )
 
 
-def ids_of(claimed: list[Any]) -> list[int]:
-    return [job.id for job in claimed]
+def ids_of(jobs: list[Any]) -> list[int]:
+    return [job.id for job in jobs]
 
 
 @pytest.mark.core
@@ -52,16 +52,16 @@ def test_only_queued_jobs_are_claimed(status: str) -> None:
 def test_a_claimed_job_is_running_for_its_worker_with_an_attempt_charged_and_a_new_lease(
     claim_jobs: Callable[..., Any],
 ) -> None:
-    before = make_job(attempts=2, lease=7, run_after=timedelta(minutes=-1))
-    (claimed,) = claim_jobs(worker_id="me")
-    after = state(before)
+    job_before = make_job(attempts=2, lease=7, run_after=timedelta(minutes=-1))
+    (claimed_job,) = claim_jobs(worker_id="me")
+    columns = state(job_before)
     job = Job.objects.get()
-    if isinstance(claimed, Job):
-        assert {name: getattr(claimed, name) for name in after} == after
+    if isinstance(claimed_job, Job):
+        assert {name: getattr(claimed_job, name) for name in columns} == columns
     assert (job.status, job.locked_by, job.attempts, job.lease) == (Status.RUNNING, "me", 2 + 1, 7 + 1)
     assert job.locked_at == job.started_at
-    assert are_in_order(before.run_after, job.started_at)
-    changed_columns = {name for name in after if after[name] != getattr(before, name)}
+    assert are_in_order(job_before.run_after, job.started_at)
+    changed_columns = {name for name in columns if columns[name] != getattr(job_before, name)}
     assert changed_columns == {"status", "locked_by", "attempts", "lease", "locked_at", "started_at"}
 
 
@@ -137,8 +137,8 @@ def test_the_limit_is_never_exceeded(claim_jobs: Callable[..., list[Any]], limit
 @WITH_BOTH_WAYS_TO_CLAIM
 def test_a_queue_listed_twice_is_claimed_once(claim_jobs: Callable[..., list[Any]]) -> None:
     jobs.noop.defer_many([()] * 5)
-    claimed = ids_of(claim_jobs("default", "default", limit=10))
-    assert len(claimed) == len(set(claimed)) == 5
+    claimed_ids = ids_of(claim_jobs("default", "default", limit=10))
+    assert len(claimed_ids) == len(set(claimed_ids)) == 5
 
 
 @WITH_BOTH_WAYS_TO_CLAIM
@@ -303,8 +303,8 @@ def test_release_orphans_releases_jobs_that_a_worker_holds_without_knowing() -> 
     assert store.release_orphans("me", known=[known.pk]) == {job.pk for job in orphans}
     assert {state(job)["status"] for job in (known, *jobs_of_other_worker)} == {"running"}
     for job in orphans:
-        after = state(job)
-        assert (after["status"], after["attempts"], after["lease"], after["locked_by"]) == (
+        columns = state(job)
+        assert (columns["status"], columns["attempts"], columns["lease"], columns["locked_by"]) == (
             "queued",
             0,
             job.lease + 1,

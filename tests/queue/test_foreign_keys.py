@@ -32,7 +32,7 @@ def test_a_lock_by_a_foreign_key_does_not_delay_the_claim_or_the_outcome_of_a_jo
     job = make_job()
     with connect(autocommit=False) as other_connection:
         other_connection.execute("INSERT INTO invoices (job_id) VALUES (%s)", [job.pk])
-        (claimed,) = Job.objects.claim(queue_names=["default"], worker_id="me")
-        assert Store("default").settle([Settlement(claimed.pk, claimed.lease, COMPLETED)]) == {job.pk}
+        (claimed_job,) = Job.objects.claim(queue_names=["default"], worker_id="me")
+        assert Store("default").settle([Settlement(claimed_job.pk, claimed_job.lease, COMPLETED)]) == {job.pk}
         other_connection.rollback()
     assert Job.objects.get(pk=job.pk).status == "completed"

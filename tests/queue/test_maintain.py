@@ -35,9 +35,9 @@ class TestAdmit:
             with row(status):
                 job = make_job(status, run_after=-ONE_SECOND)
                 assert store.admit().by_queue == ({"default": 1} if status == "scheduled" else {})
-                after = state(job)
-                assert after.pop("status") == ("queued" if status == "scheduled" else status)
-                assert after == {name: getattr(job, name) for name in after}, "nothing else changes"
+                columns = state(job)
+                assert columns.pop("status") == ("queued" if status == "scheduled" else status)
+                assert columns == {name: getattr(job, name) for name in columns}, "nothing else changes"
 
     def test_a_job_that_is_not_due_stays_scheduled(self) -> None:
         make_job("scheduled", run_after=ONE_HOUR)
@@ -88,19 +88,24 @@ class TestRecover:
         job = make_job(
             "running", locked_at=-ONE_HOUR, locked_by="gone", attempts=2, max_attempts=3, lease=5, queue_name="q"
         )
-        (recovered,) = store.recover(**by, reason="killed by signal 9")
+        (recovered_job,) = store.recover(**by, reason="killed by signal 9")
         assert job.locked_at is not None
-        recovered_at = recovered.recovered_at
-        assert recovered == RecoveredJob(
+        recovered_at = recovered_job.recovered_at
+        assert recovered_job == RecoveredJob(
             id=job.pk, task=job.task, queue_name="q", attempt=2, status="queued",
             locked_by="gone", locked_at=job.locked_at, metadata="{}", recovered_at=recovered_at,
         )  # fmt: skip
         assert abs(recovered_at - job.locked_at - ONE_HOUR) < timedelta(minutes=1)
-        after = state(job)
-        assert (after["status"], after["attempts"], after["lease"], after["locked_at"]) == ("queued", 2, 6, None)
-        assert (after["finished_at"], after["run_after"]) == (None, job.run_after)
-        assert after["last_error"] == "WorkerDied: killed by signal 9"
-        (error,) = after["errors"]
+        columns = state(job)
+        assert (columns["status"], columns["attempts"], columns["lease"], columns["locked_at"]) == (
+            "queued",
+            2,
+            6,
+            None,
+        )
+        assert (columns["finished_at"], columns["run_after"]) == (None, job.run_after)
+        assert columns["last_error"] == "WorkerDied: killed by signal 9"
+        (error,) = columns["errors"]
         assert error["duration_ms"] == pytest.approx(3_600_000, rel=0.01)
         assert {
             name: error[name] for name in ("attempt", "worker", "worker_id", "exception", "message", "traceback")
@@ -123,42 +128,45 @@ class TestRecover:
     @pytest.mark.core
     def test_a_job_recovered_in_its_last_attempt_fails(self) -> None:
         job = make_job("running", locked_at=-ONE_HOUR, attempts=3, max_attempts=3)
-        (recovered,) = store.recover(worker_timeout=60)
-        after = state(job)
-        assert recovered.status == after["status"] == "failed"
-        assert after["finished_at"]
-        assert after["lease"] == job.lease + 1
+        (recovered_job,) = store.recover(worker_timeout=60)
+        columns = state(job)
+        assert recovered_job.status == columns["status"] == "failed"
+        assert columns["finished_at"]
+        assert columns["lease"] == job.lease + 1
 
     def test_after_a_second_death_in_a_row_a_job_waits_for_up_to_half_a_minute(self) -> None:
         created_jobs = [make_job("running", attempts=2, deaths=["first"], locked_by="gone") for _ in range(20)]
-        recovered = store.recover(worker_ids=["gone"])
-        assert {job.status for job in recovered} == {"scheduled"}
+        recovered_jobs = store.recover(worker_ids=["gone"])
+        assert {job.status for job in recovered_jobs} == {"scheduled"}
         due_times = {Job.objects.get(pk=job.pk).run_after for job in created_jobs}
         assert len(due_times) == 20, "each job waits for another time"
         assert all(timedelta(0) < due_time - now() + ONE_SECOND < timedelta(seconds=31) for due_time in due_times)
 
     def test_at_the_third_death_in_a_row_a_job_fails_whatever_its_attempts(self) -> None:
         job = make_job("running", attempts=3, max_attempts=100, deaths=["first", "second"], locked_by="gone")
-        (recovered,) = store.recover(worker_ids=["gone"], reason="worker died: signal 9 (SIGKILL)")
-        after = state(job)
-        assert recovered.status == after["status"] == "failed"
-        assert after["finished_at"] is not None
+        (recovered_job,) = store.recover(worker_ids=["gone"], reason="worker died: signal 9 (SIGKILL)")
+        columns = state(job)
+        assert recovered_job.status == columns["status"] == "failed"
+        assert columns["finished_at"] is not None
         message = "worker died: signal 9 (SIGKILL); three workers in a row died while they ran this job, "
-        assert after["last_error"] == f"WorkerDied: {message}so it is not run again"
-        assert after["errors"][-1]["message"].startswith(message)
+        assert columns["last_error"] == f"WorkerDied: {message}so it is not run again"
+        assert columns["errors"][-1]["message"].startswith(message)
 
     def test_the_worker_of_the_first_death_is_recorded(self) -> None:
         job = make_job("running", attempts=3, errors=[{"attempt": 2, "exception": "ValueError"}], locked_by="gone")
         assert [recovered_job.status for recovered_job in store.recover(worker_ids=["gone"])] == ["queued"]
         assert state(job)["deaths"] == ["gone"]
 
-    @pytest.mark.parametrize("before", [["alive"], ["alive", "dead"], ["dead", "alive"]], ids=str)
-    def test_a_worker_that_loses_the_same_job_several_times_counts_as_one_death(self, before: list[str]) -> None:
+    @pytest.mark.parametrize("deaths_before", [["alive"], ["alive", "dead"], ["dead", "alive"]], ids=str)
+    def test_a_worker_that_loses_the_same_job_several_times_counts_as_one_death(self, deaths_before: list[str]) -> None:
         """The worker is alive, so the job has not killed it several times."""
-        job = make_job("running", attempts=6, deaths=before, locked_by="alive")
+        job = make_job("running", attempts=6, deaths=deaths_before, locked_by="alive")
         store.recover(worker_ids=["alive"])
-        after = state(job)
-        assert (after["deaths"], after["status"]) == (before, "queued" if len(before) == 1 else "scheduled")
+        columns = state(job)
+        assert (columns["deaths"], columns["status"]) == (
+            deaths_before,
+            "queued" if len(deaths_before) == 1 else "scheduled",
+        )
 
     def test_a_manual_retry_forgets_the_deaths_before_it(self) -> None:
         job = make_job("failed", attempts=3, deaths=["a", "b", "c"])
@@ -167,8 +175,8 @@ class TestRecover:
                 assert store.retry([job.pk])
             Job.objects.filter(pk=job.pk).update(status="queued")
             Job.objects.claim(queue_names=["default"], worker_id=f"gone {number}")
-            (recovered,) = store.recover(worker_ids=[f"gone {number}"])
-            assert recovered.status == expected
+            (recovered_job,) = store.recover(worker_ids=[f"gone {number}"])
+            assert recovered_job.status == expected
             job.refresh_from_db()
 
     def test_only_the_last_ten_errors_of_a_job_are_kept(self) -> None:
@@ -186,9 +194,9 @@ class TestRecover:
     @pytest.mark.core
     def test_a_worker_without_a_heartbeat_loses_its_jobs_after_the_worker_timeout(self) -> None:
         stale, live = make_worker(heartbeat=-61 * ONE_SECOND), make_worker(heartbeat=-30 * ONE_SECOND)
-        lost = make_job("running", locked_at=-ONE_HOUR, locked_by=str(stale.pk))
+        lost_job = make_job("running", locked_at=-ONE_HOUR, locked_by=str(stale.pk))
         make_job("running", locked_at=-ONE_HOUR, locked_by=str(live.pk))
-        assert [recovered_job.id for recovered_job in store.recover(worker_timeout=60)] == [lost.pk]
+        assert [recovered_job.id for recovered_job in store.recover(worker_timeout=60)] == [lost_job.pk]
 
     def test_a_carrier_keeps_its_jobs_however_old_its_heartbeat_is(self) -> None:
         """The jobs of a carrier run even if all its relays are gone."""
@@ -215,17 +223,17 @@ class TestRecover:
         """Jobs of a worker with a row are not recovered, even if its heartbeat is older than this time."""
         worker = make_worker(heartbeat=-ONE_HOUR)
         make_job("running", locked_at=-ONE_HOUR, locked_by=worker.pk)
-        lost = make_job("running", locked_at=-61 * ONE_SECOND, locked_by="by hand")
+        lost_job = make_job("running", locked_at=-61 * ONE_SECOND, locked_by="by hand")
         make_job("running", locked_at=-59 * ONE_SECOND, locked_by="by hand")
-        recovered = store.recover_without_worker(locked_before=now() - 60 * ONE_SECOND)
-        assert [job.id for job in recovered] == [lost.pk]
+        recovered_jobs = store.recover_without_worker(locked_before=now() - 60 * ONE_SECOND)
+        assert [job.id for job in recovered_jobs] == [lost_job.pk]
 
     def test_recover_takes_all_jobs_of_the_named_workers_and_no_other_jobs(self) -> None:
-        dead, live = make_worker(), make_worker()
-        lost = [make_job("running", locked_by=str(dead.pk)) for _ in range(3)]
-        make_job("running", locked_by=str(live.pk), locked_at=-ONE_HOUR)
-        assert [recovered_job.id for recovered_job in store.recover(worker_ids=[str(dead.pk)])] == [
-            job.pk for job in lost
+        dead_worker, live_worker = make_worker(), make_worker()
+        lost_jobs = [make_job("running", locked_by=str(dead_worker.pk)) for _ in range(3)]
+        make_job("running", locked_by=str(live_worker.pk), locked_at=-ONE_HOUR)
+        assert [recovered_job.id for recovered_job in store.recover(worker_ids=[str(dead_worker.pk)])] == [
+            job.pk for job in lost_jobs
         ]
         assert store.recover(worker_ids=[]) == []
 
@@ -281,9 +289,9 @@ class TestPrune:
         for status, (retention, remaining_count) in product(FINISHED, retentions_and_remaining_counts):
             with row(status=status, retention=retention, remaining_count=remaining_count):
                 set_retention(**({"completed": None, "failed": None, "discarded": None} | {status: retention}))
-                for finished in FINISHED:
+                for finished_status in FINISHED:
                     for age in (ONE_HOUR * 2, timedelta(minutes=30), timedelta(0)):
-                        make_job(finished, finished_at=-age)
+                        make_job(finished_status, finished_at=-age)
                 assert store.prune() == ({status: 3 - remaining_count} if remaining_count < 3 else {})
                 assert Job.objects.filter(status=status).count() == remaining_count
                 assert Job.objects.exclude(status=status).count() == 6
@@ -446,11 +454,11 @@ class TestWorkers:
     def test_a_later_heartbeat_changes_only_the_time(self) -> None:
         columns = self.description()
         worker = make_worker(id=columns["id"], heartbeat=-ONE_HOUR, started_at=now() - ONE_HOUR)
-        before = state(worker)
+        columns_before = state(worker)
         store.heartbeat_workers([columns])
-        after = state(Worker.objects.get())
-        assert after.pop("heartbeat_at") - before.pop("heartbeat_at") >= ONE_HOUR
-        assert after == before
+        columns_after = state(Worker.objects.get())
+        assert columns_after.pop("heartbeat_at") - columns_before.pop("heartbeat_at") >= ONE_HOUR
+        assert columns_after == columns_before
 
     def test_heartbeats_of_many_workers_are_one_statement(self) -> None:
         columns = [self.description() for _ in range(5)]
@@ -477,24 +485,24 @@ class TestWorkers:
         assert not Worker.objects.exists()
 
     def test_a_stopped_worker_is_removed(self) -> None:
-        stopped, other = make_worker(), make_worker()
-        store.delete_workers([str(stopped.pk)])
-        assert list(Worker.objects.all()) == [other]
+        stopped_worker, other_worker = make_worker(), make_worker()
+        store.delete_workers([str(stopped_worker.pk)])
+        assert list(Worker.objects.all()) == [other_worker]
 
     def test_a_dead_worker_is_forgotten_once_it_holds_no_job(self) -> None:
-        dead, live = make_worker(heartbeat=-ONE_HOUR), make_worker()
-        job = make_job("running", locked_by=str(dead.pk), locked_at=-ONE_HOUR)
-        store.prune_workers([dead.pk, live.pk], age=60)
+        dead_worker, live_worker = make_worker(heartbeat=-ONE_HOUR), make_worker()
+        job = make_job("running", locked_by=str(dead_worker.pk), locked_at=-ONE_HOUR)
+        store.prune_workers([dead_worker.pk, live_worker.pk], age=60)
         assert Worker.objects.count() == 2, "the dead worker still holds a job"
         store.recover(worker_ids=[job.locked_by])
-        store.prune_workers([live.pk], age=60)
+        store.prune_workers([live_worker.pk], age=60)
         assert Worker.objects.count() == 2, "the dead worker is not named in the call"
-        store.prune_workers([dead.pk, live.pk], age=60)
-        assert list(Worker.objects.all()) == [live]
+        store.prune_workers([dead_worker.pk, live_worker.pk], age=60)
+        assert list(Worker.objects.all()) == [live_worker]
 
     def test_a_carrier_is_never_forgotten(self) -> None:
-        carrier, dead = make_worker(heartbeat=-ONE_HOUR, is_external=True), make_worker(heartbeat=-ONE_HOUR)
-        store.prune_workers([carrier.pk, dead.pk], age=60)
+        carrier, dead_worker = make_worker(heartbeat=-ONE_HOUR, is_external=True), make_worker(heartbeat=-ONE_HOUR)
+        store.prune_workers([carrier.pk, dead_worker.pk], age=60)
         assert list(Worker.objects.all()) == [carrier]
 
     def test_heartbeat_worker_returns_the_previous_and_the_new_heartbeat(self) -> None:

@@ -111,11 +111,11 @@ def test_the_notify_is_a_statement_of_its_own_after_the_commit() -> None:
 def test_a_job_can_be_claimed_when_its_notification_arrives(
     listener: NotificationListener, connect: Callable[..., psycopg.Connection[Any]]
 ) -> None:
-    other = connect()
+    other_connection = connect()
     with transaction.atomic():
         defer_noop("a")
     assert listener.queues_named() == ["a"]
-    assert other.execute("SELECT count(*) FROM skipqueue_job").fetchone() == (1,)
+    assert other_connection.execute("SELECT count(*) FROM skipqueue_job").fetchone() == (1,)
 
 
 def test_a_rollback_sends_no_notification(listener: NotificationListener) -> None:
@@ -334,10 +334,10 @@ def test_a_connection_lost_after_the_commit_does_not_skip_other_commit_hooks(
 
     def lose_the_server() -> None:
         connection.close()
-        patched.setattr(connection, "connect", refuse_connection)
+        patch.setattr(connection, "connect", refuse_connection)
 
     called_hooks: list[str] = []
-    with monkeypatch.context() as patched:
+    with monkeypatch.context() as patch:
         with transaction.atomic():
             transaction.on_commit(lose_the_server)
             defer_noop("a")
@@ -491,8 +491,8 @@ class TestInOneMessage:
 
     def test_a_lost_connection_raises_djangos_operational_error(self) -> None:
         connection.ensure_connection()
-        with connect_to() as other:
-            other.execute("SELECT pg_terminate_backend(%s)", [connection.connection.info.backend_pid])
+        with connect_to() as other_connection:
+            other_connection.execute("SELECT pg_terminate_backend(%s)", [connection.connection.info.backend_pid])
         try:
             with pytest.raises(OperationalError, match="terminating connection"):
                 defer_noop("a")

@@ -91,21 +91,26 @@ class TestRetry:
             last_error="ValueError: no", errors=[{"attempt": 10}], unique_key="k", args=[1], priority=5,
         )  # fmt: skip
         store.retry([job.pk])
-        after = state(job)
-        assert (after["status"], after["attempts"], after["lease"], after["finished_at"]) == ("queued", 0, 21, None)
-        assert after["run_after"] - job.run_after >= ONE_HOUR
-        changed_columns = {name for name in after if after[name] != getattr(job, name)}
+        columns = state(job)
+        assert (columns["status"], columns["attempts"], columns["lease"], columns["finished_at"]) == (
+            "queued",
+            0,
+            21,
+            None,
+        )
+        assert columns["run_after"] - job.run_after >= ONE_HOUR
+        changed_columns = {name for name in columns if columns[name] != getattr(job, name)}
         assert changed_columns == {"status", "attempts", "lease", "run_after", "finished_at", "operations"}
-        (claimed,) = Job.objects.claim(queue_names=["default"], limit=1, worker_id="w")
-        assert claimed.attempts == 1
+        (claimed_job,) = Job.objects.claim(queue_names=["default"], limit=1, worker_id="w")
+        assert claimed_job.attempts == 1
 
     def test_a_job_whose_unique_key_another_job_holds_is_not_retried(self) -> None:
         for status in UNFINISHED:
-            failed = make_job("failed", unique_key=status)
+            failed_job = make_job("failed", unique_key=status)
             make_job(status, unique_key=status)
-            other = make_job("failed")
-            assert store.retry([failed.pk, other.pk]).keys() == {other.pk}
-            assert state(failed)["status"] == "failed"
+            other_job = make_job("failed")
+            assert store.retry([failed_job.pk, other_job.pk]).keys() == {other_job.pk}
+            assert state(failed_job)["status"] == "failed"
 
     def test_a_unique_key_that_only_finished_jobs_have_is_free(self) -> None:
         job = make_job("failed", unique_key="k")
@@ -115,9 +120,9 @@ class TestRetry:
     def test_the_newest_of_several_jobs_with_one_key_is_retried(self) -> None:
         older, newer = make_job("failed", unique_key="k"), make_job("failed", unique_key="k")
         newest_discarded = make_job("discarded", unique_key="k")
-        completed = make_job("completed", unique_key="k")
+        completed_job = make_job("completed", unique_key="k")
         with_another_key = make_job("failed", unique_key="another")
-        ids = [older.pk, newer.pk, newest_discarded.pk, completed.pk, with_another_key.pk]
+        ids = [older.pk, newer.pk, newest_discarded.pk, completed_job.pk, with_another_key.pk]
         assert store.retry(ids).keys() == {newest_discarded.pk, with_another_key.pk}
         assert store.retry(ids).keys() == set()
 
@@ -166,13 +171,13 @@ class TestDiscard:
                 job = make_job(status)
                 allowed = status in WAITING
                 assert store.discard([job.pk], reason="not needed").keys() == ({job.pk} if allowed else set())
-                after = state(job)
+                columns = state(job)
                 if allowed:
-                    ending = (after["status"], after["last_error"], after["lease"])
+                    ending = (columns["status"], columns["last_error"], columns["lease"])
                     assert ending == ("discarded", "not needed", job.lease + 1)
-                    assert after["finished_at"]
+                    assert columns["finished_at"]
                 else:
-                    assert after == {name: getattr(job, name) for name in after}
+                    assert columns == {name: getattr(job, name) for name in columns}
 
     def test_a_discarded_job_frees_its_unique_key(self) -> None:
         job = make_job(unique_key="k")
@@ -212,16 +217,16 @@ class TestCancel:
         for status in STATUSES:
             with row(status):
                 job = make_job(status, last_error="before")
-                before, is_unfinished = state(job), status in UNFINISHED
+                columns_before, is_unfinished = state(job), status in UNFINISHED
                 assert store.cancel([job.pk], reason="no\nmore").keys() == ({job.pk} if is_unfinished else set())
-                after = state(job)
+                columns_after = state(job)
                 if not is_unfinished:
-                    assert after == before
+                    assert columns_after == columns_before
                     continue
-                ending = (after["status"], after["last_error"], after["lease"])
+                ending = (columns_after["status"], columns_after["last_error"], columns_after["lease"])
                 assert ending == ("discarded", "no\nmore", job.lease + 1)
-                assert after["finished_at"] is not None
-                assert after["locked_at"] is None
+                assert columns_after["finished_at"] is not None
+                assert columns_after["locked_at"] is None
 
     def test_cancel_of_a_job_returns_whether_it_was_cancelled(self) -> None:
         job = make_job("running")
@@ -234,8 +239,8 @@ class TestCancel:
         assert store.lost_leases([(job.pk, job.lease)]) == {}
         store.cancel([job.pk], reason="no")
         assert store.settle([Settlement(job.pk, job.lease, COMPLETED)]) == set()
-        lost = store.lost_leases([(job.pk, job.lease), (10**12, 1)])  # the second job does not exist
-        assert {ref: lease.cancel_reason for ref, lease in lost.items()} == {
+        lost_leases = store.lost_leases([(job.pk, job.lease), (10**12, 1)])  # the second job does not exist
+        assert {ref: lease.cancel_reason for ref, lease in lost_leases.items()} == {
             (job.pk, job.lease): "no",
             (10**12, 1): None,
         }
@@ -244,23 +249,23 @@ class TestCancel:
         job = make_job("running")
         store.cancel([job.pk])
         store.retry([job.pk])
-        [lost] = store.lost_leases([(job.pk, job.lease)]).values()
-        assert lost.cancel_reason is None
+        [lost_lease] = store.lost_leases([(job.pk, job.lease)]).values()
+        assert lost_lease.cancel_reason is None
 
     def test_a_cancel_is_reported_only_for_the_lease_that_it_ended(self) -> None:
         job = make_job("running", locked_by="dead")
         store.recover(worker_ids=["dead"])
         (claimed_again,) = Job.objects.claim(queue_names=["default"], limit=1, worker_id="w")
         store.cancel([job.pk], reason="no")
-        lost = store.lost_leases([(job.pk, job.lease), (job.pk, claimed_again.lease)])
-        assert lost[job.pk, job.lease].cancel_reason is None
-        assert lost[job.pk, claimed_again.lease].cancel_reason == "no"
+        lost_leases = store.lost_leases([(job.pk, job.lease), (job.pk, claimed_again.lease)])
+        assert lost_leases[job.pk, job.lease].cancel_reason is None
+        assert lost_leases[job.pk, claimed_again.lease].cancel_reason == "no"
 
     def test_a_job_that_was_completed_under_the_lease_was_not_cancelled(self) -> None:
         job = make_job("running")
         store.settle([Settlement(job.pk, job.lease, COMPLETED)])
-        [lost] = store.lost_leases([(job.pk, job.lease)]).values()
-        assert (lost.is_completed, lost.cancel_reason) == (True, None)
+        [lost_lease] = store.lost_leases([(job.pk, job.lease)]).values()
+        assert (lost_lease.is_completed, lost_lease.cancel_reason) == (True, None)
 
 
 class TestRunNow:
@@ -274,11 +279,15 @@ class TestRunNow:
     def test_a_retry_keeps_its_attempts_and_is_claimed(self) -> None:
         job = make_job("scheduled", attempts=3, lease=7, run_after=ONE_HOUR, errors=[{"attempt": 3}])
         assert store.run_now([job.pk])
-        after = state(job)
-        assert {name for name in after if after[name] != getattr(job, name)} == {"status", "run_after", "operations"}
-        assert job.run_after - after["run_after"] > 0.9 * ONE_HOUR  # it is due now, an hour earlier
-        (claimed,) = Job.objects.claim(queue_names=["default"], limit=1, worker_id="w")
-        assert claimed.attempts == 4
+        columns = state(job)
+        assert {name for name in columns if columns[name] != getattr(job, name)} == {
+            "status",
+            "run_after",
+            "operations",
+        }
+        assert job.run_after - columns["run_after"] > 0.9 * ONE_HOUR  # it is due now, an hour earlier
+        (claimed_job,) = Job.objects.claim(queue_names=["default"], limit=1, worker_id="w")
+        assert claimed_job.attempts == 4
 
     def test_run_now_keeps_the_time_of_an_overdue_job(self) -> None:
         job = make_job("scheduled", run_after=-ONE_HOUR)
@@ -298,9 +307,13 @@ class TestPostpone:
     def test_a_delay_is_counted_from_now_by_the_databases_clock(self) -> None:
         job = make_job(run_after=-ONE_HOUR)
         store.postpone([job.pk], ONE_HOUR)
-        (operation,) = (after := state(job))["operations"]
-        assert after["run_after"] - datetime.fromisoformat(operation["at"]) == ONE_HOUR
-        assert {name for name in after if after[name] != getattr(job, name)} == {"status", "run_after", "operations"}
+        (operation,) = (columns := state(job))["operations"]
+        assert columns["run_after"] - datetime.fromisoformat(operation["at"]) == ONE_HOUR
+        assert {name for name in columns if columns[name] != getattr(job, name)} == {
+            "status",
+            "run_after",
+            "operations",
+        }
 
     def test_a_job_is_postponed_to_a_datetime(self) -> None:
         job = make_job("scheduled")
@@ -326,12 +339,12 @@ class TestReschedule:
             with row(hours=hours):
                 job = make_job("scheduled", run_after=24 * ONE_HOUR, attempts=2)
                 assert store.reschedule([job.pk], hours * ONE_HOUR) == {job.pk: status}
-                (operation,) = (after := state(job))["operations"]
-                assert after["run_after"] - datetime.fromisoformat(operation["at"]) == hours * ONE_HOUR
+                (operation,) = (columns := state(job))["operations"]
+                assert columns["run_after"] - datetime.fromisoformat(operation["at"]) == hours * ONE_HOUR
                 assert datetime.fromisoformat(operation["from"]) == job.run_after
-                assert datetime.fromisoformat(operation["to"]) == after["run_after"]
+                assert datetime.fromisoformat(operation["to"]) == columns["run_after"]
                 changed_columns = {"run_after", "operations"} | ({"status"} if status == "queued" else set())
-                assert {name for name in after if after[name] != getattr(job, name)} == changed_columns
+                assert {name for name in columns if columns[name] != getattr(job, name)} == changed_columns
 
 
 class TestChanges:
@@ -465,12 +478,12 @@ class TestKeepErrors:
     def test_only_the_error_of_the_attempt_is_appended_to_a_cancelled_job(self) -> None:
         job = make_job("running", locked_by="w:0123456789ab")
         job.cancel("it hung")
-        before = state(job)
+        columns_before = state(job)
         assert self.append_error(job)
-        after = state(job)
-        (kept_error,) = after.pop("errors")
+        columns_after = state(job)
+        (kept_error,) = columns_after.pop("errors")
         assert kept_error == self.ERROR | {"at": kept_error["at"], "worker_id": "w:0123456789ab"}
-        assert after == {name: value for name, value in before.items() if name != "errors"}
+        assert columns_after == {name: value for name, value in columns_before.items() if name != "errors"}
 
     def test_an_error_that_is_sent_twice_is_appended_once(self) -> None:
         job = make_job("running")

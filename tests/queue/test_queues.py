@@ -37,9 +37,9 @@ def end_pause(name: str) -> None:
 
 def test_jobs_of_a_paused_queue_are_not_claimed() -> None:
     make_job(queue_name="mail")
-    other = make_job(queue_name="other")
+    other_job = make_job(queue_name="other")
     Queue.pause("mail")
-    assert claimed_ids("mail", "other") == [other.pk]
+    assert claimed_ids("mail", "other") == [other_job.pk]
     assert settle_and_claim([], queue_names=["mail"], limit=1, worker_id="w")[1] == []
 
 

@@ -210,41 +210,41 @@ def test_a_job_that_is_being_pruned_is_not_retried(session: MakeSession, setting
 
 @pytest.mark.parametrize("commits", [True, False], ids=["commits", "rolls back"])
 def test_a_retry_waits_while_another_session_takes_its_unique_key(session: MakeSession, commits: bool) -> None:
-    failed, other_job = make_job("failed", unique_key="k"), make_job("failed")
+    failed_job, other_job = make_job("failed", unique_key="k"), make_job("failed")
     deferring_session, retrying_session = session(), session()
     deferring_session.begin()
     deferring_session(jobs.noop.using(unique_key="k").defer)
-    pending_retry = retrying_session.start(store.retry, [failed.pk, other_job.pk])
+    pending_retry = retrying_session.start(store.retry, [failed_job.pk, other_job.pk])
     retrying_session.wait_until_blocked()
     deferring_session.commit() if commits else deferring_session.rollback()
-    assert pending_retry.result(20).keys() == ({other_job.pk} if commits else {failed.pk, other_job.pk})
+    assert pending_retry.result(20).keys() == ({other_job.pk} if commits else {failed_job.pk, other_job.pk})
     assert Job.objects.unfinished().filter(unique_key="k").count() == 1
 
 
 def test_a_unique_key_taken_meanwhile_does_not_break_the_transaction_of_a_retry(session: MakeSession) -> None:
-    failed, other_job = make_job("failed", unique_key="k"), make_job("failed")
+    failed_job, other_job = make_job("failed", unique_key="k"), make_job("failed")
     deferring_session, retrying_session = session(), session()
     deferring_session.begin()
     deferring_session(jobs.noop.using(unique_key="k").defer)
     retrying_session.begin()
-    pending_retry = retrying_session.start(store.retry, [failed.pk, other_job.pk])
+    pending_retry = retrying_session.start(store.retry, [failed_job.pk, other_job.pk])
     retrying_session.wait_until_blocked()
     deferring_session.commit()
     assert pending_retry.result(20) == {other_job.pk: "queued"}
     retrying_session.commit()
-    assert (state(failed)["status"], state(other_job)["status"]) == ("failed", "queued")
+    assert (state(failed_job)["status"], state(other_job)["status"]) == ("failed", "queued")
 
 
 def test_a_defer_whose_key_is_being_retried_gets_the_retried_job(session: MakeSession) -> None:
-    failed = make_job("failed", unique_key="k")
+    failed_job = make_job("failed", unique_key="k")
     retrying_session, deferring_session = session(), session()
     retrying_session.begin()
-    retrying_session(store.retry, [failed.pk])
+    retrying_session(store.retry, [failed_job.pk])
     pending_defer = deferring_session.start(jobs.noop.using(unique_key="k").defer)
     deferring_session.wait_until_blocked()
     retrying_session.commit()
     returned_job = pending_defer.result(20)
-    assert (returned_job.pk, returned_job.created) == (failed.pk, False)
+    assert (returned_job.pk, returned_job.created) == (failed_job.pk, False)
 
 
 def test_only_one_of_two_retries_changes_a_job(session: MakeSession) -> None:
@@ -346,19 +346,19 @@ def test_batches_of_admit_recover_and_prune_by_two_supervisors_share_the_work(
 def test_a_job_that_is_being_admitted_is_not_discarded_and_vice_versa(
     session: MakeSession,
 ) -> None:
-    first, second = (make_job("scheduled", run_after=timedelta(seconds=-1)) for _ in range(2))
+    first_job, second_job = (make_job("scheduled", run_after=timedelta(seconds=-1)) for _ in range(2))
     admitting_session, discarding_session = session(), session()
     admitting_session.begin()
     discarding_session.begin()
     assert admitting_session(store.admit, limit=1).by_queue == {"default": 1}
     with within(10):
-        assert discarding_session(store.discard, [first.pk, second.pk]).keys() == {second.pk}
+        assert discarding_session(store.discard, [first_job.pk, second_job.pk]).keys() == {second_job.pk}
         assert store.admit().by_queue == {}, "one job is being admitted, the other is being discarded"
         assert claim() == [], "neither job can be claimed"
     admitting_session.commit()
     discarding_session.rollback()
     assert store.admit().by_queue == {"default": 1}, "a discard that was rolled back never happened"
-    assert store.discard([first.pk, second.pk]).keys() == {first.pk, second.pk}
+    assert store.discard([first_job.pk, second_job.pk]).keys() == {first_job.pk, second_job.pk}
 
 
 def release_orphans(*held_jobs: Job) -> set[int]:

@@ -46,9 +46,9 @@ def settle(settlements: Iterable[Settlement]) -> set[int]:
 
 
 def settle_beside_a_claim(settlements: Iterable[Settlement]) -> set[int]:
-    settled, claimed = settle_and_claim(settlements, queue_names=["no such"], limit=3, worker_id="w")
-    assert claimed == []
-    return {id for id, _ in settled}
+    settled_leases, claimed_jobs = settle_and_claim(settlements, queue_names=["no such"], limit=3, worker_id="w")
+    assert claimed_jobs == []
+    return {id for id, _ in settled_leases}
 
 
 WITH_BOTH_WAYS_TO_SETTLE = pytest.mark.parametrize(
@@ -75,15 +75,15 @@ class TestTransitions:
             with row(name):
                 (job,) = claim_new(max_attempts=5)
                 assert settle_jobs([settlement(job, outcome)]) == {job.pk}
-                after = state(job)
-                assert after["status"] == status
-                assert after["lease"] == job.lease + 1, "settling ends the lease"
-                assert after["locked_at"] is None
-                assert after["locked_by"] == "w", "the row still names the last worker"
-                assert (after["finished_at"] is not None) == (status in FINISHED)
-                assert after["attempts"] == 1 - outcome.refund
-                assert after["last_error"] == (outcome.last_error or "")
-                assert len(after["errors"]) == (outcome.error is not None)
+                columns = state(job)
+                assert columns["status"] == status
+                assert columns["lease"] == job.lease + 1, "settling ends the lease"
+                assert columns["locked_at"] is None
+                assert columns["locked_by"] == "w", "the row still names the last worker"
+                assert (columns["finished_at"] is not None) == (status in FINISHED)
+                assert columns["attempts"] == 1 - outcome.refund
+                assert columns["last_error"] == (outcome.last_error or "")
+                assert len(columns["errors"]) == (outcome.error is not None)
 
     @pytest.mark.core
     def test_a_delay_counts_from_the_databases_clock(self) -> None:
@@ -95,10 +95,10 @@ class TestTransitions:
         assert timedelta(seconds=55) < remaining_delay <= timedelta(seconds=60)
 
     def test_a_retry_without_a_delay_is_queued_behind_waiting_jobs(self) -> None:
-        first, second = claim_new(1)[0], make_job()
-        settle([settlement(first, RETRY_NOW)])
+        retried_job, waiting_job = claim_new(1)[0], make_job()
+        settle([settlement(retried_job, RETRY_NOW)])
         claimed_ids = [job.pk for job in Job.objects.claim(queue_names=["default"], limit=2, worker_id="w")]
-        assert claimed_ids == [second.pk, first.pk]
+        assert claimed_ids == [waiting_job.pk, retried_job.pk]
 
     def test_a_finished_job_keeps_its_run_after(self) -> None:
         (job,) = claim_new()
@@ -132,8 +132,8 @@ class TestTransitions:
         settle([settlement(job, RETRY_NOW)])
         (job,) = Job.objects.claim(queue_names=["default"], limit=1, worker_id="w")
         settle([settlement(job)])
-        after = state(job)
-        assert (after["status"], after["last_error"], len(after["errors"])) == ("completed", "ValueError: no", 1)
+        columns = state(job)
+        assert (columns["status"], columns["last_error"], len(columns["errors"])) == ("completed", "ValueError: no", 1)
 
     def test_unknown_since_is_when_the_first_worker_did_not_know_the_task(self) -> None:
         (job,) = claim_new()
@@ -150,8 +150,8 @@ class TestTransitions:
     def test_an_outcome_of_a_known_task_clears_unknown_since_and_the_deaths(self, outcome: Outcome) -> None:
         (job,) = claim_new(unknown_since=Now(), deaths=["w"])
         settle([settlement(job, outcome)])
-        after = state(job)
-        assert (after["unknown_since"], after["deaths"]) == (None, None)
+        columns = state(job)
+        assert (columns["unknown_since"], columns["deaths"]) == (None, None)
 
     def test_a_worker_that_does_not_know_the_task_keeps_the_deaths(self) -> None:
         """In a rolling deploy, workers with old code may claim a job between workers with new code that die of it."""
@@ -214,10 +214,10 @@ class TestTransitions:
     @pytest.mark.core
     def test_settle_and_claim_settles_and_claims_in_one_transaction(self) -> None:
         running_jobs, waiting_jobs = claim_new(3), [make_job() for _ in range(5)]
-        settled, claimed_jobs = settle_and_claim(
+        settled_leases, claimed_jobs = settle_and_claim(
             map(settlement, running_jobs), queue_names=["default"], limit=4, worker_id="me"
         )
-        assert settled == {lease_of(job) for job in running_jobs}
+        assert settled_leases == {lease_of(job) for job in running_jobs}
         assert [job.id for job in claimed_jobs] == [job.pk for job in waiting_jobs[:4]]
         with connection.cursor() as cursor:
             # `xmin` is the transaction that wrote the row. Jobs that are still queued have the lease 0.
@@ -348,9 +348,9 @@ class TestFences:
 def test_only_one_of_two_outcomes_of_an_attempt_in_a_batch_is_written() -> None:
     (job,) = claim_new()
     assert settle([settlement(job), settlement(job, FAILED)]) == {job.pk}
-    after = state(job)
-    assert after["lease"] == job.lease + 1
-    assert (after["status"], len(after["errors"])) in [("completed", 0), ("failed", 1)]
+    columns = state(job)
+    assert columns["lease"] == job.lease + 1
+    assert (columns["status"], len(columns["errors"])) in [("completed", 0), ("failed", 1)]
 
 
 WITH_NOTES = Outcome(
@@ -396,9 +396,9 @@ def test_a_release_counts_no_attempt_and_removes_the_worker_from_the_row() -> No
     job_before = make_job(attempts=3, lease=9)
     (job,) = Job.objects.claim(queue_names=["default"], limit=1, worker_id="w")
     assert store.release([lease_of(job)]) == {job.pk}
-    after = state(job)
-    assert after.pop("lease") == 11  # the claim and the release have each raised it by 1
-    assert after == {name: getattr(job_before, name) for name in after}
+    columns = state(job)
+    assert columns.pop("lease") == 11  # the claim and the release have each raised it by 1
+    assert columns == {name: getattr(job_before, name) for name in columns}
 
 
 def test_many_jobs_are_released_in_one_statement() -> None:
@@ -431,9 +431,9 @@ def test_heartbeat_job_changes_only_locked_at() -> None:
     assert job.locked_at is not None
     Job.objects.update(locked_at=job.locked_at - timedelta(hours=1))
     assert store.heartbeat_job(lease_of(job)) is True
-    after = state(job)
-    assert after.pop("locked_at") > job.locked_at
-    assert after == {name: getattr(job, name) for name in after}
+    columns = state(job)
+    assert columns.pop("locked_at") > job.locked_at
+    assert columns == {name: getattr(job, name) for name in columns}
 
 
 UNSTORABLE_OUTCOMES = {
@@ -463,12 +463,12 @@ def test_an_outcome_that_postgresql_refuses_fails_only_its_own_job(row: Row, set
             batch = [settlement(job, outcome if job is refused_job else COMPLETED) for job in running_jobs]
             assert settle_jobs(batch) == {job.pk for job in running_jobs}
             assert {state(job)["status"] for job in running_jobs if job is not refused_job} == {"completed"}
-            after = state(refused_job)
-            assert after["status"] == "failed"
-            assert after["last_error"]
-            assert after["errors"][-1]["exception"]
-            assert after["errors"][-1]["message"]
-            assert len(after["errors"]) == 1
+            columns = state(refused_job)
+            assert columns["status"] == "failed"
+            assert columns["last_error"]
+            assert columns["errors"][-1]["exception"]
+            assert columns["errors"][-1]["message"]
+            assert len(columns["errors"]) == 1
 
 
 DELAY_BEYOND_THE_CALENDAR = Outcome("scheduled", delay=1e12)
@@ -500,8 +500,8 @@ def test_the_error_of_a_refusal_does_not_quote_the_row(condition: str, caplog: p
     finally:
         with connection.cursor() as cursor:
             cursor.execute("ALTER TABLE skipqueue_job DROP CONSTRAINT theirs")
-    after = state(refused_job)
-    everything_written = f"{after['last_error']} {after['errors']} {caplog.text}"
+    columns = state(refused_job)
+    everything_written = f"{columns['last_error']} {columns['errors']} {caplog.text}"
     assert "violates check constraint" in everything_written
     assert "hunter22" not in everything_written
 
@@ -526,13 +526,13 @@ def test_a_refused_outcome_whose_lease_is_lost_is_dropped() -> None:
 def test_a_refused_outcome_does_not_prevent_the_claim_in_its_round_trip() -> None:
     (refused_job,) = claim_new()
     make_job()
-    settled, claimed_jobs = settle_and_claim(
+    settled_leases, claimed_jobs = settle_and_claim(
         [settlement(refused_job, Outcome("completed", result="{oops"))],
         queue_names=["default"],
         limit=5,
         worker_id="me",
     )
-    assert settled == {lease_of(refused_job)}
+    assert settled_leases == {lease_of(refused_job)}
     assert len(claimed_jobs) == 1
     assert {job.id for job in claimed_jobs} == set(Job.objects.running().values_list("pk", flat=True))
 
@@ -542,12 +542,12 @@ def test_a_failed_notify_does_not_lose_the_result_of_a_round_trip(monkeypatch: p
     # QUEUES_OF reads the queues to notify.
     monkeypatch.setattr(statements, "QUEUES_OF", "SELECT 1 / 0 WHERE %(ids)s <> ''")
     (retried_job,) = claim_new()
-    waiting = make_job(queue_name="other")
-    settled, claimed_jobs = settle_and_claim(
+    waiting_job = make_job(queue_name="other")
+    settled_leases, claimed_jobs = settle_and_claim(
         [settlement(retried_job, Outcome("scheduled"))], queue_names=["other"], limit=5, worker_id="me"
     )
-    assert settled == {lease_of(retried_job)}
-    assert [job.id for job in claimed_jobs] == [waiting.pk]
+    assert settled_leases == {lease_of(retried_job)}
+    assert [job.id for job in claimed_jobs] == [waiting_job.pk]
 
 
 def test_a_refused_outcome_does_not_break_its_transaction() -> None:
@@ -604,8 +604,8 @@ def test_a_failure_of_ten_megabytes_is_settled() -> None:
 class TestSnoozes:
     def claim_and_snooze(self, job: Job, times: int = 1) -> list[Any]:
         for _ in range(times):
-            (running,) = store.claim(queue_names=["default"], limit=1, worker_id="web-1/2:0123456789ab")
-            assert settle([Settlement(job.pk, running.lease, replace(SNOOZE, delay=0))])
+            (running_job,) = store.claim(queue_names=["default"], limit=1, worker_id="web-1/2:0123456789ab")
+            assert settle([Settlement(job.pk, running_job.lease, replace(SNOOZE, delay=0))])
         return Job.objects.get(pk=job.pk).operations or []
 
     def test_snoozes_in_a_row_are_one_entry(self) -> None:

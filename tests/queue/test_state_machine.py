@@ -186,13 +186,13 @@ class QueueMachine(RuleBasedStateMachine):
     def check_claimed(self, worker: str, limit: int, jobs: list[Job]) -> None:
         assert len(jobs) == (0 if self.is_paused else min(limit, len(self.with_status("queued"))))
         for job in jobs:
-            before = self.model[job.pk]
-            assert before.status == "queued"
+            model_before = self.model[job.pk]
+            assert model_before.status == "queued"
             self.model[job.pk] = replace(
-                before,
+                model_before,
                 status="running",
-                lease=before.lease + 1,
-                attempts=before.attempts + 1,
+                lease=model_before.lease + 1,
+                attempts=model_before.attempts + 1,
                 holder=worker,
                 has_started=True,
             )
@@ -229,9 +229,9 @@ class QueueMachine(RuleBasedStateMachine):
     @rule(worker=holders, chosen=job_choices)
     def release(self, worker: str, chosen: Sequence[int]) -> None:
         leases = {(job.pk, job.lease) for job in pick(self.leases_given[worker], chosen)}
-        held = {id: self.model[id].released() for id, lease in leases if self.holds(worker, (id, lease))}
-        assert store.release(leases) == set(held)
-        self.clear_holder(held)
+        released_models = {id: self.model[id].released() for id, lease in leases if self.holds(worker, (id, lease))}
+        assert store.release(leases) == set(released_models)
+        self.clear_holder(released_models)
 
     @rule(worker=workers, chosen=job_choices)
     def release_orphans(self, worker: str, chosen: Sequence[int]) -> None:
@@ -286,13 +286,13 @@ class QueueMachine(RuleBasedStateMachine):
     @rule(chosen=job_choices)
     def give_back_after_the_delivery_limit(self, chosen: Sequence[int]) -> None:
         refs = {(job.pk, job.lease) for job in pick(self.leases_given[CARRIER], chosen)}
-        held = [id for id, lease in refs if self.holds(CARRIER, (id, lease))]
-        lost = {id: self.model[id].recovered(is_returned=True) for id in held}
+        held_ids = [id for id, lease in refs if self.holds(CARRIER, (id, lease))]
+        expected_models = {id: self.model[id].recovered(is_returned=True) for id in held_ids}
         assert recover_returned(carrier_store, sorted(refs)) == [], "no worker has begun the jobs"
         carrier_store.rows(relay_sql.NOTE_BEGUN, {**leases_as_values(refs), **carrier_store.holder})
-        recovered = {job.id: job.status for job in recover_returned(carrier_store, sorted(refs))}
-        assert recovered == {id: job_model.status for id, job_model in lost.items()}
-        self.model |= lost
+        statuses = {job.id: job.status for job in recover_returned(carrier_store, sorted(refs))}
+        assert statuses == {id: job_model.status for id, job_model in expected_models.items()}
+        self.model |= expected_models
 
     @rule(times=st.integers(1, 3))
     def carry_and_give_back(self, times: int) -> None:
@@ -307,15 +307,15 @@ class QueueMachine(RuleBasedStateMachine):
         """The heartbeat of the carrier and the `locked_at` of its jobs are old, and no job is recovered."""
         jobs_of_carrier = Job.objects.filter(locked_by=CARRIER, status="running")
         jobs_of_carrier.update(locked_at=Now() - LATER, started_at=F("started_at") - LATER)
-        self.recovered(set(), limit)
+        self.recover_and_check(set(), limit)
         assert store.recover_without_worker(locked_before=now() + LATER, limit=limit) == []
 
     @rule()
     def reclaim(self) -> None:
         """Release all jobs of the carrier, as an operator does after the broker has lost its disk."""
-        held = {id: self.model[id].released() for id in self.held_by(CARRIER)}
-        assert sum(Reclaim.begin(store, "celery").run()) == len(held)
-        self.clear_holder(held)
+        released_models = {id: self.model[id].released() for id in self.held_by(CARRIER)}
+        assert sum(Reclaim.begin(store, "celery").run()) == len(released_models)
+        self.clear_holder(released_models)
 
     # Supervisors
 
@@ -335,32 +335,32 @@ class QueueMachine(RuleBasedStateMachine):
     @rule(worker=workers, limit=limits, chosen=job_choices | st.none())
     def recover_a_dead_worker(self, worker: str, limit: int, chosen: Sequence[int] | None) -> None:
         job_ids = None if chosen is None else pick(sorted(self.model), chosen)
-        lost = self.held_by(worker) if job_ids is None else self.held_by(worker) & set(job_ids)
-        self.recovered(lost, limit, worker_ids=[worker], job_ids=job_ids)
+        lost_ids = self.held_by(worker) if job_ids is None else self.held_by(worker) & set(job_ids)
+        self.recover_and_check(lost_ids, limit, worker_ids=[worker], job_ids=job_ids)
 
     @rule(worker=workers, times=st.integers(1, 3))
     def claim_and_die(self, worker: str, times: int) -> None:
         """Have one worker claim and die several times in a row, then the other workers."""
-        for dead in [worker] * times + sorted(set(WORKERS.values()) - {worker}):
+        for dead_worker in [worker] * times + sorted(set(WORKERS.values()) - {worker}):
             self.admit(limit=4, chosen=range(1_000))
-            self.claim(dead, limit=4)
-            self.recover_a_dead_worker(dead, limit=4, chosen=None)
+            self.claim(dead_worker, limit=4)
+            self.recover_a_dead_worker(dead_worker, limit=4, chosen=None)
 
     @rule(worker=workers, limit=limits)
     def recover_a_silent_worker(self, worker: str, limit: int) -> None:
         Worker.objects.filter(pk=worker).update(heartbeat_at=Now() - LATER)
         Job.objects.running().update(locked_at=Now() - LATER, started_at=F("started_at") - LATER)
         try:
-            self.recovered(self.held_by(worker), limit)
+            self.recover_and_check(self.held_by(worker), limit)
         finally:
             self.heartbeat_all()
 
-    def recovered(self, lost: set[int], limit: int, **options: Any) -> None:
-        recovered = {job.id: job.status for job in store.recover(limit=limit, **options)}
-        assert recovered.keys() <= lost
-        assert len(recovered) == min(limit, len(lost))
-        self.model |= {id: self.model[id].recovered() for id in recovered}
-        assert recovered == {id: self.model[id].status for id in recovered}
+    def recover_and_check(self, lost_ids: set[int], limit: int, **options: Any) -> None:
+        statuses = {job.id: job.status for job in store.recover(limit=limit, **options)}
+        assert statuses.keys() <= lost_ids
+        assert len(statuses) == min(limit, len(lost_ids))
+        self.model |= {id: self.model[id].recovered() for id in statuses}
+        assert statuses == {id: self.model[id].status for id in statuses}
 
     @rule(statuses=st.sets(st.sampled_from(FINISHED), min_size=1), limit=limits)
     def prune(self, statuses: set[Status], limit: int) -> None:

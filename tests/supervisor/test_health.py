@@ -253,17 +253,17 @@ def test_the_port_answers_get_and_head_and_ignores_a_query(port: int) -> None:
     assert get(port, "/large") == (200, BODY), "the body is larger than a socket takes at once"
 
 
-def send_and_receive(port: int, sent: bytes) -> bytes:
+def send_and_receive(port: int, request: bytes) -> bytes:
     with socket.create_connection(("127.0.0.1", port), timeout=30) as client:
-        client.sendall(sent)
+        client.sendall(request)
         received = b""
-        while data := client.recv(65536):
-            received += data
+        while chunk := client.recv(65536):
+            received += chunk
         return received
 
 
 @pytest.mark.parametrize(
-    ("sent", "status"),
+    ("request", "status"),
     [
         (b"GET /nothing HTTP/1.1\r\n\r\n", "404 Not Found"),
         (b"GET /broken HTTP/1.1\r\n\r\n", "500 Internal Server Error"),
@@ -276,8 +276,8 @@ def send_and_receive(port: int, sent: bytes) -> bytes:
         (b"GET /ok HTTP/1.1\r\nX: " + b"x" * 3 * LARGEST_REQUEST, "431 Request Header Fields Too Large"),
     ],
 )
-def test_wrong_requests_get_an_answer_with_the_right_status(port: int, sent: bytes, status: str) -> None:
-    received = send_and_receive(port, sent)
+def test_wrong_requests_get_an_answer_with_the_right_status(port: int, request: bytes, status: str) -> None:
+    received = send_and_receive(port, request)
     assert received.startswith(f"HTTP/1.1 {status}\r\n".encode())
     assert b"Connection: close\r\n" in received
     assert b"secret" not in received
@@ -321,10 +321,10 @@ def test_a_client_waits_while_the_thread_is_stopped_for_a_fork() -> None:
 
 
 def test_clients_that_disconnect_early_do_no_harm(port: int) -> None:
-    for sent in (b"", b"GET /ok HTTP/1.1\r\n\r\n", b"GET /large HTTP/1.1\r\n\r\n"):
+    for request in (b"", b"GET /ok HTTP/1.1\r\n\r\n", b"GET /large HTTP/1.1\r\n\r\n"):
         with socket.create_connection(("127.0.0.1", port)) as client:
             client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")  # closed with a reset
-            client.sendall(sent)
+            client.sendall(request)
     assert get(port, "/ok") == (200, "ok\n")
 
 

@@ -104,9 +104,9 @@ class TestErrorEntry:
         assert (entry["exception"], entry["place"], entry["line"]) == ("Error", "?.fail", 2)
 
     def test_two_exceptions_that_are_the_cause_of_each_other_have_an_entry(self) -> None:
-        first, second = ValueError("first"), ValueError("second")
-        first.__cause__, second.__cause__ = second, first
-        assert "first" in error_entry(first, attempt=1, worker="", duration_ms=0)["traceback"]
+        first_error, second_error = ValueError("first"), ValueError("second")
+        first_error.__cause__, second_error.__cause__ = second_error, first_error
+        assert "first" in error_entry(first_error, attempt=1, worker="", duration_ms=0)["traceback"]
 
     @pytest.mark.parametrize(
         ("error", "expected"),

@@ -272,8 +272,8 @@ def test_a_dead_thread_of_the_dispatcher_is_replaced(
         raise OSError("no settings for this thread")
 
     call_for_each_event(lambda event: received.append(event.number))
-    with monkeypatch.context() as patched:
-        patched.setattr(dispatcher_module, "ThreadConnections", die)
+    with monkeypatch.context() as patch:
+        patch.setattr(dispatcher_module, "ThreadConnections", die)
         dispatcher.send(NumberedEvent(1))
         wait_until(lambda: dead_threads, "the thread has begun")
         dead_threads[0].join(DEADLINE)

@@ -104,9 +104,9 @@ def test_a_call_that_was_answered_does_not_end_the_next_wait(wakeup: Wakeup) -> 
         return True
 
     wakeup.wait(0, unless=call_and_return_true)
-    started = time.monotonic()
+    started_at = time.monotonic()
     wakeup.wait(0.05)
-    assert time.monotonic() - started >= 0.05  # the second wait lasted until its timeout
+    assert time.monotonic() - started_at >= 0.05  # the second wait lasted until its timeout
 
 
 def test_a_full_pipe_blocks_neither_the_caller_nor_the_wait(wakeup: Wakeup) -> None:

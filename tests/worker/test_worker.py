@@ -864,7 +864,7 @@ class ReleaseRecordingStore(Store):
 
     released_ids: list[list[int]]
 
-    def may_return(self, leases: Iterable[LeaseRef], *, interrupted: bool = False, later: bool = False) -> set[int]:
+    def release(self, leases: Iterable[LeaseRef], *, interrupted: bool = False, later: bool = False) -> set[int]:
         leases = list(leases)
         self.released_ids.append([id for id, _ in leases])
         return super().release(leases, interrupted=interrupted, later=later)
@@ -1135,7 +1135,7 @@ def test_a_stopping_worker_releases_the_jobs_of_a_waiting_result(worker_thread: 
                 claimed_ids.extend(id for id, *_ in rows)
             return replace(answer, claimed_rows=rows)
 
-        def may_return(self, *arguments: Any, **options: Any) -> Any:
+        def release(self, *arguments: Any, **options: Any) -> Any:
             released_ids = super().release(*arguments, **options)
             worker_jobs.may_continue.set()
             return released_ids

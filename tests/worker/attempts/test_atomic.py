@@ -67,8 +67,8 @@ def run_job(transactional_db: None) -> Callable[..., tuple[Job, Attempt]]:
 
     def run(task: Task[..., Any], *args: Any, **kwargs: Any) -> tuple[Job, Attempt]:
         deferred_job = task.using(max_attempts=1).defer(*args, **kwargs)
-        _, [claimed] = settle_and_claim([], queue_names=["default"], limit=1, worker_id="w")
-        attempt = Executor(worker="w", database="default").execute(RunningAttempt(claimed))
+        _, [claimed_job] = settle_and_claim([], queue_names=["default"], limit=1, worker_id="w")
+        attempt = Executor(worker="w", database="default").execute(RunningAttempt(claimed_job))
         if not attempt.is_written:
             store.settle([attempt.settlement])
         deferred_job.refresh_from_db()

@@ -67,8 +67,8 @@ def execute_def_or_async(request: pytest.FixtureRequest, executor: Executor) -> 
         module, _, name = task.rpartition(".")
         if request.param == "def":
             return executor.execute(RunningAttempt(make_claimed(task, *args, **fields))).outcome
-        running = RunningAttempt(make_claimed(f"{module}.a{name}", *args, **fields))
-        return asyncio.run(executor.execute_async(running)).outcome
+        running_attempt = RunningAttempt(make_claimed(f"{module}.a{name}", *args, **fields))
+        return asyncio.run(executor.execute_async(running_attempt)).outcome
 
     return outcome_of
 
@@ -101,8 +101,10 @@ def test_an_exception_schedules_a_retry_and_is_recorded_with_its_traceback(
 def test_a_recorded_traceback_begins_in_the_code_of_the_task(executor: Executor, name: str) -> None:
     job = make_claimed(f"{APP}.{name}", "boom")
     task_is_async = name.startswith("a")
-    running = RunningAttempt(job)
-    outcome = (asyncio.run(executor.execute_async(running)) if task_is_async else executor.execute(running)).outcome
+    running_attempt = RunningAttempt(job)
+    outcome = (
+        asyncio.run(executor.execute_async(running_attempt)) if task_is_async else executor.execute(running_attempt)
+    ).outcome
     assert outcome.error is not None
     _heading, first_frame, *_ = outcome.error["traceback"].splitlines()
     assert "tests/app/jobs.py" in first_frame

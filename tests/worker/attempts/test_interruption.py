@@ -285,11 +285,11 @@ def test_a_database_error_caused_by_a_timeout_is_raised_as_the_timeout() -> None
 
     end_thread = keep_enforcing(interrupter)
     try:
-        with pytest.raises(JobTimeout, match=r"timed out after 0\.05 s") as raised:
+        with pytest.raises(JobTimeout, match=r"timed out after 0\.05 s") as error_info:
             interrupter.run(make_attempt(0.05), call)
     finally:
         end_thread()
-    assert isinstance(raised.value.__cause__, ProgrammingError)
+    assert isinstance(error_info.value.__cause__, ProgrammingError)
 
 
 def test_an_exception_that_a_task_raises_instead_of_its_timeout_counts() -> None:

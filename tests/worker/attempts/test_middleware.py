@@ -109,16 +109,16 @@ def _clear_calls() -> None:
 
 def outcome_of(task: Any, *names: str, **fields: Any) -> Outcome:
     """The outcome of one attempt of the task within these middlewares of this module."""
-    claimed = ClaimedJob(
+    claimed_job = ClaimedJob(
         id=7, lease=1, task=task.name, queue_name="default", args="[]", kwargs="{}", attempt=1, max_attempts=1,
         priority=0, run_after=0.0, locked_at=0.0, metadata="{}",
     )._replace(**fields)  # fmt: skip
     with override_settings(SKIPQUEUE={"MIDDLEWARE": [f"{THIS_MODULE}.{name}" for name in names]}):
         executor = Executor(worker="w", database="default")
-        running = RunningAttempt(claimed)
+        running_attempt = RunningAttempt(claimed_job)
         if task.is_async:
-            return asyncio.run(executor.execute_async(running)).outcome
-        return executor.execute(running).outcome
+            return asyncio.run(executor.execute_async(running_attempt)).outcome
+        return executor.execute(running_attempt).outcome
 
 
 @pytest.fixture

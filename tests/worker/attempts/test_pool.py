@@ -227,9 +227,9 @@ def test_leftovers_in_the_event_loop_do_not_delay_the_stop_of_the_pool(
     wait_for_finished(pool, 1)
     if task == "aleave_blocking_background":
         wait_until(lambda: gates["never"].inside == 1)
-    started = time.monotonic()
+    started_at = time.monotonic()
     pool.stop()
-    assert time.monotonic() - started < DEADLINE
+    assert time.monotonic() - started_at < DEADLINE
 
 
 # A coroutine that blocks the event loop
@@ -883,8 +883,8 @@ def test_the_connection_of_coroutines_is_not_closed_as_idle_while_one_runs(
     wait_until(lambda: loop.idle_timer is None, "the time to close idle connections has come")
     gates["g"].open()
     [attempt] = wait_for_finished(pool, 1)
-    before, after = json.loads(attempt.outcome.result or "")
-    assert before == after
+    backend_before, backend_after = json.loads(attempt.outcome.result or "")
+    assert backend_before == backend_after
 
 
 @pytest.mark.django_db(transaction=True)
