@@ -44,6 +44,8 @@ class OtherSystem(ThreadingHTTPServer):
 
 
 class Handler(BaseHTTPRequestHandler):
+    """Answers each request as the other system has planned."""
+
     server: OtherSystem
 
     def do_POST(self) -> None:

@@ -97,6 +97,8 @@ def test_a_json_line_has_the_stack_of_a_record_with_stack_info() -> None:
 
 
 class Broken:
+    """A value that cannot be printed."""
+
     def __str__(self) -> str:
         raise RuntimeError("no")
 

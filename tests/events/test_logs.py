@@ -393,6 +393,8 @@ def test_a_value_with_spaces_or_quotes_is_quoted() -> None:
 
 
 class Terminal(io.StringIO):
+    """A stream that says it is a terminal."""
+
     def isatty(self) -> bool:
         return True
 

@@ -256,6 +256,8 @@ def test_json_stored_before_the_annotation_is_read_as_far_as_possible(subtests: 
 def test_a_dataclass_that_refuses_its_values_is_a_clear_error() -> None:
     @dataclasses.dataclass
     class Positive:
+        """Refuses a negative number."""
+
         number: int
 
         def __post_init__(self) -> None:
@@ -268,6 +270,8 @@ def test_a_dataclass_that_refuses_its_values_is_a_clear_error() -> None:
 
 @dataclasses.dataclass
 class Doubled:
+    """Doubles its field each time it is made."""
+
     number: int
 
     def __post_init__(self) -> None:
@@ -276,12 +280,16 @@ class Doubled:
 
 @dataclasses.dataclass
 class Numbered:
+    """Has a field that is no argument, so its value is lost."""
+
     name: str
     number: int = dataclasses.field(default=0, init=False)
 
 
 @dataclasses.dataclass
 class Summed:
+    """Needs an argument that no field keeps."""
+
     start: dataclasses.InitVar[int]
     total: int = 0
 
@@ -291,6 +299,8 @@ class Summed:
 
 @dataclasses.dataclass
 class Growing:
+    """Appends to its list each time it is made."""
+
     items: list[str]
 
     def __post_init__(self) -> None:
@@ -299,6 +309,8 @@ class Growing:
 
 @dataclasses.dataclass
 class Once:
+    """Cannot be made from its own fields."""
+
     name: str
 
     def __post_init__(self) -> None:
@@ -334,6 +346,8 @@ def test_a_dataclass_that_would_arrive_with_other_values_is_refused(value: Any, 
 
 @dataclasses.dataclass(eq=False)
 class Basket:
+    """Computes fields, to equal values each time it is made."""
+
     lines: tuple[Line, ...]
     rates: dict[str, list[float]]
     inner: "Basket | None" = None
@@ -355,6 +369,8 @@ def test_a_dataclass_whose_computed_fields_are_equal_again_is_accepted() -> None
 
 
 class Unequal:
+    """Cannot be compared, like an array."""
+
     def __eq__(self, other: object) -> bool:
         raise ValueError("ambiguous")
 
@@ -363,6 +379,8 @@ class Unequal:
 
 @dataclasses.dataclass
 class Measured:
+    """Has a value that cannot be compared."""
+
     values: Any
 
     def __post_init__(self) -> None:

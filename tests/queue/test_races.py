@@ -185,6 +185,8 @@ def test_a_job_chosen_to_be_pruned_is_not_retried_before_it_is_deleted(session: 
     jobs_retried: list[dict[int, str]] = []
 
     class StoreThatRetriesMeanwhile(Store):
+        """Has another session retry the jobs that the store is about to prune."""
+
         def expired(self, **options: Any) -> list[int]:
             ids = super().expired(**options)
             jobs_retried.append(other_session(store.retry, ids))

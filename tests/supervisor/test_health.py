@@ -159,6 +159,8 @@ def test_the_health_port_listens_on_localhost_unless_a_host_is_given() -> None:
 
 
 class FakeProcess(WorkerProcess):
+    """A worker process that is not started, and ignores signals."""
+
     def __init__(self) -> None:
         super().__init__("w/1", 1)
         self.id, self.pid, self.stamps, self.shared = "w/1:0123456789ab", 1, Stamps(), SharedCounts()

@@ -244,6 +244,8 @@ def test_a_part_adds_services_to_the_loop_that_settles_jobs(install_part: Callab
 
 def test_run_jobs_runs_the_planned_jobs_of_a_part(install_part: Callable[..., None]) -> None:
     class Letters:
+        """A part's jobs that are planned hourly."""
+
         database = "default"
 
         def first(self, now: datetime) -> datetime:

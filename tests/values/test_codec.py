@@ -41,6 +41,8 @@ Point = namedtuple("Point", "x y")
 
 
 class Name(str):
+    """A subclass of `str`."""
+
     __slots__ = ()
 
 

@@ -10,6 +10,8 @@ from django_skipqueue.values.tracebacks import formatted
 
 
 class Unformattable(Exception):
+    """An exception whose traceback cannot be formatted."""
+
     def __getattribute__(self, name: str) -> object:
         if name == "__notes__":
             raise KeyboardInterrupt

@@ -81,6 +81,8 @@ def test_a_due_heartbeat_comes_before_each_service(control_thread: ThreadPoolExe
 
 
 class ServiceThatNeedsAHeartbeat(RecordingService):
+    """A service that may only run after a recent heartbeat."""
+
     needs_fresh_heartbeat = True
 
 

@@ -560,6 +560,8 @@ def test_an_outcome_is_sent_again_until_the_database_saves_it(worker_thread: Sta
 
     def prepare_worker(worker: WorkerLoop) -> None:
         class FailingStore(Store):
+            """Saves no outcome while the database is down."""
+
             def exchange(self, settlements: Any, **options: Any) -> Any:
                 if settlements and database_is_down.is_set():
                     failed_exchanges.append(1)
@@ -582,6 +584,8 @@ def test_jobs_whose_claim_was_committed_but_never_answered_are_released_and_run(
 
     def prepare_worker(worker: WorkerLoop) -> None:
         class LosingStore(Store):
+            """Loses the answer to the first claim that finds jobs."""
+
             def exchange(self, settlements: Any, **options: Any) -> Any:
                 answer = super().exchange(settlements, **options)
                 if answer.count_claimed() and not jobs_in_lost_answer:
@@ -609,6 +613,8 @@ def test_a_claim_that_is_committed_after_some_orphan_checks_is_found_by_the_next
 
     def prepare_worker(worker: WorkerLoop) -> None:
         class LateClaimStore(Store):
+            """Claims a job for the worker after some of its searches for orphans."""
+
             def release_orphans(self, worker_id: str, **options: Any) -> Any:
                 released_ids = super().release_orphans(worker_id, **options)
                 if len(released_by_check) == checks_before:
@@ -634,6 +640,8 @@ def test_an_outcome_whose_answer_was_lost_is_reported_at_most_once(
 
     def prepare_worker(worker: WorkerLoop) -> None:
         class LosingStore(Store):
+            """Loses the answer to the first exchange that saves an outcome."""
+
             def exchange(self, settlements: Any, **options: Any) -> Any:
                 answer = super().exchange(settlements, **options)
                 if settlements and not jobs_in_lost_answer:
@@ -1049,6 +1057,8 @@ def test_the_result_of_an_exchange_is_applied_during_the_next_exchange(worker_th
 
 def test_a_result_is_applied_even_if_it_was_not_applied_during_the_next_exchange(worker_thread: StartWorker) -> None:
     class IgnoreMeanwhileStore(OverlapStore):
+        """Applies no result during an exchange."""
+
         def exchange(self, *arguments: Any, meanwhile: Any = None, **options: Any) -> Any:
             return super().exchange(*arguments, **options)
 
@@ -1090,6 +1100,8 @@ def test_a_worker_with_too_many_unsaved_outcomes_claims_nothing(worker_thread: S
 
 def test_jobs_of_a_waiting_result_are_not_taken_for_orphans(worker_thread: StartWorker) -> None:
     class OrphanSearchStore(OverlapStore):
+        """Makes the worker search for orphans at each exchange that begins while a result waits."""
+
         def before(self) -> None:
             self.worker.in_flight.orphan_check.expect(time.monotonic())
 
@@ -1110,6 +1122,8 @@ def test_jobs_of_a_waiting_result_run_once_although_the_next_exchange_fails(work
     failures: list[bool] = []
 
     class BreakingStore(OverlapStore):
+        """Fails once, in the first exchange that begins while a result waits."""
+
         def before(self) -> None:
             if not failures:
                 failures.append(True)
@@ -1127,6 +1141,8 @@ def test_a_stopping_worker_releases_the_jobs_of_a_waiting_result(worker_thread: 
     claimed_ids: list[int] = []
 
     class StoppingStore(OverlapStore):
+        """Stops the worker when it has claimed many jobs while an earlier result waits."""
+
         def after(self, answer: ExchangeResult) -> ExchangeResult:
             rows = answer.claimed_rows if isinstance(answer.claimed_rows, list) else answer.claimed_rows.fetchall()
             if len(rows) >= DELAYED_RESULT_JOBS:  # the jobs of a smaller result begin at once
@@ -1178,6 +1194,8 @@ def test_jobs_of_a_waiting_result_are_run_during_an_outage(
     is_down = threading.Event()
 
     class BreakingStore(OverlapStore):
+        """Fails once, in the first exchange that begins while a result waits."""
+
         def before(self) -> None:
             if not is_down.is_set():
                 is_down.set()
@@ -1242,6 +1260,8 @@ def test_at_the_shutdown_timeout_an_outcome_is_saved_through_a_new_connection(wo
 
     def prepare_worker(worker: WorkerLoop) -> None:
         class FailingStore(Store):
+            """Stops the worker when it saves an outcome, and fails in the first two attempts."""
+
             def exchange(self, settlements: Any, **options: Any) -> Any:
                 if settlements:
                     failed_exchanges.append(1)
@@ -1265,6 +1285,8 @@ def test_jobs_that_finish_during_an_outage_do_not_cause_more_attempts_to_connect
 
     def prepare_worker(worker: WorkerLoop) -> None:
         class FailingStore(Store):
+            """Saves no outcome while the database is down."""
+
             def exchange(self, settlements: Any, **options: Any) -> Any:
                 if settlements and database_is_down.is_set():
                     failed_exchanges.append(1)
@@ -1295,6 +1317,8 @@ def test_the_timeout_of_a_job_interrupts_it_during_an_outage(
 
     def prepare_worker(worker: WorkerLoop) -> None:
         class FailingStore(Store):
+            """Fails in the first exchange that saves an outcome."""
+
             def exchange(self, settlements: Any, **options: Any) -> Any:
                 if settlements and not failed_exchanges:
                     failed_exchanges.append(1)
@@ -1319,6 +1343,8 @@ def test_a_worker_that_stops_during_an_outage_retries_slowly_and_obeys_a_second_
 
     def prepare_worker(worker: WorkerLoop) -> None:
         class FailingStore(Store):
+            """Saves no outcome."""
+
             def exchange(self, settlements: Any, **options: Any) -> Any:
                 if settlements:
                     failed_exchanges.append(1)
@@ -1387,6 +1413,8 @@ def _use_store(worker: WorkerLoop, store: type[Store]) -> None:
 
 def _count_searches(worker: WorkerLoop, searches: threading.Semaphore) -> None:
     class Counting(Store):
+        """Counts the exchanges by the semaphore."""
+
         def exchange(self, *arguments: Any, **options: Any) -> Any:
             searches.release()  # adds 1 to the semaphore
             return super().exchange(*arguments, **options)
