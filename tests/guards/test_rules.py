@@ -38,12 +38,7 @@ def test_a_task_that_fails_in_runs_of_a_failing_schedule_is_not_blamed() -> None
     ids.append(make_job("completed", task="shop.export", metadata=metadata).pk)
     count_attempts("shop.export", failed=20, completed=1)
     count_failures(cause, 20)
-    for runs, finding_count in (
-        (ids[:1], 1),
-        (ids[:2], 0),
-        ([ids[-1], *ids[:4]], 0),
-        ([ids[0], ids[-1], ids[1]], 1),
-    ):
+    for runs, finding_count in ((ids[:1], 1), (ids[:2], 0), ([ids[-1], *ids[:4]], 0), ([ids[0], ids[-1], ids[1]], 1)):
         Schedule.objects.all().delete()
         make_schedule("nightly", due=-60, last_job_id=runs[0], earlier_job_ids=runs[1:])
         assert len(list(rules.failing_tasks(DEFAULT))) == finding_count
