@@ -63,7 +63,7 @@ def test_every_size_of_a_benchmark_is_a_command_line_option() -> None:
 
 @pytest.mark.parametrize(
     # Against a baseline of 0.5. A higher drain ratio is better; fewer transactions are better.
-    ("ratio", "measured_ratio", "fails"),
+    ("ratio", "measured", "fails"),
     [
         (DRAIN, 0.41, False),
         (DRAIN, 0.39, True),
@@ -72,10 +72,8 @@ def test_every_size_of_a_benchmark_is_a_command_line_option() -> None:
         (TRANSACTIONS, 0.7, True),
     ],
 )
-def test_a_ratio_fails_when_it_is_worse_by_more_than_a_fifth(
-    ratio: check.Ratio, measured_ratio: float, fails: bool
-) -> None:
-    assert check.judge("it", ratio, 0.5, lambda _: measured_ratio).fails is fails
+def test_a_ratio_fails_when_it_is_worse_by_more_than_a_fifth(ratio: check.Ratio, measured: float, fails: bool) -> None:
+    assert check.judge("it", ratio, 0.5, lambda _: measured).fails is fails
 
 
 def test_a_ratio_that_fails_once_is_measured_again() -> None:
@@ -127,22 +125,20 @@ def test_a_slow_peer_gets_fewer_jobs(rate: float, expected: int) -> None:
 
 
 def test_the_row_of_a_peer_has_its_figures_beside_ours_or_why_there_are_none() -> None:
-    our_figures = {"drain default": 200.0, "drain best": 400.0, "enqueue one": 10.0, "enqueue bulk": 30.0}
-    their_figures = {name: value / 2 for name, value in our_figures.items()} | {"ms p50": 3.0, "ms p99": 5.0}
-    row_of_peer = row({"title": "other 1.0", "history": "row", "figures": their_figures}, our_figures)
+    ours = {"drain default": 200.0, "drain best": 400.0, "enqueue one": 10.0, "enqueue bulk": 30.0}
+    their_figures = {name: value / 2 for name, value in ours.items()} | {"ms p50": 3.0, "ms p99": 5.0}
+    row_of_peer = row({"title": "other 1.0", "history": "row", "figures": their_figures}, ours)
     assert row_of_peer == "| other 1.0 | row | 100 | 200 | 5 | 15 | 3 / 5 | 2, 2, 2, 2 |"
-    assert "not measured: there is no redis-server" in row(
-        {"title": "x", "reason": "there is no redis-server"}, our_figures
-    )
+    assert "not measured: there is no redis-server" in row({"title": "x", "reason": "there is no redis-server"}, ours)
 
 
 def test_the_row_of_a_limited_drain_has_its_ratio_to_the_plain_drain() -> None:
     assert set(PEERS_WITH_LIMITS) < set(PEERS)
-    our_figures = {"drain_limited": 60.0, "drain_best": 200.0}
+    ours = {"drain_limited": 60.0, "drain_best": 200.0}
     peer = {"title": "other 1.0", "figures": {"drain_limited": 20.0, "drain_best": 40.0}}
-    assert limits.row({"title": "ours", "figures": our_figures}, our_figures) == "| ours | 60 | 200 | 0.3 |  |"
-    assert limits.row(peer, our_figures) == "| other 1.0 | 20 | 40 | 0.5 | 3 |"
-    assert "not measured: it failed" in limits.row({"title": "x", "reason": "it failed"}, our_figures)
+    assert limits.row({"title": "ours", "figures": ours}, ours) == "| ours | 60 | 200 | 0.3 |  |"
+    assert limits.row(peer, ours) == "| other 1.0 | 20 | 40 | 0.5 | 3 |"
+    assert "not measured: it failed" in limits.row({"title": "x", "reason": "it failed"}, ours)
 
 
 def test_the_row_of_carried_drains_has_the_ratio_of_each_pair() -> None:

@@ -135,9 +135,7 @@ class TestWithRabbitMQ:
             assert lines[0] == "RabbitMQ starts.\n"
             assert lines[1].startswith("amqp://")
             child_processes = psutil.Process(process.pid).children(recursive=True)
-            (folder,) = {
-                folder_of_process for process in child_processes if (folder_of_process := folder_of_node(process))
-            }
+            (folder,) = {node_folder for process in child_processes if (node_folder := folder_of_node(process))}
             assert folder.is_dir()
             process.send_signal(signal.SIGTERM)
             process.wait()  # not `communicate`, which would close the input and so end the command before the signal

@@ -134,13 +134,11 @@ def test_the_words_that_the_glossary_rules_out_are_reported() -> None:
 
 
 def test_a_constant_has_a_name_of_its_own() -> None:
-    first_module = lint.parse(
+    module_a = lint.parse(
         "a.py", "LONGEST: int = 1\nLONGER = 1\nT = 1\n_OURS = 1\nPART = 1\nfrom b import SHOWN\nCLAIM = 'SELECT 1'"
     )
-    second_module = lint.parse(
-        "b/c.py", "LONGER = a.LONGER\nT = 2\n_OURS = 2\nPART = 2\nCLAIM = 2\nSHOWN, LONGEST = 2, 3"
-    )
-    assert list(lint.constant_name([first_module, second_module])) == [
+    module_b = lint.parse("b/c.py", "LONGER = a.LONGER\nT = 2\n_OURS = 2\nPART = 2\nCLAIM = 2\nSHOWN, LONGEST = 2, 3")
+    assert list(lint.constant_name([module_a, module_b])) == [
         "django_skipqueue/b/c.py:6: constant-name: Another module has a constant of this name: a name says of what. "
         "(LONGEST, a.py)"
     ]

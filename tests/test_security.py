@@ -37,12 +37,10 @@ def test_a_job_whose_task_names_a_callable_runs_and_imports_nothing(
     tmp_path: Path, runworker: Callable[..., Any]
 ) -> None:
     trace_file = tmp_path / "trace"
-    jobs_by_task = {
-        task: make_job(task=task, args=[argument.format(str(trace_file))]) for task, argument in CALLABLES.items()
-    }
+    jobs = {task: make_job(task=task, args=[argument.format(str(trace_file))]) for task, argument in CALLABLES.items()}
     assert runworker("--drain").wait() == 0
     assert not trace_file.exists()
-    for task, job in jobs_by_task.items():
+    for task, job in jobs.items():
         job.refresh_from_db()
         assert job.status == "scheduled", task
         assert job.last_error.startswith(f"UnknownTask: No task is registered as {task!r}")

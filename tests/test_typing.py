@@ -158,18 +158,12 @@ def test_mypy_reports_exactly_the_wrong_calls_of_tasks(tmp_path: Path) -> None:
         check=False,
     )
     errors: dict[int, list[str]] = {}
-    for line_number, error in re.findall(r"^.*snippet\.py:(\d+): error: (.*)$", process.stdout, re.MULTILINE):
-        errors.setdefault(int(line_number), []).append(error)
+    for number, error in re.findall(r"^.*snippet\.py:(\d+): error: (.*)$", process.stdout, re.MULTILINE):
+        errors.setdefault(int(number), []).append(error)
     lines = SNIPPET.splitlines()
-    expected = {
-        line_number: line.split("# error: ")[1] for line_number, line in enumerate(lines, 1) if "# error: " in line
-    }
+    expected = {number: line.split("# error: ")[1] for number, line in enumerate(lines, 1) if "# error: " in line}
     assert process.returncode == 1, process.stdout + process.stderr
-    assert {
-        line_number: (lines[line_number - 1], texts)
-        for line_number, texts in errors.items()
-        if line_number not in expected
-    } == {}
-    assert {line_number: lines[line_number - 1] for line_number in expected if line_number not in errors} == {}
-    for line_number, text in expected.items():
-        assert any(text in error for error in errors[line_number]), (lines[line_number - 1], errors[line_number])
+    assert {number: (lines[number - 1], texts) for number, texts in errors.items() if number not in expected} == {}
+    assert {number: lines[number - 1] for number in expected if number not in errors} == {}
+    for number, text in expected.items():
+        assert any(text in error for error in errors[number]), (lines[number - 1], errors[number])

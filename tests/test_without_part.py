@@ -9,7 +9,7 @@ from scripts.without_part import NotRemovable
 
 
 def test_the_files_of_a_part_are_its_folders_its_command_and_its_tests() -> None:
-    paths_of_part = [
+    removed = [
         "django_skipqueue/parts/mail/part.py",
         "django_skipqueue/templates/admin/django_skipqueue/mail/notice.html",
         "django_skipqueue/templates/admin/django_skipqueue/letter/change_list.html",
@@ -19,7 +19,7 @@ def test_the_files_of_a_part_are_its_folders_its_command_and_its_tests() -> None
         "tests/console/rules/test_mail.py",
         "tests/console/rules/test_mail_plans.py",
     ]
-    other_paths = [
+    kept = [
         "django_skipqueue/parts/mailbox/part.py",
         "django_skipqueue/queue/mail.py",
         "django_skipqueue/templates/admin/django_skipqueue/job/mail.html",
@@ -27,9 +27,7 @@ def test_the_files_of_a_part_are_its_folders_its_command_and_its_tests() -> None
         "tests/app/mail.py",
         "tests/console/rules/test_mailbox.py",
     ]
-    assert list(without_part.own_paths(map(Path, paths_of_part + other_paths), "mail", {"letter"})) == list(
-        map(Path, paths_of_part)
-    )
+    assert list(without_part.own_paths(map(Path, removed + kept), "mail", {"letter"})) == list(map(Path, removed))
 
 
 def test_the_import_of_a_part_and_its_lines_in_lists_are_removed() -> None:

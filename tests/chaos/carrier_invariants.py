@@ -10,7 +10,7 @@ from functools import partial
 
 from django_skipqueue.contrib.celery.carrier import carrier_id
 
-from .carried import CARRIER, FAULTS_BEFORE_REDELIVERY, WINDOW
+from .carried import CARRIER, REDELIVERING, WINDOW
 from .evidence import POSTGRES, Evidence
 from .invariants import (
     Invariant,
@@ -107,8 +107,7 @@ def carried_deaths_are_counted_right(evidence: Evidence) -> Iterator[str]:
         if end is None or end.verb != "recover" or end.holder_before != carrier_id(CARRIER):
             continue
         count = sum(
-            fault.what in FAULTS_BEFORE_REDELIVERY and fault.overlaps(held_lease.claim.at - 1, end.at)
-            for fault in evidence.faults
+            fault.what in REDELIVERING and fault.overlaps(held_lease.claim.at - 1, end.at) for fault in evidence.faults
         )
         if count < DEATHS:
             yield f"job {end.job} was recovered for {DEATHS} deaths of its workers, and there were {count} faults"

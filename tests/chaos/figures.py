@@ -19,18 +19,16 @@ WINDOW = 1.0
 
 def repeats(evidence: Evidence) -> list[HeldLease]:
     """The leases under which a task ran to its end although its job ran to its end again under a later lease."""
-    leases_with_end_by_job: defaultdict[int, set[int]] = defaultdict(set)
+    ended_leases: defaultdict[int, set[int]] = defaultdict(set)
     for entry in evidence.entries:
         if entry.what == "end":
-            leases_with_end_by_job[entry.job].add(entry.lease)
-    held_lease_by_key = {
-        (held_lease.claim.job, held_lease.claim.lease): held_lease for held_lease in evidence.held_leases
-    }
+            ended_leases[entry.job].add(entry.lease)
+    lease_by_key = {(held_lease.claim.job, held_lease.claim.lease): held_lease for held_lease in evidence.held_leases}
     return [
-        held_lease_by_key[job, lease]
-        for job, leases_with_end in leases_with_end_by_job.items()
+        lease_by_key[job, lease]
+        for job, leases_with_end in ended_leases.items()
         for lease in sorted(leases_with_end)[:-1]
-        if (job, lease) in held_lease_by_key
+        if (job, lease) in lease_by_key
     ]
 
 

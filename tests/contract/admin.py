@@ -80,11 +80,9 @@ def permissions() -> Iterator[str]:
                     yield _table_line(
                         f"{path} {method.upper()}", [_response_status(client, method, address) for client in clients]
                     )
-            actions_of_clients = [_actions(model_admin, client) for client in clients]
-            for action in set().union(*actions_of_clients):
-                yield _table_line(
-                    f"{name} {action}", ["yes" if action in actions else "no" for actions in actions_of_clients]
-                )
+            allowed = [_actions(model_admin, client) for client in clients]
+            for action in set().union(*allowed):
+                yield _table_line(f"{name} {action}", ["yes" if action in actions else "no" for actions in allowed])
 
 
 def _client(person: str, kinds: str) -> Client:

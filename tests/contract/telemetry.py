@@ -147,31 +147,27 @@ def _send(*fillings: Filling) -> None:
         adapter.send(_invented(event_class, "", filling))
 
 
-def _invented(wanted_type: Any, name: str, filling: Filling) -> Any:
-    """Invent a value of the type `wanted_type`. An invented string is the name of the field or argument."""
-    origin, parameters, field = get_origin(wanted_type), get_args(wanted_type), name.rpartition(".")[2]
+def _invented(annotation: Any, name: str, filling: Filling) -> Any:
+    """Invent a value of the type `annotation`. An invented string is the name of the field or argument."""
+    origin, arguments, field = get_origin(annotation), get_args(annotation), name.rpartition(".")[2]
     if origin in (Union, UnionType):
-        return (
-            None if type(None) in parameters and not filling.gives_options else _invented(parameters[0], name, filling)
-        )
+        return None if type(None) in arguments and not filling.gives_options else _invented(arguments[0], name, filling)
     if origin is Literal:
-        return parameters[0]
+        return arguments[0]
     if origin is not None and issubclass(origin, Mapping):
-        mapping = {"text": _invented(parameters[1], "text", filling)}
-        return defaultdict(lambda: "text", mapping) if parameters[1] is Any else mapping
+        mapping = {"text": _invented(arguments[1], "text", filling)}
+        return defaultdict(lambda: "text", mapping) if arguments[1] is Any else mapping
     if origin is not None:
-        return [_invented(parameters[0], name, filling)] * filling.size
-    if wanted_type in VALUES:
-        return VALUES[wanted_type]
-    if wanted_type in (str, Any):
+        return [_invented(arguments[0], name, filling)] * filling.size
+    if annotation in VALUES:
+        return VALUES[annotation]
+    if annotation in (str, Any):
         choices = adapter.CHOICES.get(name)
         return field if choices is None or filling.choice is None else choices[filling.choice % len(choices)]
-    if issubclass(wanted_type, BaseException):
+    if issubclass(annotation, BaseException):
         return OSError(field)
-    types = {field: hint for field, hint in get_type_hints(wanted_type).items() if get_origin(hint) is not ClassVar}
-    return wanted_type(
-        **{field: _invented(types[field], f"{wanted_type.__name__}.{field}", filling) for field in types}
-    )
+    types = {field: hint for field, hint in get_type_hints(annotation).items() if get_origin(hint) is not ClassVar}
+    return annotation(**{field: _invented(types[field], f"{annotation.__name__}.{field}", filling) for field in types})
 
 
 VALUES: dict[Any, Any] = {bool: True, datetime: datetime(2030, 1, 1, tzinfo=UTC), float: 0.5, int: 7}

@@ -38,15 +38,13 @@ MANAGERS = {
 """The name by which users reach the members of each class that they do not import."""
 
 
-@pytest.mark.parametrize("file_name", READERS)
-def test_the_package_matches_the_contract_file(file_name: str) -> None:
-    lines = "".join(f"{line}\n" for line in sorted(set(READERS[file_name]())))
+@pytest.mark.parametrize("file", READERS)
+def test_the_package_matches_the_contract_file(file: str) -> None:
+    lines = "".join(f"{line}\n" for line in sorted(set(READERS[file]())))
     if os.environ.get("SKIPQUEUE_WRITE_CONTRACT"):
-        (FOLDER / file_name).write_text(lines)
-    contract = (FOLDER / file_name).read_text()
-    diff = "\n".join(
-        difflib.unified_diff(contract.splitlines(), lines.splitlines(), file_name, "the package", lineterm="")
-    )
+        (FOLDER / file).write_text(lines)
+    contract = (FOLDER / file).read_text()
+    diff = "\n".join(difflib.unified_diff(contract.splitlines(), lines.splitlines(), file, "the package", lineterm=""))
     if diff:
         pytest.fail(f"{diff}\nTo keep this change: make contract. README.md has the rule.", pytrace=False)
 

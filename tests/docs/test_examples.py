@@ -100,7 +100,7 @@ def test_a_chain_mails_its_pages_after_they_are_made() -> None:
     page.send_report(7)
     assert sorted(Job.objects.values_list("status", flat=True)) == ["blocked", "blocked", "blocked", "queued"]
     jobs_run = run_jobs()
-    assert [job_run.task.rpartition(".")[2] for job_run in jobs_run] == ["fetch", "make_page", "make_page", "mail"]
+    assert [run.task.rpartition(".")[2] for run in jobs_run] == ["fetch", "make_page", "make_page", "mail"]
     assert results_of(page.mail) == ["page 1 and page 2"]
     assert JobBatch.objects.get().finished_at is not None
 
@@ -109,7 +109,7 @@ def test_a_job_of_the_page_waits_for_two_jobs() -> None:
     page = run_blocks("batches", "send_report", "sell")
     page.sell(7)
     jobs_run = run_jobs()
-    assert [(job_run.task.rpartition(".")[2], job_run.result) for job_run in jobs_run] == [
+    assert [(run.task.rpartition(".")[2], run.result) for run in jobs_run] == [
         ("make_page", "page 1"),
         ("make_page", "page 2"),
         ("mail", "page 1 and page 2"),
@@ -157,7 +157,7 @@ def test_the_tasks_of_the_page_get_typed_arguments() -> None:
     remind_at = datetime.datetime(2027, 1, 1, 9, tzinfo=datetime.UTC)
     page.remind.defer(remind_at)
     page.total.defer([Decimal("1.50"), Decimal("2.50")])
-    assert {job_run.status for job_run in run_jobs()} == {"completed"}
+    assert {run.status for run in run_jobs()} == {"completed"}
     assert charge_calls == [("ada@example.com", Decimal("9.90"), due_date)]
     assert reminder_calls == [(remind_at, timedelta(days=1))]
     assert page.total.result_of(Job.objects.get(task=page.total.name)) == Decimal("4.00")
@@ -186,17 +186,11 @@ def test_the_limits_of_the_page_limit_running_jobs() -> None:
     for text in ("first", "second"):
         page.send_update.using(priority=len(text)).defer(1, text)  # the second has the higher priority
     jobs_run = run_jobs()
-    assert {job_run.status for job_run in jobs_run} == {"completed"}
-    assert [job_run.args[1] for job_run in jobs_run if job_run.task == page.send_update.name] == ["first", "second"]
-    positions_of_small = [
-        position for position, job_run in enumerate(jobs_run) if job_run.kwargs.get("tenant") == "small"
-    ]
-    positions_of_large = [
-        position for position, job_run in enumerate(jobs_run) if job_run.kwargs.get("tenant") == "large"
-    ]
-    assert positions_of_small[0] < positions_of_large[-1], (
-        "the small tenant does not wait for all jobs of the large one"
-    )
+    assert {run.status for run in jobs_run} == {"completed"}
+    assert [run.args[1] for run in jobs_run if run.task == page.send_update.name] == ["first", "second"]
+    positions_of_small = [position for position, run in enumerate(jobs_run) if run.kwargs.get("tenant") == "small"]
+    positions_of_large = [position for position, run in enumerate(jobs_run) if run.kwargs.get("tenant") == "large"]
+    assert positions_of_small[0] < positions_of_large[-1], "the small tenant does not wait for all of the large one"
 
 
 def test_the_schedule_of_the_page_enqueues_its_job() -> None:
@@ -208,10 +202,8 @@ def test_the_schedule_of_the_page_enqueues_its_job() -> None:
     }
     let_time_pass(timedelta(days=7).total_seconds())
     fire_all(tuple(Schedule.objects.values_list("digest", flat=True)))
-    assert [summary_job.kwargs for summary_job in Job.objects.filter(task=page.daily_summary.name)] == [
-        {"region": "EU"}
-    ]
-    assert {job_run.status for job_run in run_jobs()} == {"completed"}
+    assert [new_job.kwargs for new_job in Job.objects.filter(task=page.daily_summary.name)] == [{"region": "EU"}]
+    assert {run.status for run in run_jobs()} == {"completed"}
 
 
 # The page about testing
@@ -286,12 +278,8 @@ def cases_of(page: str, project_names: Mapping[str, Any]) -> Iterator[type[TestC
 @pytest.mark.parametrize("name", ["test_a_payment_gets_its_receipt", "test_an_order_is_confirmed"])
 def test_the_pytest_functions_of_the_page_pass(shop: dict[str, Any], request: pytest.FixtureRequest, name: str) -> None:
     project_names = shop | {"assert_deferred": testing.assert_deferred}
-    test_function = getattr(
-        run_blocks("test", "test_a_payment_gets_its_receipt(client", project_names=project_names), name
-    )
-    test_function(
-        **{fixture: request.getfixturevalue(fixture) for fixture in inspect.signature(test_function).parameters}
-    )
+    page_test = getattr(run_blocks("test", "test_a_payment_gets_its_receipt(client", project_names=project_names), name)
+    page_test(**{fixture: request.getfixturevalue(fixture) for fixture in inspect.signature(page_test).parameters})
 
 
 @pytest.mark.django_db(databases=["default", "other"])

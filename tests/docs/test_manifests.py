@@ -15,14 +15,12 @@ from django_skipqueue.models import Queue
 from ..app.rows import STATUSES, make_job, multiply
 from .test_pages import PAGES, code_blocks
 
-CODE_BLOCKS = [
-    block for page in PAGES if page.stem in ("deploy", "scale", "celery-relay") for block in code_blocks(page)
-]
+BLOCKS = [block for page in PAGES if page.stem in ("deploy", "scale", "celery-relay") for block in code_blocks(page)]
 
 
 def manifests(kind: str) -> Iterator[dict[str, Any]]:
     """The manifests of a kind on all three pages."""
-    for block in CODE_BLOCKS:
+    for block in BLOCKS:
         if block.language == "yaml":
             for manifest in yaml.safe_load_all(block.code):
                 if manifest.get("kind") == kind:

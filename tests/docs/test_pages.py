@@ -150,10 +150,8 @@ def test_the_management_commands_on_a_page_can_be_parsed(page: Path) -> None:
     for command, arguments in re.findall(
         rf"manage\.py ({'|'.join(COMMANDS_OF_THE_APP)})\b([^\n`|&;>]*)", page.read_text()
     ):
-        command_line = [word for word in shlex.split(arguments, comments=True) if word != "…"]
-        load_command_class(get_commands()[command], command).create_parser("manage.py", command).parse_args(
-            command_line
-        )
+        words = [word for word in shlex.split(arguments, comments=True) if word != "…"]
+        load_command_class(get_commands()[command], command).create_parser("manage.py", command).parse_args(words)
 
 
 def test_every_not_run_comment_is_directly_above_a_code_block() -> None:

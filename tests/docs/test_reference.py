@@ -85,7 +85,7 @@ def readme_block(start: str) -> str:
 @pytest.fixture
 def database(django_db_setup: None) -> Iterator[dict[str, object]]:
     """The settings for Django of a new, empty database."""
-    django_settings = connections["default"].settings_dict
+    settings = connections["default"].settings_dict
     name = f"readme_{uuid.uuid4().hex[:12]}"
     parameters = connections["default"].get_connection_params()
     connection_parameters = {
@@ -94,9 +94,7 @@ def database(django_db_setup: None) -> Iterator[dict[str, object]]:
     connection_parameters.pop("context", None)
     with psycopg.connect(**{**connection_parameters, "dbname": "postgres"}, autocommit=True) as admin:  # type: ignore[arg-type]
         admin.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
-        yield {key: django_settings[key] for key in ("ENGINE", "USER", "PASSWORD", "HOST", "PORT", "OPTIONS")} | {
-            "NAME": name
-        }
+        yield {key: settings[key] for key in ("ENGINE", "USER", "PASSWORD", "HOST", "PORT", "OPTIONS")} | {"NAME": name}
         admin.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
 
 
@@ -306,7 +304,7 @@ def options_of_verbs() -> set[str]:
 
 
 def test_commands_page_has_the_options_that_all_verbs_have() -> None:
-    options_by_verb: list[set[str]] = []
+    options: list[set[str]] = []
     for verb in (
         subcommand
         for subcommand in SkipQueue.subcommands
@@ -314,12 +312,10 @@ def test_commands_page_has_the_options_that_all_verbs_have() -> None:
     ):
         parser = CommandParser(add_help=False)
         verb.add_arguments(parser)
-        options_by_verb.append(
-            {name for action in parser._actions for name in action.option_strings or [str(action.metavar)]}
-        )
+        options.append({name for action in parser._actions for name in action.option_strings or [str(action.metavar)]})
     parser_of_criteria = CommandParser(add_help=False)
     add_criteria(parser_of_criteria)
-    assert options_of_verbs() == set.intersection(*options_by_verb) - set(parser_of_criteria._option_string_actions)
+    assert options_of_verbs() == set.intersection(*options) - set(parser_of_criteria._option_string_actions)
 
 
 def test_commands_page_has_every_option_that_selects_jobs() -> None:
@@ -409,10 +405,8 @@ def test_tables_page_has_every_column(table: str) -> None:
 
 def test_tables_page_has_every_index() -> None:
     documented = {row[0].strip("`") for row in table_cells("tables", "Indexes of skipqueue_job")}
-    unique_constraint = {
-        constraint.name for constraint in Job._meta.constraints if constraint.name == "skipqueue_job_unique"
-    }
-    assert documented == {index.name for index in Job._meta.indexes} | unique_constraint
+    unique = {constraint.name for constraint in Job._meta.constraints if constraint.name == "skipqueue_job_unique"}
+    assert documented == {index.name for index in Job._meta.indexes} | unique
 
 
 def test_the_how_to_for_djangos_tasks_has_every_option_of_the_backend() -> None:

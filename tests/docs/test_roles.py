@@ -194,29 +194,20 @@ def test_the_role_of_a_reader_sees_every_admin_page_but_changes_nothing(
     superuser = Client()
     superuser.force_login(User.objects.create_superuser("boss"))
     addresses = make_pages()
-    failed_id = Job.objects.failed().order_by("pk")[0].pk
+    job_id = Job.objects.failed().order_by("pk")[0].pk
     execute(f"GRANT SELECT ON {TABLES_OF_DJANGO} TO {roles['reader']}")
     try:
         with acting_as(roles["reader"]):
             for name, address in addresses.items():
                 with subtests.test(name):
                     assert superuser.get(f"/admin/{address}").status_code == 200
-            for command in (
-                "list",
-                "status",
-                "limits",
-                "batches",
-                "schedules",
-                "health",
-                "doctor",
-                f"show {failed_id}",
-            ):
+            for command in ("list", "status", "limits", "batches", "schedules", "health", "doctor", f"show {job_id}"):
                 with subtests.test(command):
                     assert skipqueue(*command.split()).code in (0, 3)
             changes: list[Callable[[], object]] = [
                 lambda: jobs.noop.defer(),
-                lambda: Job.objects.get(pk=failed_id).retry(),
-                lambda: Job.objects.filter(pk=failed_id).delete(),
+                lambda: Job.objects.get(pk=job_id).retry(),
+                lambda: Job.objects.filter(pk=job_id).delete(),
                 lambda: Schedule.objects.create(name="s", task="t", cron="@daily"),
                 lambda: execute("CREATE TABLE t ()"),
             ]
@@ -238,10 +229,8 @@ def empty_database(transactional_db: None) -> Iterator[str]:
 
 
 def parameters(**options: str) -> dict[str, Any]:
-    all_parameters = connection.get_connection_params()
-    return {
-        name: all_parameters[name] for name in ("host", "port", "user", "password", "dbname") if name in all_parameters
-    } | options
+    params = connection.get_connection_params()
+    return {name: params[name] for name in ("host", "port", "user", "password", "dbname") if name in params} | options
 
 
 def test_the_role_of_migrations_creates_the_tables_and_grants_rights_to_the_other_roles(

@@ -143,19 +143,12 @@ def test_a_record_within_an_attempt_has_its_job_unless_it_names_another_job(monk
     monkeypatch.setattr(log_context, "worker", {"worker_id": "host/1:0", "worker_name": "host/1"})
     token = log_context.job.set(JOB)
     try:
-        record_without_job, record_of_another_job = log_record(), log_record(job_id=8, task=None)
-        assert JobContextFilter().filter(record_without_job)
+        jobless_record, record_of_another_job = log_record(), log_record(job_id=8, task=None)
+        assert JobContextFilter().filter(jobless_record)
         assert JobContextFilter().filter(record_of_another_job)
     finally:
         log_context.job.reset(token)
-    assert [getattr(record_without_job, name) for name in CONTEXT] == [
-        7,
-        "shop.jobs.send",
-        "mail",
-        2,
-        "host/1:0",
-        "host/1",
-    ]
+    assert [getattr(jobless_record, name) for name in CONTEXT] == [7, "shop.jobs.send", "mail", 2, "host/1:0", "host/1"]
     assert [getattr(record_of_another_job, name) for name in CONTEXT] == [8, None, "mail", 2, "host/1:0", "host/1"]
 
 

@@ -272,10 +272,8 @@ def test_each_completed_job_has_a_line(log: pytest.LogCaptureFixture) -> None:
 
 
 def test_the_line_about_a_blocked_event_loop_names_the_longest_running_attempts(log: pytest.LogCaptureFixture) -> None:
-    seconds_by_attempt = {f"shop.jobs.send id={number}": float(number) for number in range(1, 8)}
-    logs.event_loop_blocked(
-        "host/1", seconds_by_attempt, '  File "/shop/jobs.py", line 3, in fetch\n    requests.get(url)\n', 3
-    )
+    durations = {f"shop.jobs.send id={number}": float(number) for number in range(1, 8)}
+    logs.event_loop_blocked("host/1", durations, '  File "/shop/jobs.py", line 3, in fetch\n    requests.get(url)\n', 3)
     (message,) = log.messages
     longest = "shop.jobs.send id=7 for 7.0s, shop.jobs.send id=6 for 6.0s, "
     assert message.startswith(f'event loop blocked worker=host/1 released=3 running="{longest}')

@@ -94,10 +94,8 @@ def test_a_change_by_an_operator_sends_one_signal_for_all_changed_jobs(
     other_id = make_job("completed").pk
     received = record_signal(signals.jobs_operated)
     arguments = ARGUMENTS.get(verb, [])
-    changed_count = getattr(Job.objects.filter(pk__in=[*changed_ids, other_id]), verb)(
-        *arguments, by="ada", reason="why"
-    )
-    assert changed_count == 2
+    count = getattr(Job.objects.filter(pk__in=[*changed_ids, other_id]), verb)(*arguments, by="ada", reason="why")
+    assert count == 2
     [(sender, values)] = received
     assert (sender, sorted(values.pop("job_ids"))) == (verb, changed_ids)
     assert values == {"database": "default", "by": "ada", "reason": "why"}
@@ -110,9 +108,7 @@ def test_admitting_pruning_and_releasing_jobs_send_signals(
     record_signal: Callable[[Signal], Received], settings: Any
 ) -> None:
     settings.SKIPQUEUE = {"RETENTION": {"completed": 0}}
-    admitted_signals, pruned_signals, released_signals = map(
-        record_signal, (signals.jobs_admitted, signals.jobs_pruned, signals.jobs_released)
-    )
+    admitted, pruned, released = map(record_signal, (signals.jobs_admitted, signals.jobs_pruned, signals.jobs_released))
     make_job("scheduled", run_after=timedelta(seconds=-1))
     make_job("completed", finished_at=timedelta(days=-1))
     store = Store("default")
@@ -120,13 +116,13 @@ def test_admitting_pruning_and_releasing_jobs_send_signals(
     store.prune()
     claimed_jobs = store.claim(queue_names=["default"], limit=1, worker_id="w")
     store.release([job.ref for job in claimed_jobs])
-    assert admitted_signals == [("default", {"counts": {"default": 1}})]
-    assert pruned_signals == [("default", {"counts": {"completed": 1}})]
-    assert released_signals == [("default", {"job_ids": [claimed_jobs[0].id]})]
+    assert admitted == [("default", {"counts": {"default": 1}})]
+    assert pruned == [("default", {"counts": {"completed": 1}})]
+    assert released == [("default", {"job_ids": [claimed_jobs[0].id]})]
     store.admit()
     store.prune()
     store.release([job.ref for job in claimed_jobs])
-    assert len(admitted_signals) == len(pruned_signals) == len(released_signals) == 1, "nothing was changed"
+    assert len(admitted) == len(pruned) == len(released) == 1, "nothing was changed"
 
 
 @pytest.mark.django_db

@@ -81,10 +81,10 @@ class TestForTheHolderOfTheLease:
     def test_fail_schedules_the_next_attempt_by_the_default_backoff(self) -> None:
         job = claim_one()
         job.fail(ValueError("no"))
-        columns = state(job)
-        assert (columns["status"], columns["last_error"]) == ("scheduled", "ValueError: no")
-        assert timedelta(seconds=1.5) < columns["run_after"] - job.locked_at < timedelta(seconds=5)
-        (entry,) = columns["errors"]
+        stored = state(job)
+        assert (stored["status"], stored["last_error"]) == ("scheduled", "ValueError: no")
+        assert timedelta(seconds=1.5) < stored["run_after"] - job.locked_at < timedelta(seconds=5)
+        (entry,) = stored["errors"]
         assert (entry["worker"], entry["attempt"], entry["exception"]) == ("by hand", 1, "builtins.ValueError")
 
     def test_fail_does_what_the_policy_and_the_exception_say(self, row: Row) -> None:
@@ -113,8 +113,8 @@ class TestForTheHolderOfTheLease:
     def test_release_puts_the_job_back_without_charging_the_attempt(self) -> None:
         job = claim_one()
         job.release()
-        columns = state(job)
-        assert (columns["status"], columns["attempts"], job.status) == ("queued", 0, Status.QUEUED)
+        stored = state(job)
+        assert (stored["status"], stored["attempts"], job.status) == ("queued", 0, Status.QUEUED)
 
     @pytest.mark.core
     def test_heartbeat_renews_the_time_of_the_lock(self) -> None:

@@ -54,14 +54,14 @@ def test_a_claimed_job_is_running_for_its_worker_with_an_attempt_charged_and_a_n
 ) -> None:
     job_before = make_job(attempts=2, lease=7, run_after=timedelta(minutes=-1))
     (claimed_job,) = claim_jobs(worker_id="me")
-    columns = state(job_before)
+    stored = state(job_before)
     job = Job.objects.get()
     if isinstance(claimed_job, Job):
-        assert {name: getattr(claimed_job, name) for name in columns} == columns
+        assert {name: getattr(claimed_job, name) for name in stored} == stored
     assert (job.status, job.locked_by, job.attempts, job.lease) == (Status.RUNNING, "me", 2 + 1, 7 + 1)
     assert job.locked_at == job.started_at
     assert are_in_order(job_before.run_after, job.started_at)
-    changed_columns = {name for name in columns if columns[name] != getattr(job_before, name)}
+    changed_columns = {name for name in stored if stored[name] != getattr(job_before, name)}
     assert changed_columns == {"status", "locked_by", "attempts", "lease", "locked_at", "started_at"}
 
 
@@ -303,8 +303,8 @@ def test_release_orphans_releases_jobs_that_a_worker_holds_without_knowing() -> 
     assert store.release_orphans("me", known=[known.pk]) == {job.pk for job in orphans}
     assert {state(job)["status"] for job in (known, *jobs_of_other_worker)} == {"running"}
     for job in orphans:
-        columns = state(job)
-        assert (columns["status"], columns["attempts"], columns["lease"], columns["locked_by"]) == (
+        stored = state(job)
+        assert (stored["status"], stored["attempts"], stored["lease"], stored["locked_by"]) == (
             "queued",
             0,
             job.lease + 1,

@@ -35,9 +35,9 @@ class TestAdmit:
             with row(status):
                 job = make_job(status, run_after=-ONE_SECOND)
                 assert store.admit().by_queue == ({"default": 1} if status == "scheduled" else {})
-                columns = state(job)
-                assert columns.pop("status") == ("queued" if status == "scheduled" else status)
-                assert columns == {name: getattr(job, name) for name in columns}, "nothing else changes"
+                stored = state(job)
+                assert stored.pop("status") == ("queued" if status == "scheduled" else status)
+                assert stored == {name: getattr(job, name) for name in stored}, "nothing else changes"
 
     def test_a_job_that_is_not_due_stays_scheduled(self) -> None:
         make_job("scheduled", run_after=ONE_HOUR)
@@ -73,14 +73,9 @@ class TestRecover:
         for status in STATUSES:
             with row(status):
                 job = make_job(status, locked_at=-ONE_HOUR, locked_by="gone")
-                recovered_by_age, recovered_by_worker = (
-                    store.recover(worker_timeout=60),
-                    store.recover(worker_ids=["gone"]),
-                )
-                assert [recovered_job.id for recovered_job in recovered_by_age] == (
-                    [job.pk] if status == "running" else []
-                )
-                assert recovered_by_worker == []
+                by_age, by_worker = (store.recover(worker_timeout=60), store.recover(worker_ids=["gone"]))
+                assert [recovered_job.id for recovered_job in by_age] == ([job.pk] if status == "running" else [])
+                assert by_worker == []
 
     @pytest.mark.core
     @pytest.mark.parametrize("by", [{"worker_timeout": 60}, {"worker_ids": ["gone"]}], ids=["by age", "by worker"])
@@ -96,16 +91,11 @@ class TestRecover:
             locked_by="gone", locked_at=job.locked_at, metadata="{}", recovered_at=recovered_at,
         )  # fmt: skip
         assert abs(recovered_at - job.locked_at - ONE_HOUR) < timedelta(minutes=1)
-        columns = state(job)
-        assert (columns["status"], columns["attempts"], columns["lease"], columns["locked_at"]) == (
-            "queued",
-            2,
-            6,
-            None,
-        )
-        assert (columns["finished_at"], columns["run_after"]) == (None, job.run_after)
-        assert columns["last_error"] == "WorkerDied: killed by signal 9"
-        (error,) = columns["errors"]
+        stored = state(job)
+        assert (stored["status"], stored["attempts"], stored["lease"], stored["locked_at"]) == ("queued", 2, 6, None)
+        assert (stored["finished_at"], stored["run_after"]) == (None, job.run_after)
+        assert stored["last_error"] == "WorkerDied: killed by signal 9"
+        (error,) = stored["errors"]
         assert error["duration_ms"] == pytest.approx(3_600_000, rel=0.01)
         assert {
             name: error[name] for name in ("attempt", "worker", "worker_id", "exception", "message", "traceback")
@@ -129,10 +119,10 @@ class TestRecover:
     def test_a_job_recovered_in_its_last_attempt_fails(self) -> None:
         job = make_job("running", locked_at=-ONE_HOUR, attempts=3, max_attempts=3)
         (recovered_job,) = store.recover(worker_timeout=60)
-        columns = state(job)
-        assert recovered_job.status == columns["status"] == "failed"
-        assert columns["finished_at"]
-        assert columns["lease"] == job.lease + 1
+        stored = state(job)
+        assert recovered_job.status == stored["status"] == "failed"
+        assert stored["finished_at"]
+        assert stored["lease"] == job.lease + 1
 
     def test_after_a_second_death_in_a_row_a_job_waits_for_up_to_half_a_minute(self) -> None:
         created_jobs = [make_job("running", attempts=2, deaths=["first"], locked_by="gone") for _ in range(20)]
@@ -145,28 +135,25 @@ class TestRecover:
     def test_at_the_third_death_in_a_row_a_job_fails_whatever_its_attempts(self) -> None:
         job = make_job("running", attempts=3, max_attempts=100, deaths=["first", "second"], locked_by="gone")
         (recovered_job,) = store.recover(worker_ids=["gone"], reason="worker died: signal 9 (SIGKILL)")
-        columns = state(job)
-        assert recovered_job.status == columns["status"] == "failed"
-        assert columns["finished_at"] is not None
+        stored = state(job)
+        assert recovered_job.status == stored["status"] == "failed"
+        assert stored["finished_at"] is not None
         message = "worker died: signal 9 (SIGKILL); three workers in a row died while they ran this job, "
-        assert columns["last_error"] == f"WorkerDied: {message}so it is not run again"
-        assert columns["errors"][-1]["message"].startswith(message)
+        assert stored["last_error"] == f"WorkerDied: {message}so it is not run again"
+        assert stored["errors"][-1]["message"].startswith(message)
 
     def test_the_worker_of_the_first_death_is_recorded(self) -> None:
         job = make_job("running", attempts=3, errors=[{"attempt": 2, "exception": "ValueError"}], locked_by="gone")
         assert [recovered_job.status for recovered_job in store.recover(worker_ids=["gone"])] == ["queued"]
         assert state(job)["deaths"] == ["gone"]
 
-    @pytest.mark.parametrize("deaths_before", [["alive"], ["alive", "dead"], ["dead", "alive"]], ids=str)
-    def test_a_worker_that_loses_the_same_job_several_times_counts_as_one_death(self, deaths_before: list[str]) -> None:
+    @pytest.mark.parametrize("deaths", [["alive"], ["alive", "dead"], ["dead", "alive"]], ids=str)
+    def test_a_worker_that_loses_the_same_job_several_times_counts_as_one_death(self, deaths: list[str]) -> None:
         """The worker is alive, so the job has not killed it several times."""
-        job = make_job("running", attempts=6, deaths=deaths_before, locked_by="alive")
+        job = make_job("running", attempts=6, deaths=deaths, locked_by="alive")
         store.recover(worker_ids=["alive"])
-        columns = state(job)
-        assert (columns["deaths"], columns["status"]) == (
-            deaths_before,
-            "queued" if len(deaths_before) == 1 else "scheduled",
-        )
+        stored = state(job)
+        assert (stored["deaths"], stored["status"]) == (deaths, "queued" if len(deaths) == 1 else "scheduled")
 
     def test_a_manual_retry_forgets_the_deaths_before_it(self) -> None:
         job = make_job("failed", attempts=3, deaths=["a", "b", "c"])
@@ -386,10 +373,8 @@ class TestPruneLag:
         assert store.prune_lag() == 0.0
 
 
-@pytest.mark.parametrize(("verb", "most_statements"), [("admit", 6), ("recover", 1), ("prune", 2), ("next_due", 7)])
-def test_admit_recover_and_prune_send_only_a_few_statements_each(
-    verb: str, most_statements: int, settings: Any
-) -> None:
+@pytest.mark.parametrize(("verb", "at_most"), [("admit", 6), ("recover", 1), ("prune", 2), ("next_due", 7)])
+def test_admit_recover_and_prune_send_only_a_few_statements_each(verb: str, at_most: int, settings: Any) -> None:
     """An admission sends one statement for each gate, or two if it checks all keys. A prune locks, then deletes."""
     settings.SKIPQUEUE = {"RETENTION": {"completed": 0}}
     store.admit()  # finish a sweep that another test may have left unfinished
@@ -400,7 +385,7 @@ def test_admit_recover_and_prune_send_only_a_few_statements_each(
     with CaptureQueriesContext(connection) as queries, transaction.atomic():
         assert getattr(store, verb)()
     statements = [query for query in queries if "SAVEPOINT" not in query["sql"]]
-    assert 0 < len(statements) <= most_statements
+    assert 0 < len(statements) <= at_most
 
 
 @pytest.mark.django_db(transaction=True)

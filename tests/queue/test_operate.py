@@ -91,15 +91,10 @@ class TestRetry:
             last_error="ValueError: no", errors=[{"attempt": 10}], unique_key="k", args=[1], priority=5,
         )  # fmt: skip
         store.retry([job.pk])
-        columns = state(job)
-        assert (columns["status"], columns["attempts"], columns["lease"], columns["finished_at"]) == (
-            "queued",
-            0,
-            21,
-            None,
-        )
-        assert columns["run_after"] - job.run_after >= ONE_HOUR
-        changed_columns = {name for name in columns if columns[name] != getattr(job, name)}
+        stored = state(job)
+        assert (stored["status"], stored["attempts"], stored["lease"], stored["finished_at"]) == ("queued", 0, 21, None)
+        assert stored["run_after"] - job.run_after >= ONE_HOUR
+        changed_columns = {name for name in stored if stored[name] != getattr(job, name)}
         assert changed_columns == {"status", "attempts", "lease", "run_after", "finished_at", "operations"}
         (claimed_job,) = Job.objects.claim(queue_names=["default"], limit=1, worker_id="w")
         assert claimed_job.attempts == 1
@@ -171,13 +166,13 @@ class TestDiscard:
                 job = make_job(status)
                 allowed = status in WAITING
                 assert store.discard([job.pk], reason="not needed").keys() == ({job.pk} if allowed else set())
-                columns = state(job)
+                stored = state(job)
                 if allowed:
-                    ending = (columns["status"], columns["last_error"], columns["lease"])
+                    ending = (stored["status"], stored["last_error"], stored["lease"])
                     assert ending == ("discarded", "not needed", job.lease + 1)
-                    assert columns["finished_at"]
+                    assert stored["finished_at"]
                 else:
-                    assert columns == {name: getattr(job, name) for name in columns}
+                    assert stored == {name: getattr(job, name) for name in stored}
 
     def test_a_discarded_job_frees_its_unique_key(self) -> None:
         job = make_job(unique_key="k")
@@ -279,13 +274,9 @@ class TestRunNow:
     def test_a_retry_keeps_its_attempts_and_is_claimed(self) -> None:
         job = make_job("scheduled", attempts=3, lease=7, run_after=ONE_HOUR, errors=[{"attempt": 3}])
         assert store.run_now([job.pk])
-        columns = state(job)
-        assert {name for name in columns if columns[name] != getattr(job, name)} == {
-            "status",
-            "run_after",
-            "operations",
-        }
-        assert job.run_after - columns["run_after"] > 0.9 * ONE_HOUR  # it is due now, an hour earlier
+        stored = state(job)
+        assert {name for name in stored if stored[name] != getattr(job, name)} == {"status", "run_after", "operations"}
+        assert job.run_after - stored["run_after"] > 0.9 * ONE_HOUR  # it is due now, an hour earlier
         (claimed_job,) = Job.objects.claim(queue_names=["default"], limit=1, worker_id="w")
         assert claimed_job.attempts == 4
 
@@ -307,13 +298,9 @@ class TestPostpone:
     def test_a_delay_is_counted_from_now_by_the_databases_clock(self) -> None:
         job = make_job(run_after=-ONE_HOUR)
         store.postpone([job.pk], ONE_HOUR)
-        (operation,) = (columns := state(job))["operations"]
-        assert columns["run_after"] - datetime.fromisoformat(operation["at"]) == ONE_HOUR
-        assert {name for name in columns if columns[name] != getattr(job, name)} == {
-            "status",
-            "run_after",
-            "operations",
-        }
+        (operation,) = (stored := state(job))["operations"]
+        assert stored["run_after"] - datetime.fromisoformat(operation["at"]) == ONE_HOUR
+        assert {name for name in stored if stored[name] != getattr(job, name)} == {"status", "run_after", "operations"}
 
     def test_a_job_is_postponed_to_a_datetime(self) -> None:
         job = make_job("scheduled")
@@ -339,12 +326,12 @@ class TestReschedule:
             with row(hours=hours):
                 job = make_job("scheduled", run_after=24 * ONE_HOUR, attempts=2)
                 assert store.reschedule([job.pk], hours * ONE_HOUR) == {job.pk: status}
-                (operation,) = (columns := state(job))["operations"]
-                assert columns["run_after"] - datetime.fromisoformat(operation["at"]) == hours * ONE_HOUR
+                (operation,) = (stored := state(job))["operations"]
+                assert stored["run_after"] - datetime.fromisoformat(operation["at"]) == hours * ONE_HOUR
                 assert datetime.fromisoformat(operation["from"]) == job.run_after
-                assert datetime.fromisoformat(operation["to"]) == columns["run_after"]
+                assert datetime.fromisoformat(operation["to"]) == stored["run_after"]
                 changed_columns = {"run_after", "operations"} | ({"status"} if status == "queued" else set())
-                assert {name for name in columns if columns[name] != getattr(job, name)} == changed_columns
+                assert {name for name in stored if stored[name] != getattr(job, name)} == changed_columns
 
 
 class TestChanges:

@@ -175,7 +175,5 @@ def test_a_claim_never_returns_more_than_its_limit(
         with subtests.test(mode=mode), table_of_size.connection.transaction(force_rollback=True):
             table_of_size.connection.execute(f"SET LOCAL plan_cache_mode = {mode}")
             for _ in range(7):  # it is prepared after a few executions, and its plan is kept after a few more
-                claimed_rows = table_of_size.connection.execute(
-                    STATEMENTS["CLAIM"], {**case.values, "limit": 3}
-                ).fetchall()
-                assert len(claimed_rows) == (3 if size else 0)
+                rows = table_of_size.connection.execute(STATEMENTS["CLAIM"], {**case.values, "limit": 3}).fetchall()
+                assert len(rows) == (3 if size else 0)

@@ -169,10 +169,8 @@ def test_by_and_reason_of_a_pause_must_be_strings() -> None:
 
 
 def test_a_resume_notifies_the_workers_and_the_supervisors() -> None:
-    worker_listener, supervisor_listener = (
-        NotificationListener("skipqueue"),
-        NotificationListener("skipqueue_supervisors"),
-    )
+    worker_listener = NotificationListener("skipqueue")
+    supervisor_listener = NotificationListener("skipqueue_supervisors")
     with worker_listener.connection, supervisor_listener.connection:
         Queue.pause("mail")
         assert (worker_listener.payloads(), supervisor_listener.payloads()) == ([], [",queues"])

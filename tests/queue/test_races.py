@@ -67,12 +67,12 @@ def test_two_claims_never_wait_for_each_other(session: MakeSession, claim_by: Ca
     jobs.noop.defer_many([()] * 4)
     other_session = session()
     other_session.begin()
-    jobs_of_other_session = other_session(claim_by, 2)
+    other_jobs = other_session(claim_by, 2)
     with within(10):
         own_jobs = claim_by(10)
     other_session.rollback()
     assert len(own_jobs) == 2
-    assert {job.id for job in own_jobs}.isdisjoint({job.id for job in jobs_of_other_session})
+    assert {job.id for job in own_jobs}.isdisjoint({job.id for job in other_jobs})
     assert len(claim_by(10)) == 2, "the jobs of the rolled back claim are free again"
 
 
@@ -119,13 +119,11 @@ def test_two_recoveries_at_once_do_not_take_the_same_job(session: MakeSession) -
         make_job("running")
     other_session = session()
     other_session.begin()
-    jobs_of_other_session = other_session(store.recover, worker_ids=["w"], limit=2)
+    other_jobs = other_session(store.recover, worker_ids=["w"], limit=2)
     with within(10):
         own_jobs = store.recover(worker_ids=["w"])
     other_session.commit()
-    assert sorted(job.id for job in [*own_jobs, *jobs_of_other_session]) == sorted(
-        Job.objects.values_list("pk", flat=True)
-    )
+    assert sorted(job.id for job in [*own_jobs, *other_jobs]) == sorted(Job.objects.values_list("pk", flat=True))
     assert set(Job.objects.values_list("lease", flat=True)) == {2}
 
 

@@ -75,15 +75,15 @@ class TestTransitions:
             with row(name):
                 (job,) = claim_new(max_attempts=5)
                 assert settle_jobs([settlement(job, outcome)]) == {job.pk}
-                columns = state(job)
-                assert columns["status"] == status
-                assert columns["lease"] == job.lease + 1, "settling ends the lease"
-                assert columns["locked_at"] is None
-                assert columns["locked_by"] == "w", "the row still names the last worker"
-                assert (columns["finished_at"] is not None) == (status in FINISHED)
-                assert columns["attempts"] == 1 - outcome.refund
-                assert columns["last_error"] == (outcome.last_error or "")
-                assert len(columns["errors"]) == (outcome.error is not None)
+                stored = state(job)
+                assert stored["status"] == status
+                assert stored["lease"] == job.lease + 1, "settling ends the lease"
+                assert stored["locked_at"] is None
+                assert stored["locked_by"] == "w", "the row still names the last worker"
+                assert (stored["finished_at"] is not None) == (status in FINISHED)
+                assert stored["attempts"] == 1 - outcome.refund
+                assert stored["last_error"] == (outcome.last_error or "")
+                assert len(stored["errors"]) == (outcome.error is not None)
 
     @pytest.mark.core
     def test_a_delay_counts_from_the_databases_clock(self) -> None:
@@ -132,8 +132,8 @@ class TestTransitions:
         settle([settlement(job, RETRY_NOW)])
         (job,) = Job.objects.claim(queue_names=["default"], limit=1, worker_id="w")
         settle([settlement(job)])
-        columns = state(job)
-        assert (columns["status"], columns["last_error"], len(columns["errors"])) == ("completed", "ValueError: no", 1)
+        stored = state(job)
+        assert (stored["status"], stored["last_error"], len(stored["errors"])) == ("completed", "ValueError: no", 1)
 
     def test_unknown_since_is_when_the_first_worker_did_not_know_the_task(self) -> None:
         (job,) = claim_new()
@@ -150,8 +150,8 @@ class TestTransitions:
     def test_an_outcome_of_a_known_task_clears_unknown_since_and_the_deaths(self, outcome: Outcome) -> None:
         (job,) = claim_new(unknown_since=Now(), deaths=["w"])
         settle([settlement(job, outcome)])
-        columns = state(job)
-        assert (columns["unknown_since"], columns["deaths"]) == (None, None)
+        stored = state(job)
+        assert (stored["unknown_since"], stored["deaths"]) == (None, None)
 
     def test_a_worker_that_does_not_know_the_task_keeps_the_deaths(self) -> None:
         """In a rolling deploy, workers with old code may claim a job between workers with new code that die of it."""
@@ -348,9 +348,9 @@ class TestFences:
 def test_only_one_of_two_outcomes_of_an_attempt_in_a_batch_is_written() -> None:
     (job,) = claim_new()
     assert settle([settlement(job), settlement(job, FAILED)]) == {job.pk}
-    columns = state(job)
-    assert columns["lease"] == job.lease + 1
-    assert (columns["status"], len(columns["errors"])) in [("completed", 0), ("failed", 1)]
+    stored = state(job)
+    assert stored["lease"] == job.lease + 1
+    assert (stored["status"], len(stored["errors"])) in [("completed", 0), ("failed", 1)]
 
 
 WITH_NOTES = Outcome(
@@ -396,9 +396,9 @@ def test_a_release_counts_no_attempt_and_removes_the_worker_from_the_row() -> No
     job_before = make_job(attempts=3, lease=9)
     (job,) = Job.objects.claim(queue_names=["default"], limit=1, worker_id="w")
     assert store.release([lease_of(job)]) == {job.pk}
-    columns = state(job)
-    assert columns.pop("lease") == 11  # the claim and the release have each raised it by 1
-    assert columns == {name: getattr(job_before, name) for name in columns}
+    stored = state(job)
+    assert stored.pop("lease") == 11  # the claim and the release have each raised it by 1
+    assert stored == {name: getattr(job_before, name) for name in stored}
 
 
 def test_many_jobs_are_released_in_one_statement() -> None:
@@ -431,9 +431,9 @@ def test_heartbeat_job_changes_only_locked_at() -> None:
     assert job.locked_at is not None
     Job.objects.update(locked_at=job.locked_at - timedelta(hours=1))
     assert store.heartbeat_job(lease_of(job)) is True
-    columns = state(job)
-    assert columns.pop("locked_at") > job.locked_at
-    assert columns == {name: getattr(job, name) for name in columns}
+    stored = state(job)
+    assert stored.pop("locked_at") > job.locked_at
+    assert stored == {name: getattr(job, name) for name in stored}
 
 
 UNSTORABLE_OUTCOMES = {
@@ -463,12 +463,12 @@ def test_an_outcome_that_postgresql_refuses_fails_only_its_own_job(row: Row, set
             batch = [settlement(job, outcome if job is refused_job else COMPLETED) for job in running_jobs]
             assert settle_jobs(batch) == {job.pk for job in running_jobs}
             assert {state(job)["status"] for job in running_jobs if job is not refused_job} == {"completed"}
-            columns = state(refused_job)
-            assert columns["status"] == "failed"
-            assert columns["last_error"]
-            assert columns["errors"][-1]["exception"]
-            assert columns["errors"][-1]["message"]
-            assert len(columns["errors"]) == 1
+            stored = state(refused_job)
+            assert stored["status"] == "failed"
+            assert stored["last_error"]
+            assert stored["errors"][-1]["exception"]
+            assert stored["errors"][-1]["message"]
+            assert len(stored["errors"]) == 1
 
 
 DELAY_BEYOND_THE_CALENDAR = Outcome("scheduled", delay=1e12)
@@ -500,8 +500,8 @@ def test_the_error_of_a_refusal_does_not_quote_the_row(condition: str, caplog: p
     finally:
         with connection.cursor() as cursor:
             cursor.execute("ALTER TABLE skipqueue_job DROP CONSTRAINT theirs")
-    columns = state(refused_job)
-    everything_written = f"{columns['last_error']} {columns['errors']} {caplog.text}"
+    stored = state(refused_job)
+    everything_written = f"{stored['last_error']} {stored['errors']} {caplog.text}"
     assert "violates check constraint" in everything_written
     assert "hunter22" not in everything_written
 

@@ -59,7 +59,7 @@ CARRIER = "celery:000000000003"
 OF_CARRIER = {"carrier": "celery", "carrier_id": CARRIER}
 QUEUES = "skipqueue_queue_pkey"
 REQUESTS = "skipqueue_worker_request_pkey"
-NEEDS, UNMET_NEEDS = "skipqueue_dependency_pkey", "skipqueue_dependency_unmet"
+NEEDS, UNMET = "skipqueue_dependency_pkey", "skipqueue_dependency_unmet"
 OF_STEPS = STEPS, SIGNALS, CHILDREN = ("skipqueue_step_pkey", "skipqueue_signal_pkey", "skipqueue_child_pkey")
 BUCKETS, DUE_RATES = "skipqueue_rate_pkey", "skipqueue_rate_due"
 BATCHES, OPEN_BATCHES = "skipqueue_batch_pkey", "skipqueue_batch_open"
@@ -316,10 +316,10 @@ CASES = [
         {"ids": as_array([99_001, 99_002]), "needs": as_array([5, 6]), "after_failure": "wait"},
         {"pkey"},
     ),
-    Case("PREDECESSORS", {"after": 70_000, "limit": 100}, {UNMET_NEEDS, "pkey"}),
-    Case("LOCK_DEPENDANTS", {"ids": as_array([70_100, 70_200]), "limit": 100}, {UNMET_NEEDS, "pkey"}),
+    Case("PREDECESSORS", {"after": 70_000, "limit": 100}, {UNMET, "pkey"}),
+    Case("LOCK_DEPENDANTS", {"ids": as_array([70_100, 70_200]), "limit": 100}, {UNMET, "pkey"}),
     Case("ADMIT_DEPENDANTS", {"ids": as_array([80_100, 80_200])}, {NEEDS, "pkey"}),
-    Case("FORGET_DEPENDANTS", {"ids": as_array([70_100, 70_200]), "limit": 100}, {UNMET_NEEDS, "pkey"}),
+    Case("FORGET_DEPENDANTS", {"ids": as_array([70_100, 70_200]), "limit": 100}, {UNMET, "pkey"}),
     Case("NEEDS", {"id": 80_100}, {NEEDS, "pkey"}),
     Case("UNMET_NEEDS", {"id": 80_100, "limit": 6}, {NEEDS, "pkey"}),
     Case("NOTE_CALLBACKS", {"id": 19_999, "callback_ids": [1, 2], "callbacks": "{}"}, {BATCHES}),
@@ -341,22 +341,18 @@ CASES = [
         "keeping some for ever",
     ),
     Case("PRUNE_LAG", RETENTION, {"prune", "prune_own"}),
-    Case(
-        "ARCHIVE",
-        {"ids": as_array(range(58_000, 59_000)), "kept": None},
-        {"pkey", NEEDS, UNMET_NEEDS, BATCHES, *OF_STEPS},
-    ),
+    Case("ARCHIVE", {"ids": as_array(range(58_000, 59_000)), "kept": None}, {"pkey", NEEDS, UNMET, BATCHES, *OF_STEPS}),
     Case(
         "ARCHIVE",
         {"ids": as_array(range(58_000, 59_000)), "kept": timedelta(days=1)},
-        {"pkey", NEEDS, UNMET_NEEDS, BATCHES, *OF_STEPS},
+        {"pkey", NEEDS, UNMET, BATCHES, *OF_STEPS},
         "jobs past their retention",
     ),
     Case("LOCK_ARCHIVE", {}, set()),
     Case("MISSING_PARTITIONS", {"ahead": 2, "kept": None}, {"prune"}),
     Case("MISSING_PARTITIONS", {"ahead": 0, "kept": timedelta(days=20)}, {"prune"}, "with a retention"),
     Case("EXPIRED_PARTITION", {"kept": timedelta(days=365)}, set()),
-    Case("PRUNE", {"ids": as_array(range(60_000, 61_000))}, {"pkey", NEEDS, UNMET_NEEDS, BATCHES, *OF_STEPS}),
+    Case("PRUNE", {"ids": as_array(range(60_000, 61_000))}, {"pkey", NEEDS, UNMET, BATCHES, *OF_STEPS}),
     Case("RETRY", BY_ANNA | {"ids": SOME_IDS, "over": 0.0}, {"pkey", "unique"}),
     Case("RETRY", BY_ANNA | {"ids": list(range(60_000, 61_000)), "over": 60.0}, {"pkey", "unique"}, "a thousand"),
     Case("CANCEL", BY_ANNA_WITH_ERROR | {"ids": SOME_IDS}, {"pkey"}),
@@ -423,14 +419,10 @@ CASES = [
     Case("HALTED_KEYS", {"limit": 100}, {"halted", "limit_waiting"}),
     Case("WAITING_KEYS", {"after": "key 1", "limit": 100}, {"limit_waiting"}),
     Case("FIRST_BLOCKED_KEYS", {"limit": 500, "most": 20}, {"blocked"}),
-    Case(
-        "KEYS_NOW",
-        {"keys": [f"key {number}" for number in range(40)], "limit": 500},
-        {"limit_held", "limit_waiting", QUEUES},
-    ),
+    Case("KEYS_NOW", {"keys": [f"key {n}" for n in range(40)], "limit": 500}, {"limit_held", "limit_waiting", QUEUES}),
     Case(
         "RATE_KEYS_NOW",
-        {"keys": [f"key {number}" for number in range(40)], "limit": 500},
+        {"keys": [f"key {n}" for n in range(40)], "limit": 500},
         {"rate_waiting", "rate_queued", BUCKETS, QUEUES},
     ),
     Case("LAST_JOBS_OF_WORKER", {"name": "w", "limit": 100}, {"prune", "recover", "admit"}),

@@ -77,10 +77,8 @@ def test_an_open_transaction_of_a_dead_worker_is_ended_and_its_jobs_are_recovere
 def test_idle_sessions_and_sessions_of_other_workers_are_not_ended(connect: OpenSession, worker_id: str) -> None:
     """Behind a pooler, an idle session may belong to another client by now."""
     make_job()
-    idle_session, session_of_other_worker = (
-        connect(application_name=session_name(worker_id)),
-        connect(application_name="skipqueue:0123456789ab"),
-    )
+    idle_session = connect(application_name=session_name(worker_id))
+    session_of_other_worker = connect(application_name="skipqueue:0123456789ab")
     leave_idle_in_transaction(session_of_other_worker)
     assert store.end_sessions([worker_id]) == (0, 0)
     assert idle_session.execute("SELECT 1").fetchone() == (1,)

@@ -159,13 +159,9 @@ def test_a_part_adds_a_note_to_the_page_of_a_job(install_part: Callable[..., Non
 
 def test_a_section_of_a_part_is_placed_after_the_section_that_it_names(install_part: Callable[..., None]) -> None:
     first_section, second_section, *_ = [section.name for section in SECTIONS]
-    section = PartSection[Any](name="letters", template="x.html", content=str, after=first_section)
-    install_part(console=lambda: PartConsole(sections=(section,)))
-    assert [section_of_dashboard.name for section_of_dashboard in sections()][:3] == [
-        first_section,
-        "letters",
-        second_section,
-    ]
+    letters_section = PartSection[Any](name="letters", template="x.html", content=str, after=first_section)
+    install_part(console=lambda: PartConsole(sections=(letters_section,)))
+    assert [section.name for section in sections()][:3] == [first_section, "letters", second_section]
 
 
 def test_a_card_of_a_part_is_placed_after_the_card_that_it_names(install_part: Callable[..., None]) -> None:

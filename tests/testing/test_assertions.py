@@ -39,15 +39,8 @@ class TestAssertDeferred(TestCase):
 
     def test_a_job_is_found_by_all_or_some_arguments_by_position_or_by_name(self) -> None:
         job = jobs.add.defer(1, b=2)
-        matching_arguments: list[Any] = [
-            ((), {}),
-            ((1,), {}),
-            ((1, 2), {}),
-            ((), {"a": 1}),
-            ((), {"b": 2}),
-            ((1,), {"b": 2}),
-        ]
-        for args, kwargs in matching_arguments:
+        matching: list[Any] = [((), {}), ((1,), {}), ((1, 2), {}), ((), {"a": 1}), ((), {"b": 2}), ((1,), {"b": 2})]
+        for args, kwargs in matching:
             assert [found_job.pk for found_job in assert_deferred(jobs.add, *args, **kwargs)] == [job.pk]
             with pytest.raises(AssertionError):
                 assert_not_deferred(jobs.add, *args, **kwargs)

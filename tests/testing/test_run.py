@@ -344,7 +344,7 @@ class TestErrors(TestCase):
 def test_run_jobs_sends_the_signals_of_each_outcome(
     db: None, record_signal: Callable[[Signal], list[dict[str, Any]]]
 ) -> None:
-    completed_events, retrying_events, failed_events, discarded_events = map(
+    completions, retries, failures, discards = map(
         record_signal, (signals.job_completed, signals.job_retrying, signals.job_failed, signals.job_discarded)
     )
     jobs.add.defer(1, 2)
@@ -352,15 +352,9 @@ def test_run_jobs_sends_the_signals_of_each_outcome(
     jobs.fail.using(max_attempts=2).defer("boom")
     jobs.discard.defer()
     run_jobs()
-    assert [event["sender"] for event in completed_events] == [
-        jobs.add.name,
-        tasks.write_atomically.name,
-        tasks.note.name,
-    ]
-    assert [event["attempt"].outcome.last_error for event in (*retrying_events, *failed_events)] == [
-        "ValueError: boom"
-    ] * 2
-    assert len(discarded_events) == 1
+    assert [event["sender"] for event in completions] == [jobs.add.name, tasks.write_atomically.name, tasks.note.name]
+    assert [event["attempt"].outcome.last_error for event in (*retries, *failures)] == ["ValueError: boom"] * 2
+    assert len(discards) == 1
 
 
 class TestAnotherDatabase(TestCase):

@@ -35,15 +35,8 @@ def is_masked(name: str, **options: Any) -> bool:
 
 class TestNames:
     def test_arguments_with_the_name_of_a_secret_are_masked_in_any_spelling(self, subtests: pytest.Subtests) -> None:
-        spellings: list[Callable[[str], str]] = [
-            str,
-            str.upper,
-            str.title,
-            "my_{}".format,
-            "{}_value".format,
-            "{}2".format,
-        ]
-        for name, respell in product(SECRETS, spellings):
+        forms: list[Callable[[str], str]] = [str, str.upper, str.title, "my_{}".format, "{}_value".format, "{}2".format]
+        for name, respell in product(SECRETS, forms):
             with subtests.test(name=name, respell=respell):
                 assert is_masked(respell(name))
                 assert is_masked(respell(name.replace("_", "-")))
@@ -88,9 +81,9 @@ class TestNames:
 
 class TestValues:
     def test_a_secret_is_masked_completely_at_any_depth(self) -> None:
-        redacted = redact([[{"token": {"a": [1]}}, 2]], {"user": {"login": "ada", "accounts": [{"password": SECRET}]}})
-        assert redacted.args == [[{"token": MASK}, 2]]
-        assert redacted.kwargs == {"user": {"login": "ada", "accounts": [{"password": MASK}]}}
+        masked = redact([[{"token": {"a": [1]}}, 2]], {"user": {"login": "ada", "accounts": [{"password": SECRET}]}})
+        assert masked.args == [[{"token": MASK}, 2]]
+        assert masked.kwargs == {"user": {"login": "ada", "accounts": [{"password": MASK}]}}
 
     def test_positional_arguments_are_masked_by_the_names_of_their_parameters(self) -> None:
         assert redact(["ada", SECRET, "x"], names=["login", "password"]).args == ["ada", MASK, "x"]
@@ -111,17 +104,15 @@ class TestValues:
         value: Any = {"token": SECRET}
         for _ in range(5_000):
             value = [value]
-        redacted = redact(kwargs={"a": value})
-        assert str(redacted.kwargs).count("[") == DEEPEST
-        assert redacted.text(f"no {SECRET}!") == f"no {MASK}!"
+        masked = redact(kwargs={"a": value})
+        assert str(masked.kwargs).count("[") == DEEPEST
+        assert masked.text(f"no {SECRET}!") == f"no {MASK}!"
 
     def test_the_values_of_secrets_are_masked_in_other_texts_unless_they_are_short(self) -> None:
-        redacted = redact(
+        masked = redact(
             kwargs={"token": [SECRET, 1234567], "password": SECRET + SECRET, "api_key": "short", "a": "plain-a"}
         )
-        assert (
-            redacted.text(f"{SECRET}{SECRET} {SECRET} 1234567 short plain-a") == f"{MASK} {MASK} {MASK} short plain-a"
-        )
+        assert masked.text(f"{SECRET}{SECRET} {SECRET} 1234567 short plain-a") == f"{MASK} {MASK} {MASK} short plain-a"
 
     def test_secrets_are_masked_in_texts_written_by_repr_or_json(self, subtests: pytest.Subtests) -> None:
         secrets = ["pa\"ss\\word'", "it's-a-secret", "-----KEY-----\nabcdef\n", "größe\tüber"]
@@ -129,9 +120,9 @@ class TestValues:
         parts_of_secrets = ("pa", "secret", "KEY", "abcdef", "größe", "gr\\u00f6", "ber")
         for secret, writer in product(secrets, writers):
             with subtests.test(secret=secret, written=writer):
-                redacted = redact(kwargs={"token": secret})
+                masked = redact(kwargs={"token": secret})
                 for value_with_secret in ({"data": secret}, f"no {secret} \" '"):
-                    masked_text = redacted.text(writer(value_with_secret))
+                    masked_text = masked.text(writer(value_with_secret))
                     assert masked_text.count(MASK) == 1
                     assert not any(part in masked_text for part in parts_of_secrets)
 
@@ -265,7 +256,7 @@ class TestPlacesThatShowAJob:
         assert SECRET not in text
 
     @pytest.mark.parametrize(
-        "search_text",
+        "search",
         [
             f"card_number={KEYWORD_ARGUMENTS['card_number']}",
             f"password={POSITIONAL_ARGUMENTS[1]}",
@@ -277,11 +268,11 @@ class TestPlacesThatShowAJob:
         self,
         charge_task: Any,
         operator: Client,  # noqa: F811
-        search_text: str,
+        search: str,
     ) -> None:
         charge_task.defer(*POSITIONAL_ARGUMENTS, **KEYWORD_ARGUMENTS)
         make_job(kwargs={"password": POSITIONAL_ARGUMENTS[1], "deep": KEYWORD_ARGUMENTS["deep"]})
-        assert not operator.get(LIST, {"q": search_text}).context["cl"].result_list
+        assert not operator.get(LIST, {"q": search}).context["cl"].result_list
         assert len(operator.get(LIST, {"q": "note=plain"}).context["cl"].result_list) == 1
 
     def test_a_secret_of_one_task_can_be_searched_in_jobs_of_other_tasks(
@@ -290,10 +281,8 @@ class TestPlacesThatShowAJob:
         operator: Client,  # noqa: F811
     ) -> None:
         charge_task.defer("a", "b", "c", card="visa")
-        job_of_other_task = make_job(kwargs={"card": "visa"})
-        assert [job.pk for job in operator.get(LIST, {"q": "card=visa"}).context["cl"].result_list] == [
-            job_of_other_task.pk
-        ]
+        other_job = make_job(kwargs={"card": "visa"})
+        assert [job.pk for job in operator.get(LIST, {"q": "card=visa"}).context["cl"].result_list] == [other_job.pk]
 
     def test_secrets_of_an_unregistered_task_are_masked_by_their_names(self, operator: Client) -> None:  # noqa: F811
         job = make_job(task="gone.jobs.away", args=[{"token": SECRET}], kwargs={"iban": SECRET, "a": 1})

@@ -396,8 +396,6 @@ def count_sequential_scans() -> int:
     with connections["default"].cursor() as cursor:
         cursor.execute("SELECT pg_stat_force_next_flush()")
         cursor.execute("SELECT pg_stat_clear_snapshot()")
-    with connect_to() as other_connection:
-        [(count,)] = other_connection.execute(
-            "SELECT seq_scan FROM pg_stat_user_tables WHERE relname = 'skipqueue_job'"
-        )
+    with connect_to() as observer:
+        [(count,)] = observer.execute("SELECT seq_scan FROM pg_stat_user_tables WHERE relname = 'skipqueue_job'")
         return int(count)

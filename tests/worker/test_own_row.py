@@ -38,15 +38,10 @@ def test_a_worker_inserts_its_row_before_it_claims(worker_thread: StartWorker, g
     worker_jobs.pass_gate.defer("g")
     worker = worker_thread(poll_interval=HOUR, queue_names=("default",))
     wait_until(lambda: gates["g"].inside)
-    worker_row = Worker.objects.get()
-    assert (worker_row.pk, worker_row.name, worker_row.queues, worker_row.concurrency) == (
-        worker.id,
-        "w",
-        ["default"],
-        4,
-    )
-    assert worker_row.deployment == "4f2a"
-    assert are_in_order(worker_row.started_at, Job.objects.get().locked_at)
+    own_row = Worker.objects.get()
+    assert (own_row.pk, own_row.name, own_row.queues, own_row.concurrency) == (worker.id, "w", ["default"], 4)
+    assert own_row.deployment == "4f2a"
+    assert are_in_order(own_row.started_at, Job.objects.get().locked_at)
 
 
 def test_a_worker_without_a_supervisor_writes_heartbeats_and_logs_it_once(

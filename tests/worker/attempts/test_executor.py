@@ -27,13 +27,7 @@ WORKER_APP = "tests.app.worker_jobs"
 
 def make_claimed(task: str, *args: Any, attempt: int = 1, max_attempts: int = 10, **fields: Any) -> ClaimedJob:
     kwargs = fields.pop("kwargs", {})
-    default_fields = {
-        "run_after": 1000.0,
-        "locked_at": 1001.5,
-        "metadata": "{}",
-        "priority": 0,
-        "queue_name": "default",
-    }
+    defaults = {"run_after": 1000.0, "locked_at": 1001.5, "metadata": "{}", "priority": 0, "queue_name": "default"}
     return ClaimedJob(
         id=7,
         lease=3,
@@ -42,7 +36,7 @@ def make_claimed(task: str, *args: Any, attempt: int = 1, max_attempts: int = 10
         kwargs=json.dumps(kwargs),
         attempt=attempt,
         max_attempts=max_attempts,
-        **{**default_fields, **fields},
+        **{**defaults, **fields},
     )
 
 
@@ -67,8 +61,8 @@ def execute_def_or_async(request: pytest.FixtureRequest, executor: Executor) -> 
         module, _, name = task.rpartition(".")
         if request.param == "def":
             return executor.execute(RunningAttempt(make_claimed(task, *args, **fields))).outcome
-        running_attempt = RunningAttempt(make_claimed(f"{module}.a{name}", *args, **fields))
-        return asyncio.run(executor.execute_async(running_attempt)).outcome
+        attempt = RunningAttempt(make_claimed(f"{module}.a{name}", *args, **fields))
+        return asyncio.run(executor.execute_async(attempt)).outcome
 
     return outcome_of
 
@@ -101,10 +95,8 @@ def test_an_exception_schedules_a_retry_and_is_recorded_with_its_traceback(
 def test_a_recorded_traceback_begins_in_the_code_of_the_task(executor: Executor, name: str) -> None:
     job = make_claimed(f"{APP}.{name}", "boom")
     task_is_async = name.startswith("a")
-    running_attempt = RunningAttempt(job)
-    outcome = (
-        asyncio.run(executor.execute_async(running_attempt)) if task_is_async else executor.execute(running_attempt)
-    ).outcome
+    attempt = RunningAttempt(job)
+    outcome = (asyncio.run(executor.execute_async(attempt)) if task_is_async else executor.execute(attempt)).outcome
     assert outcome.error is not None
     _heading, first_frame, *_ = outcome.error["traceback"].splitlines()
     assert "tests/app/jobs.py" in first_frame

@@ -240,10 +240,8 @@ def test_jobs_that_wait_for_a_blocked_event_loop_are_withdrawn_and_never_run(
     make_pool: MakePool, gates: Any, arrival: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     pool = make_pool(4)
-    blocking_job, waiting_jobs = (
-        make_claimed(f"{WORKER_APP}.ablock_loop", "g"),
-        [make_claimed(f"{APP}.anoop") for _ in range(3)],
-    )
+    blocking_job = make_claimed(f"{WORKER_APP}.ablock_loop", "g")
+    waiting_jobs = [make_claimed(f"{APP}.anoop") for _ in range(3)]
     if arrival == "later":
         pool.submit([blocking_job])
         wait_until(lambda: gates["g"].inside)
@@ -302,7 +300,7 @@ TIME_LIMIT = 0.5
 """Seconds: long enough for an attempt to begin on a busy machine before its time is over."""
 
 
-def make_claimed_with_time_limit(task: str, *args: Any) -> ClaimedJob:
+def make_timed(task: str, *args: Any) -> ClaimedJob:
     """A claimed job with a short time limit."""
     return make_claimed(task, *args)._replace(timeout=TIME_LIMIT)
 
@@ -336,7 +334,7 @@ def wait_for_finished_in_time(pool: Pool, count: int) -> list[Attempt]:
 @pytest.mark.usefixtures("_stuck_at_once")
 def test_a_stuck_attempt_that_ends_later_is_returned_only_once(make_pool: MakePool, gates: Any) -> None:
     pool = make_pool(1)
-    pool.submit([make_claimed_with_time_limit(f"{WORKER_APP}.pass_gate", "g"), make_claimed(f"{APP}.noop")])
+    pool.submit([make_timed(f"{WORKER_APP}.pass_gate", "g"), make_claimed(f"{APP}.noop")])
     wait_until_one_is_stuck(pool)
     stuck_attempt, next_attempt = wait_for_finished(pool, 2)
     assert stuck_attempt.outcome.status == "failed"
@@ -355,9 +353,7 @@ def test_a_stuck_attempt_that_holds_a_permit_is_returned_only_when_it_ends(
 ) -> None:
     pool = make_pool(1)
     pool.keeps_permits = True
-    stuck_job = make_claimed_with_time_limit(f"{WORKER_APP}.{kind}pass_gate_come_what_may", "g")._replace(
-        holds_permit=True
-    )
+    stuck_job = make_timed(f"{WORKER_APP}.{kind}pass_gate_come_what_may", "g")._replace(holds_permit=True)
     pool.submit([stuck_job, make_claimed(f"{APP}.{kind}noop")])
     wait_until_one_is_stuck(pool)
     [next_attempt] = wait_for_finished(pool, 1)
@@ -378,7 +374,7 @@ def test_a_stuck_attempt_that_holds_a_permit_is_returned_only_when_it_ends(
 def test_a_stuck_attempt_takes_no_slot_until_all_slots_are_stuck(make_pool: MakePool, gates: Any, kind: str) -> None:
     """The pool is used up once the number of stuck attempts equals the number of slots."""
     pool = make_pool(2)
-    pool.submit([make_claimed_with_time_limit(f"{WORKER_APP}.{kind}pass_gate_come_what_may", "g")])
+    pool.submit([make_timed(f"{WORKER_APP}.{kind}pass_gate_come_what_may", "g")])
     wait_until_one_is_stuck(pool)
     wait_for_finished(pool, 1)
     assert not pool.is_used_up  # one of the two slots is stuck
@@ -387,7 +383,7 @@ def test_a_stuck_attempt_takes_no_slot_until_all_slots_are_stuck(make_pool: Make
     gates["beside"].open()
     wait_for_finished(pool, 3)
     assert gates["beside"].most == 2
-    pool.submit([make_claimed_with_time_limit(f"{WORKER_APP}.{kind}pass_gate_come_what_may", "g")])
+    pool.submit([make_timed(f"{WORKER_APP}.{kind}pass_gate_come_what_may", "g")])
     wait_until_one_is_stuck(pool)
     wait_for_finished(pool, 1)
     assert pool.is_used_up  # both slots are stuck
@@ -401,7 +397,7 @@ def test_a_stuck_attempt_takes_no_slot_until_all_slots_are_stuck(make_pool: Make
 def test_a_stuck_attempt_that_has_ended_is_not_charged_for_a_death(make_pool: MakePool, gates: Any, kind: str) -> None:
     """By then the job may have a new attempt, which must not be counted for the death of this process."""
     pool = make_pool(1)
-    stuck_job = make_claimed_with_time_limit(f"{WORKER_APP}.{kind}pass_gate_come_what_may", "g")
+    stuck_job = make_timed(f"{WORKER_APP}.{kind}pass_gate_come_what_may", "g")
     pool.submit([stuck_job])
     wait_until_one_is_stuck(pool)
     wait_for_finished(pool, 1)
@@ -413,7 +409,7 @@ def test_a_stuck_attempt_that_has_ended_is_not_charged_for_a_death(make_pool: Ma
 @pytest.mark.usefixtures("_stuck_at_once")
 def test_a_stuck_coroutine_is_not_counted_as_unfinished(make_pool: MakePool, gates: Any) -> None:
     pool = make_pool(2)
-    pool.submit([make_claimed_with_time_limit(f"{WORKER_APP}.apass_gate_come_what_may", "g")])
+    pool.submit([make_timed(f"{WORKER_APP}.apass_gate_come_what_may", "g")])
     wait_until_one_is_stuck(pool)
     wait_for_finished(pool, 1)
     assert pool.unfinished(EVENT_LOOP) == 0
@@ -426,10 +422,10 @@ def test_a_stuck_coroutine_is_not_counted_as_unfinished(make_pool: MakePool, gat
 def test_after_several_coroutines_get_stuck_no_more_run_than_there_are_slots(make_pool: MakePool, gates: Any) -> None:
     pool = make_pool(2)
     task = f"{WORKER_APP}.apass_gate_come_what_may"
-    pool.submit([make_claimed_with_time_limit(task, "g")])
+    pool.submit([make_timed(task, "g")])
     wait_until_one_is_stuck(pool)
     wait_for_finished(pool, 1)
-    pool.submit([make_claimed_with_time_limit(task, "g"), make_claimed_with_time_limit(task, "g")])
+    pool.submit([make_timed(task, "g"), make_timed(task, "g")])
     pool.submit([make_claimed(f"{WORKER_APP}.apass_gate", "beside") for _ in range(3)])
     loop = pool.runners[EVENT_LOOP]
     assert isinstance(loop, EventLoopRunner)
@@ -451,7 +447,7 @@ def test_a_stuck_attempt_that_blocks_the_event_loop_is_found(make_pool: MakePool
     pool = make_pool(3)
     pool.submit([make_claimed(f"{WORKER_APP}.apass_gate", "other")])
     wait_until(lambda: gates["other"].inside == 1)
-    pool.submit([make_claimed_with_time_limit(f"{WORKER_APP}.ablock_loop", "g")])
+    pool.submit([make_timed(f"{WORKER_APP}.ablock_loop", "g")])
     wait_until_one_is_stuck(pool)
     assert not pool.is_used_up
     wait_until(pool.find_blockage, "it is found to be blocked")
@@ -460,7 +456,7 @@ def test_a_stuck_attempt_that_blocks_the_event_loop_is_found(make_pool: MakePool
 @pytest.mark.usefixtures("_stuck_at_once")
 def test_charge_only_stuck_charges_the_stuck_attempt_and_no_running_one(make_pool: MakePool, gates: Any) -> None:
     pool = make_pool(2)
-    stuck_job = make_claimed_with_time_limit(f"{WORKER_APP}.pass_gate", "g")
+    stuck_job = make_timed(f"{WORKER_APP}.pass_gate", "g")
     pool.submit([stuck_job, make_claimed(f"{WORKER_APP}.pass_gate", "g")])
     wait_until(lambda: gates["g"].inside == 2)
     wait_until_one_is_stuck(pool)
@@ -474,13 +470,7 @@ def test_a_backoff_that_hangs_for_a_stuck_attempt_is_replaced_by_the_default(
 ) -> None:
     monkeypatch.setattr(executor, "DECISION_SECONDS", 0.05)
     pool = make_pool(1)
-    pool.submit(
-        [
-            make_claimed_with_time_limit(f"{WORKER_APP}.pass_gate_with_a_backoff_that_hangs", "g")._replace(
-                max_attempts=2
-            )
-        ]
-    )
+    pool.submit([make_timed(f"{WORKER_APP}.pass_gate_with_a_backoff_that_hangs", "g")._replace(max_attempts=2)])
     with within(DEADLINE):
         wait_until_one_is_stuck(pool)
     [stuck_attempt] = pool.take_finished()
@@ -504,7 +494,7 @@ def test_an_attempt_that_ends_while_its_timeout_is_decided_is_completed(
     monkeypatch.setattr(running_attempt, "STUCK_AFTER", 0.05)
     monkeypatch.setattr(executor, "DECISION_SECONDS", DEADLINE)
     pool = make_pool(1)
-    pool.submit([make_claimed_with_time_limit(f"{WORKER_APP}.pass_gate_and_get_over_it", "g")])
+    pool.submit([make_timed(f"{WORKER_APP}.pass_gate_and_get_over_it", "g")])
     monkeypatch.setattr(Executor, "decide", decide)
     wait_until(lambda: enforce_limits(pool) or pool.finished)
     assert [attempt.outcome.status for attempt in pool.take_finished()] == ["completed"]
@@ -538,7 +528,7 @@ def test_a_receiver_of_job_started_that_takes_too_long_is_interrupted(
 ) -> None:
     connect_receiver(sleep_for_ever)
     pool = make_pool(1)
-    pool.submit([make_claimed_with_time_limit(f"{APP}.noop")])
+    pool.submit([make_timed(f"{APP}.noop")])
     [attempt] = wait_for_finished_in_time(pool, 1)
     assert attempt.outcome.last_error == f"JobTimeout: timed out after {TIME_LIMIT} s"
 
@@ -550,7 +540,7 @@ def test_an_attempt_with_a_hanging_receiver_of_job_started_is_stuck(
 ) -> None:
     connect_receiver(wait_at_gate)
     pool = make_pool(1)
-    pool.submit([make_claimed_with_time_limit(f"{APP}.{kind}noop")])
+    pool.submit([make_timed(f"{APP}.{kind}noop")])
     wait_until_one_is_stuck(pool)
     [attempt] = pool.take_finished()
     assert attempt.outcome.error is not None
@@ -622,7 +612,7 @@ def test_a_query_thread_left_blocked_by_a_timed_out_attempt_is_found(
     pool = make_pool(2)
     pool.submit([make_claimed(f"{WORKER_APP}.apass_gate", "other")])
     wait_until(lambda: gates["other"].inside == 1)
-    pool.submit([make_claimed_with_time_limit(f"{WORKER_APP}.apass_gate_in_a_thread", "g")])
+    pool.submit([make_timed(f"{WORKER_APP}.apass_gate_in_a_thread", "g")])
     wait_for_finished_in_time(pool, 1)
     end = time.monotonic() + 0.2
     while time.monotonic() < end:  # the call may go on in that thread while another attempt waits
@@ -644,7 +634,7 @@ def test_waiting_for_calls_of_other_attempts_does_not_count_for_the_time_limit(m
     task = f"{WORKER_APP}.apass_gate_in_a_thread"
     pool.submit([make_claimed(task, "slow")])
     wait_until(lambda: gates["slow"].inside)
-    pool.submit([make_claimed_with_time_limit(task, "quick"), make_claimed_with_time_limit(task, "hung")])
+    pool.submit([make_timed(task, "quick"), make_timed(task, "hung")])
     gates["quick"].open()
     wait_past_time_limit(pool)
     assert not pool.finished
@@ -655,7 +645,7 @@ def test_waiting_for_calls_of_other_attempts_does_not_count_for_the_time_limit(m
 
 def test_waiting_for_calls_of_the_same_attempt_counts_for_the_time_limit(make_pool: MakePool, gates: Any) -> None:
     pool = make_pool(1)
-    pool.submit([make_claimed_with_time_limit(f"{WORKER_APP}.apass_gates_in_a_thread", "hung", "behind it")])
+    pool.submit([make_timed(f"{WORKER_APP}.apass_gates_in_a_thread", "hung", "behind it")])
     [attempt] = wait_for_finished_in_time(pool, 1)
     assert attempt.outcome.last_error == f"JobTimeout: timed out after {TIME_LIMIT} s"
 
@@ -664,7 +654,7 @@ def test_waiting_after_a_call_was_cancelled_counts_for_the_time_limit(make_pool:
     pool = make_pool(2)
     pool.submit([make_claimed(f"{WORKER_APP}.apass_gate_in_a_thread", "slow")])
     wait_until(lambda: gates["slow"].inside)
-    pool.submit([make_claimed_with_time_limit(f"{WORKER_APP}.apass_gate_instead_of_a_call", "hung")])
+    pool.submit([make_timed(f"{WORKER_APP}.apass_gate_instead_of_a_call", "hung")])
     [attempt] = wait_for_finished_in_time(pool, 1)
     assert attempt.outcome.last_error == f"JobTimeout: timed out after {TIME_LIMIT} s"
 
@@ -677,7 +667,7 @@ def test_waiting_for_calls_of_other_attempts_counts_after_a_while(
     task = f"{WORKER_APP}.apass_gate_in_a_thread"
     pool.submit([make_claimed(task, "hung")])
     wait_until(lambda: gates["hung"].inside)
-    pool.submit([make_claimed_with_time_limit(task, "behind it")])
+    pool.submit([make_timed(task, "behind it")])
     [attempt] = wait_for_finished_in_time(pool, 1)
     assert attempt.outcome.last_error == f"JobTimeout: timed out after {TIME_LIMIT} s"
 
@@ -687,7 +677,7 @@ def test_a_query_thread_that_becomes_free_again_does_not_count_as_a_blockage(
     make_pool: MakePool, gates: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pool = make_pool(1)
-    pool.submit([make_claimed_with_time_limit(f"{WORKER_APP}.apass_gate_in_a_thread", "g")])
+    pool.submit([make_timed(f"{WORKER_APP}.apass_gate_in_a_thread", "g")])
     wait_for_finished_in_time(pool, 1)
     wait_until(lambda: pool.next_deadline < float("inf"))
     gates["g"].open()
@@ -722,7 +712,7 @@ CALL_THREADS = min(32, (getattr(os, "process_cpu_count", os.cpu_count)() or 1) +
 def leave_hanging_calls(pool: Pool, gates: Any, count: int) -> None:
     """Run attempts that time out, each with a call that hangs on afterwards."""
     hanging_before = gates["hung"].inside
-    pool.submit([make_claimed_with_time_limit(f"{WORKER_APP}.acall_in_a_thread", "hung") for _ in range(count)])
+    pool.submit([make_timed(f"{WORKER_APP}.acall_in_a_thread", "hung") for _ in range(count)])
     calls_at_once = min(count, CALL_THREADS)
     wait_until(
         lambda: gates["hung"].inside >= hanging_before + calls_at_once,
@@ -743,7 +733,7 @@ def test_later_calls_get_a_thread_although_earlier_calls_hang(make_pool: MakePoo
 
 def test_a_waiting_call_gets_a_thread_after_hanging_calls_time_out(make_pool: MakePool, gates: Any) -> None:
     pool = make_pool(40)
-    pool.submit([make_claimed_with_time_limit(f"{WORKER_APP}.acall_in_a_thread", "hung") for _ in range(CALL_THREADS)])
+    pool.submit([make_timed(f"{WORKER_APP}.acall_in_a_thread", "hung") for _ in range(CALL_THREADS)])
     wait_until(lambda: gates["hung"].inside == CALL_THREADS)
     gates["quick"].open()
     pool.submit([make_claimed(f"{WORKER_APP}.acall_in_a_thread", "quick")])
