@@ -77,7 +77,7 @@ def window_holds(evidence: Evidence) -> Iterator[str]:
 
 def handed_over_once(evidence: Evidence) -> Iterator[str]:
     """Under each lease a job is handed over at most once: by the relay that has claimed it, to the carrier."""
-    claimer_by_lease = {
+    claimers = {
         (held_lease.claim.job, held_lease.claim.lease): held_lease.claim.holder for held_lease in evidence.held_leases
     }
     counts = Counter((change.job, change.lease) for change in evidence.changes if change.verb == "hand_over")
@@ -85,11 +85,7 @@ def handed_over_once(evidence: Evidence) -> Iterator[str]:
         if change.verb != "hand_over":
             continue
         lease = (change.job, change.lease)
-        if (
-            counts[lease] > 1
-            or change.holder != carrier_id(CARRIER)
-            or claimer_by_lease.get(lease) != change.holder_before
-        ):
+        if counts[lease] > 1 or change.holder != carrier_id(CARRIER) or claimers.get(lease) != change.holder_before:
             yield f"job {change.job} was handed over from {change.holder_before} to {change.holder}"
 
 

@@ -133,17 +133,15 @@ def chains_are_in_order(evidence: Evidence) -> Iterator[str]:
     """(21) A job of a chain begins after the jobs that it needs; it is discarded only if one of these jobs fails."""
     for need in evidence.needs:
         for change in evidence.by_job.get(need.job, ()):
-            status_of_needed_job = evidence.status_at(need.needs, change.seq)
-            is_let_through = status_of_needed_job == "completed" or (
-                status_of_needed_job in FINISHED and need.after_failure == "run"
-            )
+            needed_status = evidence.status_at(need.needs, change.seq)
+            is_let_through = needed_status == "completed" or (needed_status in FINISHED and need.after_failure == "run")
             if change.verb == "claim" and not is_let_through:
-                yield f"job {need.job} began while job {need.needs}, which it needs, was {status_of_needed_job}"
-            if f"needs job {need.needs}, which" in (change.error or "") and status_of_needed_job not in (
+                yield f"job {need.job} began while job {need.needs}, which it needs, was {needed_status}"
+            if f"needs job {need.needs}, which" in (change.error or "") and needed_status not in (
                 "failed",
                 "discarded",
             ):
-                yield f"job {need.job} was discarded while job {need.needs}, which it needs, was {status_of_needed_job}"
+                yield f"job {need.job} was discarded while job {need.needs}, which it needs, was {needed_status}"
 
 
 # Judging

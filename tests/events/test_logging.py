@@ -119,12 +119,9 @@ def test_the_formatter_never_raises_whatever_the_record() -> None:
     assert parsed_line["broken"] == "<Broken that cannot be shown: RuntimeError>"
     assert parsed_line["text"] == values["text"]
     assert parsed_line["when"] == "<class 'object'>"
-    record_with_broken_exception = log_record()
-    record_with_broken_exception.exc_info = (KeyError, KeyError(Broken()), None)
-    assert (
-        json_line(record_with_broken_exception)["exception"]["message"]
-        == "<KeyError that cannot be shown: RuntimeError>"
-    )
+    broken_record = log_record()
+    broken_record.exc_info = (KeyError, KeyError(Broken()), None)
+    assert json_line(broken_record)["exception"]["message"] == "<KeyError that cannot be shown: RuntimeError>"
 
 
 def test_an_attribute_cannot_replace_the_fields_of_the_line() -> None:

@@ -174,7 +174,7 @@ def test_the_start_and_the_stop_of_a_worker_are_logged(log: pytest.LogCaptureFix
 
 def every_record(log: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
     """One record of each function that writes a line, also of a function that is added later."""
-    value_by_parameter: dict[str, Any] = {
+    values: dict[str, Any] = {
         "lines": ["text"],
         "attempts": [make_attempt()],
         "attempt": make_attempt(),
@@ -204,14 +204,11 @@ def every_record(log: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
     for name, function in functions.items():
         if not name.startswith(("_", "write")) and function.__annotations__["return"] is None:
             function(
-                **{
-                    parameter: value_by_parameter.get(parameter, parameter)
-                    for parameter in inspect.signature(function).parameters
-                }
+                **{parameter: values.get(parameter, parameter) for parameter in inspect.signature(function).parameters}
             )
     for kind in vars(events).values():
         if isinstance(kind, type) and issubclass(kind, Event) and kind.level is not None:
-            field_values = value_by_parameter | {"jobs": [recovered_job]}
+            field_values = values | {"jobs": [recovered_job]}
             kind(**{field.name: field_values.get(field.name, field.name) for field in fields(kind)}).write_lines()
     for module_of_part in modules_of_parts("lines"):
         module_of_part.write_lines()

@@ -456,13 +456,10 @@ class TestInOneMessage:
 
     def test_a_single_enqueue_sends_an_event(self) -> None:
         events: list[Any] = []
-        inserted_job = Store("default", send=events.append).enqueue(JobSpec("a.task", "a"), EncodedCall("[]", "{}"))
-        assert inserted_job
-        assert events == [JobsDeferred("default", "a.task", "a", [inserted_job.id])]
-        assert Job.objects.values_list("enqueued_at", "run_after").get() == (
-            inserted_job.enqueued_at,
-            inserted_job.run_after,
-        )
+        new_job = Store("default", send=events.append).enqueue(JobSpec("a.task", "a"), EncodedCall("[]", "{}"))
+        assert new_job
+        assert events == [JobsDeferred("default", "a.task", "a", [new_job.id])]
+        assert Job.objects.values_list("enqueued_at", "run_after").get() == (new_job.enqueued_at, new_job.run_after)
 
     @pytest.mark.parametrize(
         "failure", ["refused at once", "by a wrapper", "before the commit", "the connection ended"]

@@ -94,7 +94,7 @@ def test_a_second_pause_replaces_the_first_pause() -> None:
 
 def test_the_queues_keep_their_order_while_one_of_them_is_paused() -> None:
     names = [f"queue {number}" for number in range(20)]
-    job_id_by_queue = {name: make_job(queue_name=name).pk for name in names}
+    job_ids = {name: make_job(queue_name=name).pk for name in names}
     with connection.cursor() as cursor:
         cursor.execute(
             "INSERT INTO skipqueue_queue (name, paused_at)"
@@ -103,10 +103,7 @@ def test_the_queues_keep_their_order_while_one_of_them_is_paused() -> None:
         cursor.execute("ANALYZE skipqueue_queue")
     Queue.pause(names[7])
     shuffled_names = sorted(names, key=lambda name: hash((name, 1)))
-    assert (
-        claimed_ids(*shuffled_names, limit=10)
-        == [job_id_by_queue[name] for name in shuffled_names if name != names[7]][:10]
-    )
+    assert claimed_ids(*shuffled_names, limit=10) == [job_ids[name] for name in shuffled_names if name != names[7]][:10]
 
 
 def test_a_claim_locks_no_job_of_a_paused_queue(session: Callable[[], Session]) -> None:
