@@ -283,7 +283,7 @@ def test_the_pytest_functions_of_the_page_pass(shop: dict[str, Any], request: py
 
 
 @pytest.mark.django_db(databases=["default", "other"])
-def test_jobs_with_equal_values_are_in_one_of_several_databases(settings: Any) -> None:
+def test_jobs_with_equal_values_of_the_page_are_in_the_same_database(settings: Any) -> None:
     settings.SKIPQUEUE = {"DATABASES": ("default", "other"), "PLACEMENT": "spread"}
     page = run_blocks("databases", "sync")
     for number in range(10):

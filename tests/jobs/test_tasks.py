@@ -155,7 +155,7 @@ class TestJobDecorator:
         assert task.policy.retry_on == (OSError,)
         assert task.policy.discard_on == (KeyError,)
 
-    def test_one_exception_class_needs_no_tuple(self, registry: Registry) -> None:
+    def test_retry_on_takes_one_exception_class_or_several(self, registry: Registry) -> None:
         task = job(retry_on=OSError, discard_on=[KeyError, LookupError])(subtract)  # type: ignore[call-overload]
         assert task.policy.retry_on == (OSError,)
         assert task.policy.discard_on == (KeyError, LookupError)

@@ -115,7 +115,7 @@ class TestTransitions:
 
     @pytest.mark.core
     @WITH_BOTH_WAYS_TO_SETTLE
-    def test_a_result_comes_back_equal(self, row: Row, settle_jobs: SettleFunction) -> None:
+    def test_a_stored_result_equals_the_result_of_the_task(self, row: Row, settle_jobs: SettleFunction) -> None:
         for result in ("null", "1", '"Łódź 🐘"', '{"a": [1, null, {"b": 1.5}]}', "[]", "false"):
             with row(result):
                 (job,) = claim_new()

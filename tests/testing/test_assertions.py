@@ -88,7 +88,7 @@ class TestAssertDeferred(TestCase):
         assert_not_deferred("far.away", y=3)
         assert_deferred(jobs.add.name, a=1)
 
-    def test_a_job_that_has_run_is_found_too(self) -> None:
+    def test_assert_deferred_finds_a_job_that_has_already_run(self) -> None:
         jobs.add.defer(1)
         run_jobs()
         assert_deferred(jobs.add, 1)

@@ -122,7 +122,7 @@ def test_a_connection_that_broke_is_closed_and_opened_again(
     assert 'database back who="worker w/1"' in caplog.text
 
 
-def test_the_delays_before_it_connects_again_grow_up_to_a_maximum(run_in_thread: Callable[..., None]) -> None:
+def test_the_delays_between_attempts_to_connect_grow_up_to_a_maximum(run_in_thread: Callable[..., None]) -> None:
     def check() -> None:
         control = ControlConnection(Store("default"), who="w")
         delays: list[float] = []

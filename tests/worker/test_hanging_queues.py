@@ -7,7 +7,7 @@ import pytest
 from django_skipqueue.worker.protocol import HANGING_ENTRIES, SHORTEST_MEMORY, HangingQueues
 
 
-def test_without_notes_no_queue_hangs() -> None:
+def test_no_queue_hangs_without_a_note_about_it() -> None:
     queues = HangingQueues()
     assert queues.is_empty(0.0)
     assert not queues.hangs("mail", 0.0, slots=1)

@@ -9,7 +9,7 @@ from functools import partial
 from django_skipqueue.worker.protocol import SharedCounts
 
 
-def test_all_numbers_are_zero_at_first() -> None:
+def test_all_shared_counts_are_zero_at_first() -> None:
     shared = SharedCounts()
     assert (shared.slots, shared.room, shared.heard, shared.answered, shared.claimed) == (0, 0, 0, 0, 0)
     assert (shared.watched_until, shared.heartbeat_at, shared.is_session) == (0.0, 0.0, False)

@@ -99,13 +99,13 @@ def test_a_thread_without_the_context_of_the_attempt_writes_to_no_attempt() -> N
     assert tasks.lines(run_only_job().logs) == [[("INFO", "of the attempt")]]
 
 
-def test_of_many_lines_the_last_are_kept() -> None:
+def test_the_last_lines_of_a_long_log_are_kept() -> None:
     tasks.log_many.defer(MOST_LINES + 30)
     (log,) = logs_of(run_only_job().logs)
     assert (log.dropped, len(log.lines), log.lines[-1].message) == (30, MOST_LINES, f"{MOST_LINES + 29} x")
 
 
-def test_of_many_characters_the_last_lines_are_kept() -> None:
+def test_the_last_lines_of_a_log_with_many_characters_are_kept() -> None:
     tasks.log_many.defer(100, 1500)
     (log,) = logs_of(run_only_job().logs)
     assert log.dropped + len(log.lines) == 100
