@@ -52,9 +52,8 @@ def test_systemd_is_notified_of_a_ready_worker_of_each_watchdog_turn_and_of_the_
     wait_for_statuses(completed=3)
     manager.wait_for("STATUS=2 of 2 workers, 0 jobs running, 3 attempts done")
     process.send(signal.SIGSTOP)
-    wait_until(
-        lambda: manager.is_silent_for(1.5), "the loop does not turn"
-    )  # otherwise it sends a message every half second
+    # A loop that turns sends a message every half second.
+    wait_until(lambda: manager.is_silent_for(1.5), "the loop does not turn")
     process.send(signal.SIGCONT)
     manager.wait_for("WATCHDOG=1")
     process.send(signal.SIGTERM)
