@@ -22,7 +22,7 @@ def with_steps() -> EvidenceBuilder:
     builder.change(JOB, "running", "scheduled", lease=2, attempts=0, holder="")  # it sleeps
     builder.change(JOB, "scheduled", "queued")
     builder.claim(JOB)
-    builder.change(JOB, "running", "running", attempts=1)  # its attempts are counted anew
+    builder.change(JOB, "running", "running", attempts=1)  # its attempts are counted again
     builder.change(JOB, "running", "blocked", lease=4, attempts=0, holder="")  # it waits for its signal
     builder.change(JOB, "blocked", "queued")
     builder.claim(JOB)

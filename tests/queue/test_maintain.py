@@ -430,14 +430,14 @@ class TestWorkers:
         } | changes
 
     def test_the_first_heartbeat_makes_the_row(self) -> None:
-        columns = self.description()
+        columns = self.worker_columns()
         store.heartbeat_workers([columns])
         row = state(Worker.objects.get())
         assert {name: row[name] for name in columns} == columns
         assert row["started_at"] == row["heartbeat_at"]
 
     def test_a_later_heartbeat_changes_only_the_time(self) -> None:
-        columns = self.description()
+        columns = self.worker_columns()
         worker = make_worker(id=columns["id"], heartbeat=-ONE_HOUR, started_at=now() - ONE_HOUR)
         columns_before = state(worker)
         store.heartbeat_workers([columns])
@@ -446,14 +446,14 @@ class TestWorkers:
         assert columns_after == columns_before
 
     def test_heartbeats_of_many_workers_are_one_statement(self) -> None:
-        columns = [self.description() for _ in range(5)]
+        columns = [self.worker_columns() for _ in range(5)]
         with CaptureQueriesContext(connection) as queries:
             store.heartbeat_workers(columns)
         assert len(queries) == 1
         assert Worker.objects.count() == 5
 
     def test_the_row_of_a_carrier_says_what_the_settings_say_now(self) -> None:
-        columns = self.description() | {"is_external": True}
+        columns = self.worker_columns() | {"is_external": True}
         store.heartbeat_workers([columns])
         assert state(Worker.objects.get())["is_external"]
         changes = {"queues": ["pdf"], "concurrency": 2_000}
@@ -462,7 +462,7 @@ class TestWorkers:
         assert {name: row[name] for name in columns} == columns | changes
 
     def test_the_row_of_a_worker_is_not_marked_as_a_carrier(self) -> None:
-        store.heartbeat_workers([self.description()])
+        store.heartbeat_workers([self.worker_columns()])
         assert not Worker.objects.get().is_external
 
     def test_an_empty_list_of_heartbeats_writes_nothing(self) -> None:
