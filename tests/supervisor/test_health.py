@@ -265,7 +265,7 @@ def send_and_receive(port: int, request: bytes) -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("request", "status"),
+    ("sent_request", "status"),
     [
         (b"GET /nothing HTTP/1.1\r\n\r\n", "404 Not Found"),
         (b"GET /broken HTTP/1.1\r\n\r\n", "500 Internal Server Error"),
@@ -278,8 +278,8 @@ def send_and_receive(port: int, request: bytes) -> bytes:
         (b"GET /ok HTTP/1.1\r\nX: " + b"x" * 3 * LARGEST_REQUEST, "431 Request Header Fields Too Large"),
     ],
 )
-def test_wrong_requests_get_an_answer_with_the_right_status(port: int, request: bytes, status: str) -> None:
-    received = send_and_receive(port, request)
+def test_wrong_requests_get_an_answer_with_the_right_status(port: int, sent_request: bytes, status: str) -> None:
+    received = send_and_receive(port, sent_request)
     assert received.startswith(f"HTTP/1.1 {status}\r\n".encode())
     assert b"Connection: close\r\n" in received
     assert b"secret" not in received
