@@ -33,8 +33,8 @@ def run_module(*arguments: str) -> str:
 
 
 def test_each_figure_has_its_own_median() -> None:
-    measured = [{"jobs/s": 1.0, "ms": 9.0}, {"jobs/s": 5.0, "ms": 7.0}, {"jobs/s": 2.0, "ms": 8.0}]
-    assert figures.median_of(measured) == {"jobs/s": 2.0, "ms": 8.0}
+    measurements = [{"jobs/s": 1.0, "ms": 9.0}, {"jobs/s": 5.0, "ms": 7.0}, {"jobs/s": 2.0, "ms": 8.0}]
+    assert figures.median_of(measurements) == {"jobs/s": 2.0, "ms": 8.0}
 
 
 @pytest.mark.parametrize(("share", "expected"), [(0.5, 51), (0.99, 100), (1.0, 100)])
@@ -42,9 +42,9 @@ def test_a_percentile_is_one_of_the_values(share: float, expected: float) -> Non
     assert figures.percentile(list(range(100, 0, -1)), share) == expected
 
 
-@pytest.mark.parametrize(("value", "shown"), [(22777.4, "22,777"), (99.94, "99.9"), (0.9312, "0.931"), (0, "0")])
-def test_a_figure_is_shown_with_three_digits_or_as_a_whole_number(value: float, shown: str) -> None:
-    assert figures.show(value) == shown
+@pytest.mark.parametrize(("value", "expected"), [(22777.4, "22,777"), (99.94, "99.9"), (0.9312, "0.931"), (0, "0")])
+def test_a_figure_is_shown_with_three_digits_or_as_a_whole_number(value: float, expected: str) -> None:
+    assert figures.show(value) == expected
 
 
 def test_a_table_is_markdown() -> None:
@@ -77,15 +77,15 @@ def test_a_ratio_fails_when_it_is_worse_by_more_than_a_fifth(ratio: check.Ratio,
 
 
 def test_a_ratio_that_fails_once_is_measured_again() -> None:
-    measured = iter([0.1, 0.5])
-    assert not check.judge("it", DRAIN, 0.5, lambda _: next(measured)).fails
-    assert not list(measured)
+    measurements = iter([0.1, 0.5])
+    assert not check.judge("it", DRAIN, 0.5, lambda _: next(measurements)).fails
+    assert not list(measurements)
 
 
 def test_a_ratio_that_holds_is_measured_once() -> None:
-    measured = iter([0.5, 0.1])
-    assert not check.judge("it", DRAIN, 0.5, lambda _: next(measured)).fails
-    assert list(measured) == [0.1]
+    measurements = iter([0.5, 0.1])
+    assert not check.judge("it", DRAIN, 0.5, lambda _: next(measurements)).fails
+    assert list(measurements) == [0.1]
 
 
 def test_the_baseline_has_every_ratio() -> None:
@@ -119,54 +119,54 @@ def test_the_error_for_a_missing_program_of_a_peer_names_it() -> None:
         environment.install()
 
 
-@pytest.mark.parametrize(("rate", "jobs"), [(100, 2_000), (10, 1_000), (1_000_000, 50_000)])
-def test_a_slow_peer_gets_fewer_jobs(rate: float, jobs: int) -> None:
-    assert enough(rate, jobs=50_000, seconds=20) == jobs
+@pytest.mark.parametrize(("rate", "expected"), [(100, 2_000), (10, 1_000), (1_000_000, 50_000)])
+def test_a_slow_peer_gets_fewer_jobs(rate: float, expected: int) -> None:
+    assert enough(rate, jobs=50_000, seconds=20) == expected
 
 
 def test_the_row_of_a_peer_has_its_figures_beside_ours_or_why_there_are_none() -> None:
     ours = {"drain default": 200.0, "drain best": 400.0, "enqueue one": 10.0, "enqueue bulk": 30.0}
-    theirs = {name: value / 2 for name, value in ours.items()} | {"ms p50": 3.0, "ms p99": 5.0}
-    line = row({"title": "other 1.0", "history": "row", "figures": theirs}, ours)
-    assert line == "| other 1.0 | row | 100 | 200 | 5 | 15 | 3 / 5 | 2, 2, 2, 2 |"
+    their_figures = {name: value / 2 for name, value in ours.items()} | {"ms p50": 3.0, "ms p99": 5.0}
+    row_of_peer = row({"title": "other 1.0", "history": "row", "figures": their_figures}, ours)
+    assert row_of_peer == "| other 1.0 | row | 100 | 200 | 5 | 15 | 3 / 5 | 2, 2, 2, 2 |"
     assert "not measured: there is no redis-server" in row({"title": "x", "reason": "there is no redis-server"}, ours)
 
 
 def test_the_row_of_a_limited_drain_has_its_ratio_to_the_plain_drain() -> None:
     assert set(PEERS_WITH_LIMITS) < set(PEERS)
     ours = {"drain_limited": 60.0, "drain_best": 200.0}
-    theirs = {"title": "other 1.0", "figures": {"drain_limited": 20.0, "drain_best": 40.0}}
+    peer = {"title": "other 1.0", "figures": {"drain_limited": 20.0, "drain_best": 40.0}}
     assert limits.row({"title": "ours", "figures": ours}, ours) == "| ours | 60 | 200 | 0.3 |  |"
-    assert limits.row(theirs, ours) == "| other 1.0 | 20 | 40 | 0.5 | 3 |"
+    assert limits.row(peer, ours) == "| other 1.0 | 20 | 40 | 0.5 | 3 |"
     assert "not measured: it failed" in limits.row({"title": "x", "reason": "it failed"}, ours)
 
 
 def test_the_row_of_carried_drains_has_the_ratio_of_each_pair() -> None:
     rates = {"default": [(100.0, 40.0), (200.0, 60.0), (400.0, 200.0)], "best": [(1_000.0, 600.0)]}
-    line = pairs.row({"title": "carried", "rates": rates}, None)
-    assert line == "| carried | 200 and 60 | 0.4 (0.4, 0.3, 0.5) | 1,000 and 600 | 0.6 (0.6) |"
+    row_of_pairs = pairs.row({"title": "carried", "rates": rates}, None)
+    assert row_of_pairs == "| carried | 200 and 60 | 0.4 (0.4, 0.3, 0.5) | 1,000 and 600 | 0.6 (0.6) |"
     assert "not measured: there is no rabbitmq-server" in pairs.row(
         {"title": "x", "reason": "there is no rabbitmq-server"}, None
     )
 
 
 @pytest.mark.slow  # it runs a benchmark
-@pytest.mark.parametrize("name", ["drain", "floor"])
-def test_a_benchmark_can_be_run_and_writes_its_figures(name: str, tmp_path: Path) -> None:
-    written = tmp_path / "figures.json"
-    sizes = ("--jobs", "500", "--repeat", "1")
-    table = run_module("benchmarks", name, *sizes, "--json", str(written))
-    measured = json.loads(written.read_text())
-    assert measured["rows"][name]["jobs/s"] > 0
-    assert f"| `{name}` |" in table
-    assert measured["machine"] in table
+@pytest.mark.parametrize("benchmark", ["drain", "floor"])
+def test_a_benchmark_can_be_run_and_writes_its_figures(benchmark: str, tmp_path: Path) -> None:
+    figures_file = tmp_path / "figures.json"
+    size_options = ("--jobs", "500", "--repeat", "1")
+    table = run_module("benchmarks", benchmark, *size_options, "--json", str(figures_file))
+    figures_of_run = json.loads(figures_file.read_text())
+    assert figures_of_run["rows"][benchmark]["jobs/s"] > 0
+    assert f"| `{benchmark}` |" in table
+    assert figures_of_run["machine"] in table
 
 
 @pytest.mark.slow  # it starts a node of RabbitMQ and five workers of Celery
 def test_a_relay_opens_one_connection_for_all_celery_workers(tmp_path: Path, rabbitmq_node: RabbitMQ) -> None:
-    written = tmp_path / "figures.json"
-    run_module("benchmarks", "carried", "--jobs", "500", "--repeat", "1", "--json", str(written))
-    figures = json.loads(written.read_text())["rows"]["carried"]
+    figures_file = tmp_path / "figures.json"
+    run_module("benchmarks", "carried", "--jobs", "500", "--repeat", "1", "--json", str(figures_file))
+    figures = json.loads(figures_file.read_text())["rows"]["carried"]
     assert figures.pop("jobs/s handed over") > 0
     assert figures == {"connections, 1 Celery worker": 2, "connections, 4 Celery workers": 2}
 
@@ -181,9 +181,9 @@ def test_the_database_of_a_measurement_is_dropped_even_if_it_fails(db: None) -> 
 
 
 def test_defer_asks_the_database_once(tmp_path: Path) -> None:
-    written = tmp_path / "figures.json"
-    run_module("benchmarks", "queries", "--repeat", "1", "--json", str(written))
-    assert json.loads(written.read_text())["rows"]["queries"] == {"in the transaction": 1, "in all": 1}
+    figures_file = tmp_path / "figures.json"
+    run_module("benchmarks", "queries", "--repeat", "1", "--json", str(figures_file))
+    assert json.loads(figures_file.read_text())["rows"]["queries"] == {"in the transaction": 1, "in all": 1}
 
 
 def test_every_benchmark_has_a_docstring() -> None:

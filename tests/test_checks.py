@@ -82,7 +82,7 @@ def test_the_checks_run_with_manage_py_check(settings: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "expected"),
+    ("setting", "expected"),
     [
         ({"WORKER_TIMOUT": 60}, ["no key 'WORKER_TIMOUT'. Did you mean 'WORKER_TIMEOUT'?"]),
         ({"worker_timeout": 60}, ["no key 'worker_timeout'. Did you mean 'WORKER_TIMEOUT'?"]),
@@ -97,8 +97,8 @@ def test_the_checks_run_with_manage_py_check(settings: Any) -> None:
         ({"WORKER_TIMEOUT": 90, "RETENTION": {"failed": None}}, []),
     ],
 )
-def test_e001_names_each_wrong_setting(given: Any, expected: list[str]) -> None:
-    with override_settings(SKIPQUEUE=given):
+def test_e001_names_each_wrong_setting(setting: Any, expected: list[str]) -> None:
+    with override_settings(SKIPQUEUE=setting):
         messages = run_check(checks.check_settings)
     assert ids(messages) == ["skipqueue.E001"] * len(expected)
     for message, text in zip(messages, expected, strict=True):
@@ -125,9 +125,9 @@ def test_e002_names_a_database_that_does_not_exist() -> None:
         assert run_check(checks.check_engine) == []
 
 
-@pytest.mark.parametrize("given", [{"DATABASE": 5}, [], {"LEES": 1}])
-def test_the_checks_return_nothing_on_settings_that_e001_reports(given: Any) -> None:
-    with override_settings(SKIPQUEUE=given):
+@pytest.mark.parametrize("setting", [{"DATABASE": 5}, [], {"LEES": 1}])
+def test_the_checks_return_nothing_on_settings_that_e001_reports(setting: Any) -> None:
+    with override_settings(SKIPQUEUE=setting):
         for check in (
             checks.check_engine,
             checks.check_middleware,
@@ -179,10 +179,10 @@ def test_e004_names_an_object_that_is_no_middleware(middleware: Any, expected: l
 
 
 @pytest.mark.parametrize(
-    "given", [{"WORKER_TIMEOUT": 20}, {"WORKER_TIMEOUT": 1}, {"HEARTBEAT_INTERVAL": 25}, {"HEARTBEAT_INTERVAL": 600}]
+    "setting", [{"WORKER_TIMEOUT": 20}, {"WORKER_TIMEOUT": 1}, {"HEARTBEAT_INTERVAL": 25}, {"HEARTBEAT_INTERVAL": 600}]
 )
-def test_a_short_worker_timeout_passes_the_checks(given: Any) -> None:
-    with override_settings(SKIPQUEUE=given):
+def test_a_short_worker_timeout_passes_the_checks(setting: Any) -> None:
+    with override_settings(SKIPQUEUE=setting):
         assert [message for message in run_checks() if str(message.id).startswith("skipqueue.")] == []
 
 
@@ -205,7 +205,7 @@ ADD = "tests.app.jobs.add"
 
 
 @pytest.mark.parametrize(
-    ("searchable", "texts"),
+    ("searchable", "expected"),
     [
         ({ADD: ["a", "b"]}, []),
         ({"shop.nosuch": ["a"]}, ["'shop.nosuch']: no task is registered under this name."]),
@@ -213,11 +213,11 @@ ADD = "tests.app.jobs.add"
         ({ADD: "a"}, []),  # E001 reports that this is not a list
     ],
 )
-def test_e013_names_an_argument_that_no_index_can_find(searchable: Any, texts: list[str]) -> None:
+def test_e013_names_an_argument_that_no_index_can_find(searchable: Any, expected: list[str]) -> None:
     with override_settings(SKIPQUEUE={"SEARCHABLE": searchable}):
         messages = run_check(checks.check_searchable)
-    assert [message.id for message in messages] == ["skipqueue.E013"] * len(texts)
-    for message, text in zip(messages, texts, strict=True):
+    assert [message.id for message in messages] == ["skipqueue.E013"] * len(expected)
+    for message, text in zip(messages, expected, strict=True):
         assert text in message.msg
 
 
@@ -235,21 +235,21 @@ def test_w006_names_an_index_that_is_not_built() -> None:
         assert run_check(checks.check_search_indexes, databases=["default"]) == []
 
 
-@pytest.mark.parametrize("first", ["django_skipqueue", "channels"])
+@pytest.mark.parametrize("first_app", ["django_skipqueue", "channels"])
 def test_w001_names_the_app_that_provides_the_runworker_command(
-    monkeypatch: pytest.MonkeyPatch, settings: Any, first: str
+    monkeypatch: pytest.MonkeyPatch, settings: Any, first_app: str
 ) -> None:
     assert run_check(checks.check_runworker) == []
     channels = types.ModuleType("channels")
     channels.__path__ = ["/nonexistent/channels"]
     monkeypatch.setitem(sys.modules, "channels", channels)
-    others = [name for name in settings.INSTALLED_APPS if name != "django_skipqueue"]
-    second = {"django_skipqueue": "channels", "channels": "django_skipqueue"}[first]
-    with override_settings(INSTALLED_APPS=[first, second, *others]):
+    other_apps = [name for name in settings.INSTALLED_APPS if name != "django_skipqueue"]
+    second_app = {"django_skipqueue": "channels", "channels": "django_skipqueue"}[first_app]
+    with override_settings(INSTALLED_APPS=[first_app, second_app, *other_apps]):
         (message,) = run_check(checks.check_runworker)
     assert not apps.is_installed("channels")
     assert (message.id, message.level) == ("skipqueue.W001", WARNING)
-    assert f"is the one of {first}" in message.msg
+    assert f"is the one of {first_app}" in message.msg
     assert "`manage.py skipqueue worker`" in (message.hint or "")
 
 
@@ -340,8 +340,8 @@ def test_e011_and_w005_report_nothing_about_a_wrong_setting_that_e001_reports() 
 def test_w005_names_a_carried_task_that_may_take_longer_than_rabbitmq_waits(
     registry: Registry, options: dict[str, Any], found_ids: list[str]
 ) -> None:
-    registered: Callable[..., Any] = job(name="print", **options)
-    registered(send_update)
+    decorate: Callable[..., Any] = job(name="print", **options)
+    decorate(send_update)
     assert run_check(celery_checks.check_carried_tasks) == []
     with queue_carried_by_celery("tests.app.celery_app.app"):
         messages = run_check(celery_checks.check_carried_tasks)

@@ -36,7 +36,7 @@ def test_a_changed_setting_applies_at_once(settings: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kept", "expected"),
+    ("retention", "expected"),
     [
         (None, None),
         (0, timedelta(0)),
@@ -45,8 +45,8 @@ def test_a_changed_setting_applies_at_once(settings: Any) -> None:
         (timedelta(days=2), timedelta(days=2)),
     ],
 )
-def test_a_retention_is_a_timedelta_seconds_or_none(settings: Any, kept: Any, expected: Any) -> None:
-    settings.SKIPQUEUE = {"RETENTION": {"failed": kept}}
+def test_a_retention_is_a_timedelta_seconds_or_none(settings: Any, retention: Any, expected: Any) -> None:
+    settings.SKIPQUEUE = {"RETENTION": {"failed": retention}}
     assert conf.settings.retention_of("failed") == expected
     assert conf.settings.retention_of("completed") == timedelta(days=1), "a status that is not named keeps its default"
 
@@ -63,7 +63,7 @@ def test_the_queue_has_one_database_or_several(settings: Any) -> None:
 
 
 # By the name of the case: a wrong value of SKIPQUEUE, and the beginning of the error message.
-WRONG: dict[str, tuple[Any, str]] = {
+WRONG_SETTINGS: dict[str, tuple[Any, str]] = {
     "not a dict": (["WORKER_TIMEOUT"], "SKIPQUEUE must be a dict, not list."),
     "none": (None, "SKIPQUEUE must be a dict, not NoneType."),
     "mistyped": ({"WORKER_TIMOUT": 3}, "SKIPQUEUE has no key 'WORKER_TIMOUT'. Did you mean 'WORKER_TIMEOUT'?"),
@@ -234,14 +234,14 @@ WRONG: dict[str, tuple[Any, str]] = {
 def test_a_wrong_setting_raises_one_clear_sentence_and_is_never_returned(
     settings: Any, subtests: pytest.Subtests
 ) -> None:
-    for name, (value, expected) in WRONG.items():
+    for name, (wrong_setting, expected) in WRONG_SETTINGS.items():
         with subtests.test(name):
-            settings.SKIPQUEUE = value
+            settings.SKIPQUEUE = wrong_setting
             (problem,) = conf.problems()
             assert problem.startswith(expected)
-            with pytest.raises(ImproperlyConfigured) as raised:
+            with pytest.raises(ImproperlyConfigured) as error_info:
                 _ = conf.settings.worker_timeout
-            assert problem in str(raised.value)
+            assert problem in str(error_info.value)
 
 
 def test_the_error_for_a_wrong_token_does_not_show_the_token(settings: Any) -> None:

@@ -73,7 +73,7 @@ def test_celery_sends_every_receipt_once(
             "SELECT split_part(locked_by, ':', 1), count(*) FROM skipqueue_job WHERE queue_name = 'emails' GROUP BY 1"
         ).fetchall()
         workers = connection.execute("SELECT name FROM skipqueue_worker").fetchall()
-    assert sum(count for _, count in counts_by_holder) == 412
+    assert sum(count for _, count in counts_by_holder) == 412, "the jobs of two blocked addresses fail"
     assert "celery" in dict(counts_by_holder)
     assert workers == [("celery",)], "only the carrier's row stays"
 
@@ -84,8 +84,8 @@ def test_sigterm_ends_all_processes_of_the_demo_and_leaves_no_job_running(
 ) -> None:
     url = environment["DATABASE_URL"]
     wait_until(lambda: completed(url) >= 1, "Celery runs the jobs", deadline=120)
-    started = psutil.Process(demo.pid).children(recursive=True)
-    assert {"runworker", "runrelay", "celery"} <= {word for process in started for word in process.cmdline()}
+    child_processes = psutil.Process(demo.pid).children(recursive=True)
+    assert {"runworker", "runrelay", "celery"} <= {word for process in child_processes for word in process.cmdline()}
     with psycopg.connect(url) as connection:
         connection.execute("LOCK TABLE skipqueue_job IN ACCESS EXCLUSIVE MODE")
         wait_until(lambda: connection.execute(COUNT_WAITS).fetchone() is not None, "the demo waits for an answer")
@@ -93,10 +93,10 @@ def test_sigterm_ends_all_processes_of_the_demo_and_leaves_no_job_running(
         wait_until(lambda: ignores(signal.SIGTERM, demo.pid), "the demo has received the signal")
     _, errors = demo.communicate()
     assert (demo.returncode, "Stopped." in errors) == (128 + signal.SIGTERM, True), errors
-    wait_until(lambda: not any(process.is_running() for process in started), "nothing is left")
+    wait_until(lambda: not any(process.is_running() for process in child_processes), "nothing is left")
     with psycopg.connect(url) as connection:
-        running = connection.execute("SELECT count(*) FROM skipqueue_job WHERE status = 'running'").fetchone()
-    assert running == (0,)
+        row = connection.execute("SELECT count(*) FROM skipqueue_job WHERE status = 'running'").fetchone()
+    assert row == (0,)
 
 
 class TestWithRabbitMQ:
@@ -134,31 +134,31 @@ class TestWithRabbitMQ:
             lines = [process.stdout.readline() for _ in range(2)]
             assert lines[0] == "RabbitMQ starts.\n"
             assert lines[1].startswith("amqp://")
-            started = psutil.Process(process.pid).children(recursive=True)
-            (folder,) = {home for process in started if (home := folder_of_node(process))}
+            child_processes = psutil.Process(process.pid).children(recursive=True)
+            (folder,) = {node_folder for process in child_processes if (node_folder := folder_of_node(process))}
             assert folder.is_dir()
             process.send_signal(signal.SIGTERM)
             process.wait()  # not `communicate`, which would close the input and so end the command before the signal
         assert process.returncode == 128 + signal.SIGTERM
-        wait_until(lambda: not any(map(is_alive, started)), "nothing is left")
+        wait_until(lambda: not any(map(is_alive, child_processes)), "nothing is left")
         assert not folder.exists()
 
 
 class TestCompose:
     """The files for `docker compose` are consistent. The tests do not run Docker."""
 
-    def services(self, name: str) -> dict[str, Any]:
-        services: dict[str, Any] = yaml.safe_load((MANAGE.parent / name).read_text())["services"]
+    def services(self, file_name: str) -> dict[str, Any]:
+        services: dict[str, Any] = yaml.safe_load((MANAGE.parent / file_name).read_text())["services"]
         return services
 
-    @pytest.mark.parametrize("name", ["compose.yaml", "compose.celery.yaml"])
-    def test_the_commands_of_a_compose_file_parse(self, name: str) -> None:
+    @pytest.mark.parametrize("file_name", ["compose.yaml", "compose.celery.yaml"])
+    def test_the_commands_of_a_compose_file_parse(self, file_name: str) -> None:
         apps = {
             "runrelay": "django_skipqueue.contrib.celery",
             "runworker": "django_skipqueue",
             "runserver": "django.core",
         }
-        commands = [service.get("command", []) for service in self.services(name).values()]
+        commands = [service.get("command", []) for service in self.services(file_name).values()]
         django_commands = [command[2:] for command in commands if command[:2] == ["python", "manage.py"]]
         assert django_commands
         for subcommand, *arguments in django_commands:
@@ -167,26 +167,28 @@ class TestCompose:
             )
 
     def test_compose_celery_adds_a_broker_and_carrier_settings(self) -> None:
-        plain, with_celery = self.services("compose.yaml"), self.services("compose.celery.yaml")
-        assert set(with_celery) - set(plain) == {"rabbitmq", "relay", "celery"}
-        shop = (set(with_celery) - {"rabbitmq", "postgres"}) | {"setup", "web", "worker"}
-        assert {name for name in shop if with_celery[name]["environment"]["CARRIER"] == "celery"} == shop
-        assert "--group example-celery" in with_celery["setup"]["build"]["dockerfile_inline"]
+        services, services_with_celery = self.services("compose.yaml"), self.services("compose.celery.yaml")
+        assert set(services_with_celery) - set(services) == {"rabbitmq", "relay", "celery"}
+        shop_services = (set(services_with_celery) - {"rabbitmq", "postgres"}) | {"setup", "web", "worker"}
+        assert {
+            name for name in shop_services if services_with_celery[name]["environment"]["CARRIER"] == "celery"
+        } == shop_services
+        assert "--group example-celery" in services_with_celery["setup"]["build"]["dockerfile_inline"]
 
 
-def ignores(signum: int, pid: int) -> bool:
+def ignores(signal_number: int, pid: int) -> bool:
     """Whether the process ignores the signal. The demo ignores SIGTERM once it has received one."""
-    (ignored,) = re.findall(r"^SigIgn:\s*(\w+)", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
-    return bool(int(ignored, 16) >> (signum - 1) & 1)
+    (ignored_signals,) = re.findall(r"^SigIgn:\s*(\w+)", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
+    return bool(int(ignored_signals, 16) >> (signal_number - 1) & 1)
 
 
 def folder_of_node(process: psutil.Process) -> Path | None:
     """The folder of the RabbitMQ node to which a process belongs; `None` if there is no node or no process."""
     try:
-        home = process.environ().get("RABBITMQ_MNESIA_BASE")
+        database_folder = process.environ().get("RABBITMQ_MNESIA_BASE")
     except psutil.NoSuchProcess:
         return None
-    return Path(home).parent if home else None
+    return Path(database_folder).parent if database_folder else None
 
 
 def is_alive(process: psutil.Process) -> bool:

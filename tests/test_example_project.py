@@ -122,12 +122,12 @@ class TestSendReceipt:
         self, session: Any, transactional_db: None, mailoutbox: list[Any]
     ) -> None:
         payment = make_payment()
-        first, second = session(), session()
-        first.begin()
-        first(send_receipt, payment.pk)
-        second_result = second.start(send_receipt, payment.pk)
-        second.wait_until_blocked()
-        first.commit()
+        first_session, second_session = session(), session()
+        first_session.begin()
+        first_session(send_receipt, payment.pk)
+        second_result = second_session.start(send_receipt, payment.pk)
+        second_session.wait_until_blocked()
+        first_session.commit()
 
         assert second_result.result() == payment.email
         assert len(mailoutbox) == 1
@@ -136,10 +136,10 @@ class TestSendReceipt:
         self, session: Any, transactional_db: None, mailoutbox: list[Any]
     ) -> None:
         payment = make_payment()
-        crashed = session()
-        crashed.begin()
-        crashed(send_receipt, payment.pk)
-        crashed.rollback()
+        crashed_session = session()
+        crashed_session.begin()
+        crashed_session(send_receipt, payment.pk)
+        crashed_session.rollback()
         send_receipt(payment.pk)
 
         assert [mail.message()["Message-ID"] for mail in mailoutbox] == ["<receipt-0001@chinook.example>"] * 2
@@ -153,23 +153,23 @@ class TestSendReceipt:
             send_receipt.defer(payment_id=make_payment(f"{number:04}").pk)
 
         run_jobs(include_scheduled=True)
-        refused = Job.objects.filter(attempts=2)
-        assert 0 < refused.count() == mailbox.refusals() < 10
-        assert all("The mail server is busy" in job.errors[0]["message"] for job in refused)
+        retried_jobs = Job.objects.filter(attempts=2)
+        assert 0 < retried_jobs.count() == mailbox.refusals() < 10
+        assert all("The mail server is busy" in job.errors[0]["message"] for job in retried_jobs)
         assert Job.objects.completed().count() == EmailDelivery.objects.count() == 30
         assert len(list(mailbox.receipts())) == 30
 
     def test_a_blocked_address_fails_at_once_until_it_is_taken_off_the_list_and_retried(
         self, payment: Payment, mailoutbox: list[Any]
     ) -> None:
-        blocked = BlockedAddress.objects.create(address=payment.email, reason="the mailbox is full")
+        blocked_address = BlockedAddress.objects.create(address=payment.email, reason="the mailbox is full")
         send_receipt.defer(payment_id=payment.pk)
         [job] = run_jobs()
         assert (job.status, job.attempts) == ("failed", 1)
         assert job.last_error == f"AddressBlocked: {payment.email} is blocked: the mailbox is full"
         assert not mailoutbox
 
-        blocked.delete()
+        blocked_address.delete()
         assert job.retry()
         [job] = run_jobs()
         assert job.status == "completed"
@@ -180,8 +180,8 @@ class TestStatements:
     """The statements of a customer are written one after the other, in a sequence for each customer."""
 
     def test_each_line_of_a_statement_has_the_total_so_far(self, db: None) -> None:
-        bought = [("a@x.example", "1.00"), ("b@x.example", "5.00"), ("a@x.example", "2.50")]
-        for number, (email, total) in enumerate(bought):
+        purchases = [("a@x.example", "1.00"), ("b@x.example", "5.00"), ("a@x.example", "2.50")]
+        for number, (email, total) in enumerate(purchases):
             payment = make_payment(f"{number:04}", email=email, total=total)
             write_statement.defer(email=email, payment_id=payment.pk)
         assert {job.result for job in run_jobs()} == {
@@ -197,21 +197,22 @@ class TestStatements:
         assert StatementLine.objects.count() == 1
 
     def test_a_failed_statement_blocks_the_next_ones_of_its_customer_alone(self, db: None) -> None:
-        first, second = make_payment("0001", email="a@x.example"), make_payment("0002", email="a@x.example")
-        other = make_payment("0003", email="b@x.example")
-        failing = write_statement.using(max_attempts=1).defer(email="a@x.example", payment_id=-1)
-        for payment in (first, second, other):
+        first_payment = make_payment("0001", email="a@x.example")
+        second_payment = make_payment("0002", email="a@x.example")
+        other_payment = make_payment("0003", email="b@x.example")
+        failing_job = write_statement.using(max_attempts=1).defer(email="a@x.example", payment_id=-1)
+        for payment in (first_payment, second_payment, other_payment):
             write_statement.defer(email=payment.email, payment_id=payment.pk)
         run_jobs()
         assert dict(Job.objects.values_list("kwargs__payment_id", "status")) == {
-            -1: "failed", first.pk: "blocked", second.pk: "blocked", other.pk: "completed",
+            -1: "failed", first_payment.pk: "blocked", second_payment.pk: "blocked", other_payment.pk: "completed",
         }  # fmt: skip
 
-        failing.refresh_from_db()
-        assert failing.discard()
+        failing_job.refresh_from_db()
+        assert failing_job.discard()
         run_jobs()
         assert not Job.objects.blocked().exists()
-        assert str(StatementLine.objects.get(payment=second).total_paid) == "3.96"
+        assert str(StatementLine.objects.get(payment=second_payment).total_paid) == "3.96"
 
 
 def test_a_summary_is_made_once_after_the_last_payment(db: None, client: Any) -> None:
@@ -228,8 +229,8 @@ def test_two_messages_of_one_account_may_go_to_the_bank_at_the_same_time(
     payment: Payment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("payments.jobs.time.sleep", lambda seconds: None)
-    deferred = [report_to_bank.defer(account=name, payment_id=payment.pk) for name in ("shop", "shop", "festival")]
-    assert {(job.limit_key, job.capacity) for job in deferred} == {
+    bank_jobs = [report_to_bank.defer(account=name, payment_id=payment.pk) for name in ("shop", "shop", "festival")]
+    assert {(job.limit_key, job.capacity) for job in bank_jobs} == {
         ('limit:payments.jobs.report_to_bank account="shop"', 2),
         ('limit:payments.jobs.report_to_bank account="festival"', 2),
     }
@@ -322,15 +323,15 @@ class TestDemo:
         environment = {**os.environ, "DATABASE_URL": server_url, "EMAIL_FILE_PATH": str(tmp_path)}
         environment.pop("DJANGO_SETTINGS_MODULE", None)
         for _ in range(2):
-            demo = subprocess.run([sys.executable, MANAGE, "demo"], env=environment, capture_output=True, text=True)
-            assert demo.returncode == 0, demo.stderr
-            assert FIGURES in demo.stdout
-            assert "  Batch   410 sent, 2 failed, says the job" in demo.stdout
-            assert "make serve" in demo.stdout
-            assert SPEED.search(demo.stdout)
-            paid = YEARS_PAID.search(demo.stdout)
-            assert (paid is not None) == HAS_TASKS
-            assert paid is None or sum(map(Decimal, paid.groups())) == Decimal("2328.60")
+            process = subprocess.run([sys.executable, MANAGE, "demo"], env=environment, capture_output=True, text=True)
+            assert process.returncode == 0, process.stderr
+            assert FIGURES in process.stdout
+            assert "  Batch   410 sent, 2 failed, says the job" in process.stdout
+            assert "make serve" in process.stdout
+            assert SPEED.search(process.stdout)
+            years_paid = YEARS_PAID.search(process.stdout)
+            assert (years_paid is not None) == HAS_TASKS
+            assert years_paid is None or sum(map(Decimal, years_paid.groups())) == Decimal("2328.60")
 
         receipts = list(Mailbox(tmp_path).receipts())
         assert len({mail["Message-ID"] for mail in receipts}) == len(receipts) == 410
@@ -350,8 +351,8 @@ class TestServe:
         monkeypatch.setattr("payments.jobs.time.sleep", lambda seconds: None)
         for number in range(25):
             come_in(number)
-        deferred = set(Job.objects.values_list("task", "status"))
-        assert deferred == {
+        tasks_with_statuses = set(Job.objects.values_list("task", "status"))
+        assert tasks_with_statuses == {
             ("payments.jobs.send_receipt", "queued"),
             ("payments.jobs.fetch_exchange_rates", "queued"),
             ("payments.jobs.print_catalogue", "queued"),
@@ -362,18 +363,18 @@ class TestServe:
         }
         Job.objects.filter(task="payments.jobs.print_catalogue").update(kwargs={"pages": 0})
         run_jobs(include_scheduled=True)
-        others = Job.objects.exclude(task="payments.jobs.fetch_exchange_rates")
-        assert set(others.values_list("status", flat=True)) == {"completed"}
+        other_jobs = Job.objects.exclude(task="payments.jobs.fetch_exchange_rates")
+        assert set(other_jobs.values_list("status", flat=True)) == {"completed"}
 
     def test_serve_runs_customers_jobs_until_ctrl_c_stops_all_its_processes(
         self, server_url: str, tmp_path: Path
     ) -> None:
         environment = {**os.environ, "DATABASE_URL": server_url, "EMAIL_FILE_PATH": str(tmp_path)}
         environment.pop("DJANGO_SETTINGS_MODULE", None)
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = str(free.getsockname()[1])
-        serve = subprocess.Popen(
+        with socket.socket() as free_socket:
+            free_socket.bind(("127.0.0.1", 0))
+            port = str(free_socket.getsockname()[1])
+        serve_process = subprocess.Popen(
             [sys.executable, MANAGE, "serve", "--port", port],
             env=environment,
             stdout=subprocess.DEVNULL,
@@ -381,14 +382,14 @@ class TestServe:
         )
         try:
             wait_until(lambda: completed(server_url) >= 2, "customers' jobs are run", deadline=60)
-            children = psutil.Process(serve.pid).children(recursive=True)
+            children = psutil.Process(serve_process.pid).children(recursive=True)
             assert len(children) >= 3
-            serve.send_signal(signal.SIGINT)
-            assert serve.wait(60) == 0
+            serve_process.send_signal(signal.SIGINT)
+            assert serve_process.wait(60) == 0
             wait_until(lambda: not any(process.is_running() for process in children), "nothing is left")
         finally:
-            serve.kill()
-            serve.wait()
+            serve_process.kill()
+            serve_process.wait()
 
 
 def completed(url: str) -> int:

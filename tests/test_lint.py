@@ -101,27 +101,28 @@ def test_a_statement_is_joined_at_import_by_a_composer() -> None:
     ):
         for rule in ("statement_literal", "statement_made"):
             assert reported_lines(rule, "queue/a.py", f"A = {code}") == [], code
-    function = "def {}(statement): return f'SELECT {{statement}}'"
-    assert reported_lines("statement_made", "queue/a.py", function.format("joined")) == []
-    assert reported_lines("statement_made", "queue/a.py", function.format("to_walk")) == [1]
+    function_template = "def {}(statement): return f'SELECT {{statement}}'"
+    assert reported_lines("statement_made", "queue/a.py", function_template.format("joined")) == []
+    assert reported_lines("statement_made", "queue/a.py", function_template.format("to_walk")) == [1]
 
 
 def test_a_statement_is_used_only_in_its_folder_and_in_modules_of_statements() -> None:
-    claim, gate = "from {}queue.claim import CLAIM\nCLAIM", "from {}parts.limits.admit import ADMIT_LONE\nADMIT_LONE"
+    claim_user = "from {}queue.claim import CLAIM\nCLAIM"
+    gate_user = "from {}parts.limits.admit import ADMIT_LONE\nADMIT_LONE"
     # The module, its code, and the lines that the rule reports.
-    for path, code, reported in (
-        ("queue/a.py", claim.format(".."), []),
-        ("parts/limits/a.py", gate.format("..."), []),
-        ("queue/a.py", gate.format("..") + "\nOURS = 'SELECT'", []),
-        ("parts/rates/a.py", claim.format("...") + "\nOURS = 'SELECT'", []),
-        ("queue/a.py", gate.format(".."), [2]),
-        ("parts/rates/a.py", gate.format("..."), [2]),
-        ("parts/limits/a.py", claim.format("..."), [2]),
-        ("console/admin/a.py", gate.format("...") + "\nOURS = 'SELECT'", [2]),
-        ("worker/a.py", claim.format(".."), [2]),
+    for path, code, expected in (
+        ("queue/a.py", claim_user.format(".."), []),
+        ("parts/limits/a.py", gate_user.format("..."), []),
+        ("queue/a.py", gate_user.format("..") + "\nOURS = 'SELECT'", []),
+        ("parts/rates/a.py", claim_user.format("...") + "\nOURS = 'SELECT'", []),
+        ("queue/a.py", gate_user.format(".."), [2]),
+        ("parts/rates/a.py", gate_user.format("..."), [2]),
+        ("parts/limits/a.py", claim_user.format("..."), [2]),
+        ("console/admin/a.py", gate_user.format("...") + "\nOURS = 'SELECT'", [2]),
+        ("worker/a.py", claim_user.format(".."), [2]),
         ("parts/limits/a.py", "from ...contrib.celery import rows\nrows.HAND_OVER\nOURS = 'SELECT'", [2]),
     ):
-        assert reported_lines("statement_import", path, code) == reported, (path, code)
+        assert reported_lines("statement_import", path, code) == expected, (path, code)
 
 
 def test_the_words_that_the_glossary_rules_out_are_reported() -> None:
@@ -133,22 +134,22 @@ def test_the_words_that_the_glossary_rules_out_are_reported() -> None:
 
 
 def test_a_constant_has_a_name_of_its_own() -> None:
-    one = lint.parse(
+    module_a = lint.parse(
         "a.py", "LONGEST: int = 1\nLONGER = 1\nT = 1\n_OURS = 1\nPART = 1\nfrom b import SHOWN\nCLAIM = 'SELECT 1'"
     )
-    other = lint.parse("b/c.py", "LONGER = a.LONGER\nT = 2\n_OURS = 2\nPART = 2\nCLAIM = 2\nSHOWN, LONGEST = 2, 3")
-    assert list(lint.constant_name([one, other])) == [
+    module_b = lint.parse("b/c.py", "LONGER = a.LONGER\nT = 2\n_OURS = 2\nPART = 2\nCLAIM = 2\nSHOWN, LONGEST = 2, 3")
+    assert list(lint.constant_name([module_a, module_b])) == [
         "django_skipqueue/b/c.py:6: constant-name: Another module has a constant of this name: a name says of what. "
         "(LONGEST, a.py)"
     ]
 
 
-PRIVATE = "_there = 1\nclass _Kept:\n    def _run(self): self._left, self.right = 1, 2\n    _field: int = 0"
+PRIVATE_CODE = "_there = 1\nclass _Kept:\n    def _run(self): self._left, self.right = 1, 2\n    _field: int = 0"
 
 
 def test_a_test_uses_no_private_name_of_the_package() -> None:
-    private = lint.private_names([lint.parse("a.py", PRIVATE)])
-    assert private == {"_there", "_Kept", "_run", "_left", "_field"}
+    private_names = lint.private_names([lint.parse("a.py", PRIVATE_CODE)])
+    assert private_names == {"_there", "_Kept", "_run", "_left", "_field"}
     for code in (
         "worker._left",
         "worker.a._run()",
@@ -157,10 +158,10 @@ def test_a_test_uses_no_private_name_of_the_package() -> None:
         "patch.object(a, '_there')",
         "setting('x'); monkeypatch.setattr('django_skipqueue.a._there', 1)",
     ):
-        findings = list(lint.private_use("tests/test_a.py", lint.parse("tests/test_a.py", code), private))
+        findings = list(lint.private_use("tests/test_a.py", lint.parse("tests/test_a.py", code), private_names))
         assert [finding.partition(": ")[0] for finding in findings] == ["tests/test_a.py:1"], code
     for code in ("self._left", "super()._run()", "row._state.db", "from .a import _there", "worker._own", "a('_left')"):
-        assert not list(lint.private_use("tests/test_a.py", lint.parse("tests/test_a.py", code), private)), code
+        assert not list(lint.private_use("tests/test_a.py", lint.parse("tests/test_a.py", code), private_names)), code
 
 
 WORDS = """
@@ -234,11 +235,11 @@ ours(theirs, total=send)
 
 
 def test_a_page_that_uses_a_library_name_without_an_import_is_reported() -> None:
-    other = "```python\nfrom decimal import Decimal\nfrom shop.jobs import theirs\n```\n"
-    assert list(lint.page_import({"a.md": BLOCKS, "b.md": other})) == [
+    page_with_imports = "```python\nfrom decimal import Decimal\nfrom shop.jobs import theirs\n```\n"
+    assert list(lint.page_import({"a.md": BLOCKS, "b.md": page_with_imports})) == [
         "a.md:9: page-import: The page uses a name that no block of the page has imported before. (Decimal)"
     ]
-    assert list(lint.page_import({"a.md": other + BLOCKS})) == []
+    assert list(lint.page_import({"a.md": page_with_imports + BLOCKS})) == []
 
 
 def test_a_finding_says_where_and_why_and_fails_the_command(

@@ -60,8 +60,8 @@ INDEXES = {
 }
 
 
-def query(statement: str, using: str = "default") -> list[tuple[Any, ...]]:
-    with connections[using].cursor() as cursor:
+def query(statement: str, alias: str = "default") -> list[tuple[Any, ...]]:
+    with connections[alias].cursor() as cursor:
         cursor.execute(statement)
         rows: list[tuple[Any, ...]] = cursor.fetchall()
     return rows
@@ -183,5 +183,5 @@ call_command("migrate", "django_skipqueue", "zero", verbosity=0)
 def test_a_sqlite_database_of_the_project_can_be_migrated() -> None:
     """A project may have another database, in which `migrate --database` makes the tables of every app."""
     command = [sys.executable, "-c", MIGRATE_SQLITE]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stderr
+    process = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert process.returncode == 0, process.stderr

@@ -23,7 +23,7 @@ from .app.waiting import wait_until
 
 ROOT = Path(__file__).parents[1]
 
-BEFORE = {"0003_held_sequences": ("0001_initial", "2cb36988971777b1b8002bc5f4842b2c30ef0d2f")}
+STATE_BEFORE = {"0003_held_sequences": ("0001_initial", "2cb36988971777b1b8002bc5f4842b2c30ef0d2f")}
 """The last migration of a change, with the migration and the commit before this change."""
 
 LONGEST_LOCK_SECONDS = 0.1
@@ -74,7 +74,7 @@ SELECT 'old', 'old', '[]', '{}', 'completed', 1, now(), 'old', 'sequence' FROM g
 """
 
 # The longest time for which a `.defer()` of the client is now waiting for a lock.
-WAITS = """
+LONGEST_WAIT = """
 SELECT coalesce(max(extract(epoch FROM clock_timestamp() - locks.waitstart)), 0)::float8
 FROM pg_locks AS locks
 JOIN pg_stat_activity AS client ON client.pid = locks.pid
@@ -100,7 +100,7 @@ class Load:
         (folder / "load_settings.py").write_text(SETTINGS)
 
     def migrate(self, migration: str) -> None:
-        done = subprocess.run(
+        process = subprocess.run(
             [sys.executable, "-m", "django", "migrate", "django_skipqueue", migration],
             env=self._environment(ROOT, "migrate"),
             capture_output=True,
@@ -108,7 +108,7 @@ class Load:
             check=False,
             timeout=120,
         )
-        assert done.returncode == 0, done.stderr
+        assert process.returncode == 0, process.stderr
 
     @contextmanager
     def running(self) -> Iterator[None]:
@@ -131,8 +131,8 @@ class Load:
 
     def wait_for_jobs(self) -> None:
         """Wait until the worker has finished some more jobs of the client."""
-        before = self.finished()
-        wait_until(lambda: self.finished() >= before + 30, "the worker finishes jobs")
+        count_before = self.finished()
+        wait_until(lambda: self.finished() >= count_before + 30, "the worker finishes jobs")
 
     def finished(self) -> int:
         return self._count("SELECT count(*) FROM skipqueue_job WHERE status = 'completed' AND task <> 'old'")
@@ -186,39 +186,39 @@ def database(name: str) -> Iterator[None]:
 def longest_wait(load: Load) -> Iterator[list[float]]:
     """Checks a hundred times a second how long the client has waited for a lock. Yields the waits above 0."""
     waits: list[float] = []
-    over = threading.Event()
+    has_ended = threading.Event()
 
-    def look() -> None:
+    def measure_waits() -> None:
         with load.connect() as connection:
-            while not over.wait(0.01):
-                row = connection.execute(WAITS).fetchone()
+            while not has_ended.wait(0.01):
+                row = connection.execute(LONGEST_WAIT).fetchone()
                 if row and row[0]:
                     waits.append(row[0])
 
-    thread = threading.Thread(target=look)
+    thread = threading.Thread(target=measure_waits)
     thread.start()
     try:
         yield waits
     finally:
-        over.set()
+        has_ended.set()
         thread.join()
 
 
-@pytest.mark.parametrize("migration", BEFORE)
+@pytest.mark.parametrize("migration", STATE_BEFORE)
 def test_each_migration_runs_forwards_and_backwards_under_load(migration: str, tmp_path: Path) -> None:
-    earlier, commit = BEFORE[migration]
+    migration_before, commit = STATE_BEFORE[migration]
     if subprocess.run(["git", "cat-file", "-e", commit], cwd=ROOT, capture_output=True, check=False).returncode:
         pytest.skip("This clone lacks the commit before the migration.")
     name = f"{connections['default'].settings_dict['NAME']}_under_load"
     with database(name):
         load = Load(tmp_path, name, commit)
-        load.migrate(earlier)
+        load.migrate(migration_before)
         with load.connect() as connection:
             connection.execute(OLD_JOBS, [OLD_ROWS])
         with load.running(), longest_wait(load) as waits:
-            for to in (migration, earlier):
+            for target in (migration, migration_before):
                 load.wait_for_jobs()
-                load.migrate(to)
+                load.migrate(target)
             load.wait_for_jobs()
         assert load.failed() == 0
     assert max(waits, default=0.0) <= LONGEST_LOCK_SECONDS
@@ -226,4 +226,4 @@ def test_each_migration_runs_forwards_and_backwards_under_load(migration: str, t
 
 def test_every_migration_except_the_first_is_tested() -> None:
     folder = ROOT / "django_skipqueue" / "migrations"
-    assert max(path.stem for path in folder.glob("0*.py")) in BEFORE
+    assert max(path.stem for path in folder.glob("0*.py")) in STATE_BEFORE

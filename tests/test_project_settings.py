@@ -22,24 +22,24 @@ from .queue.test_another_database import call_every_verb
 
 store = Store("default")
 
-Run = Callable[..., ManagePy]
-HOUR = "3600"
-OPTIONS = "OPTIONS = DATABASES['default'].setdefault('OPTIONS', {})\n"
+RunWorker = Callable[..., ManagePy]
+ONE_HOUR = "3600"
+GET_OPTIONS = "OPTIONS = DATABASES['default'].setdefault('OPTIONS', {})\n"
 
 pytestmark = pytest.mark.django_db(transaction=True, databases=["default", "other"])
 
 SETTINGS = {
-    "SERIALIZABLE": OPTIONS + "OPTIONS['isolation_level'] = 4",
-    "REPEATABLE READ": OPTIONS + "OPTIONS['isolation_level'] = 3",
-    "SERIALIZABLE for the whole session": OPTIONS
+    "SERIALIZABLE": GET_OPTIONS + "OPTIONS['isolation_level'] = 4",
+    "REPEATABLE READ": GET_OPTIONS + "OPTIONS['isolation_level'] = 3",
+    "SERIALIZABLE for the whole session": GET_OPTIONS
     + "OPTIONS['options'] = '-c default_transaction_isolation=serializable'",
-    "REPEATABLE READ for the whole session": OPTIONS
+    "REPEATABLE READ for the whole session": GET_OPTIONS
     + "OPTIONS['options'] = '-c default_transaction_isolation=repeatable\\\\ read'",
     "CONN_MAX_AGE 0": "DATABASES['default']['CONN_MAX_AGE'] = 0",
     "CONN_MAX_AGE None": "DATABASES['default'] |= {'CONN_MAX_AGE': None, 'CONN_HEALTH_CHECKS': True}",
-    "a pool": OPTIONS + "OPTIONS['pool'] = True",
-    "server-side binding": OPTIONS + "OPTIONS['server_side_binding'] = True",
-    "prepared statements": OPTIONS + "OPTIONS['prepare_threshold'] = 0",
+    "a pool": GET_OPTIONS + "OPTIONS['pool'] = True",
+    "server-side binding": GET_OPTIONS + "OPTIONS['server_side_binding'] = True",
+    "prepared statements": GET_OPTIONS + "OPTIONS['prepare_threshold'] = 0",
     "USE_TZ off": "USE_TZ, TIME_ZONE = False, 'America/New_York'",
     "a time zone": "TIME_ZONE = 'Asia/Kathmandu'",
     "a read replica": """\
@@ -108,14 +108,15 @@ ORDERS = 100
 
 
 @pytest.mark.slow  # workers run all kinds of tasks under each of the settings
-@pytest.mark.parametrize("source", SETTINGS.values(), ids=SETTINGS.keys())
-def test_workers_do_everything_under_settings_of_the_projects(runworker: Run, source: str) -> None:
+@pytest.mark.parametrize("settings_source", SETTINGS.values(), ids=SETTINGS.keys())
+def test_workers_do_everything_under_settings_of_the_projects(runworker: RunWorker, settings_source: str) -> None:
     calls = [EncodedCall(f"[{number}]", "{}") for number in range(ORDERS)]
     store.enqueue_many(JobSpec("extra.jobs.order"), calls)
     for task in ("plan", "again"):
         Job.objects.enqueue(f"extra.jobs.{task}")
     jobs.fail.defer()
-    process = runworker("--processes", "2", "--poll-interval", HOUR, jobs=TASKS, settings=source)
+    process = runworker("--processes", "2", "--poll-interval", ONE_HOUR, jobs=TASKS, settings=settings_source)
+    # An order and its receipt are two jobs. The other seven: `plan`, the five of its jobs that complete, and `again`.
     wait_for_statuses(completed=2 * ORDERS + 7, failed=1, discarded=1, deadline=45)
     jobs.record_and_die.defer("a worker dies")
     wait_for_statuses(completed=2 * ORDERS + 8, failed=1, discarded=1)
@@ -146,11 +147,13 @@ urlpatterns = [path("sell", defer_in_view)]
 
 
 @pytest.mark.urls(__name__)
-def test_with_atomic_requests_a_job_commits_with_its_request(runworker: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_with_atomic_requests_a_job_commits_with_its_request(
+    runworker: RunWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(connections["default"].settings_dict, "ATOMIC_REQUESTS", True)
     client = Client(raise_request_exception=False)
-    atomic = "DATABASES['default']['ATOMIC_REQUESTS'] = True"
-    process = runworker("--poll-interval", HOUR, settings=atomic)
+    atomic_requests = "DATABASES['default']['ATOMIC_REQUESTS'] = True"
+    process = runworker("--poll-interval", ONE_HOUR, settings=atomic_requests)
     workers()
     assert client.get("/sell", {"entry": "lost", "break": "yes"}).status_code == 500
     assert statuses() == {}
@@ -161,23 +164,23 @@ def test_with_atomic_requests_a_job_commits_with_its_request(runworker: Run, mon
     assert process.wait() == 0
 
 
-def test_workers_of_two_databases_run_the_jobs_of_their_own_database(runworker: Run, settings: Any) -> None:
+def test_workers_of_two_databases_run_the_jobs_of_their_own_database(runworker: RunWorker, settings: Any) -> None:
     """Each database has its own workers. The tasks of both write into the project's default database."""
     settings.SKIPQUEUE = {"DATABASE": "other"}
     jobs.record.defer_many([{"entry": "in the second"}] * 50)
     jobs.record.using(database="default").defer("in the first")
-    second = runworker("--poll-interval", HOUR, skipqueue=settings.SKIPQUEUE)
+    process_of_other = runworker("--poll-interval", ONE_HOUR, skipqueue=settings.SKIPQUEUE)
     wait_for_statuses(completed=50)
     jobs.record_and_die.defer("a worker dies")
     wait_for_statuses(completed=51)
     assert Job.objects.using("default").get().status == "queued", "the worker serves the other database"
-    first = runworker("--poll-interval", HOUR, "--database", "default", skipqueue=settings.SKIPQUEUE)
+    process_of_default = runworker("--poll-interval", ONE_HOUR, "--database", "default", skipqueue=settings.SKIPQUEUE)
     wait_until(lambda: Job.objects.using("default").get().status == "completed")
     jobs.record.defer("woken")
     jobs.record.using(database="default").defer("woken")
     wait_until(lambda: Ledger.objects.filter(entry="woken").count() == 2, "each worker hears of its own database")
     assert Ledger.objects.filter(entry="in the second").count() == 50
-    for process in (first, second):
+    for process in (process_of_default, process_of_other):
         process.send(signal.SIGTERM)
         assert process.wait() == 0
     assert not Worker.objects.using("default").exists()

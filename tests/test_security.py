@@ -36,10 +36,10 @@ CALLABLES = {
 def test_a_job_whose_task_names_a_callable_runs_and_imports_nothing(
     tmp_path: Path, runworker: Callable[..., Any]
 ) -> None:
-    trace = tmp_path / "trace"
-    jobs = {task: make_job(task=task, args=[call.format(str(trace))]) for task, call in CALLABLES.items()}
+    trace_file = tmp_path / "trace"
+    jobs = {task: make_job(task=task, args=[argument.format(str(trace_file))]) for task, argument in CALLABLES.items()}
     assert runworker("--drain").wait() == 0
-    assert not trace.exists()
+    assert not trace_file.exists()
     for task, job in jobs.items():
         job.refresh_from_db()
         assert job.status == "scheduled", task
@@ -53,8 +53,11 @@ def test_the_registry_finds_no_name_that_was_not_registered() -> None:
 
 
 FORGED = "x\n2030-01-01 CRITICAL forged\r\x1b[2J\x1b]0;t\x07\u2028\x85\u202e\0end"
-JOB = ClaimedJob(7, 1, FORGED, FORGED, "[]", "{}", 2, 10, 0, 0.0, 0.0, "{}")
-ATTEMPT = Attempt(JOB, Outcome("failed", last_error=FORGED), 1.0, 2.0, FORGED)
+JOB = ClaimedJob(
+    id=7, lease=1, task=FORGED, queue_name=FORGED, args="[]", kwargs="{}", attempt=2, max_attempts=10, priority=0,
+    run_after=0.0, locked_at=0.0, metadata="{}",
+)  # fmt: skip
+ATTEMPT = Attempt(JOB, Outcome("failed", last_error=FORGED), started=1.0, ended=2.0, worker=FORGED)
 # A value for each parameter of the functions and events that log. All texts try to forge a log line.
 VALUES: dict[str, Any] = {
     "job": JOB, "attempt": ATTEMPT, "attempts": [ATTEMPT], "worker": FORGED, "who": FORGED, "sender": FORGED,
@@ -84,12 +87,18 @@ LOGGED_EVENTS = [
 def test_no_line_of_the_log_can_be_forged(caplog: pytest.LogCaptureFixture, subtests: pytest.Subtests) -> None:
     """The test tries every event and every function that logs. A new event fails until VALUES has its parameters."""
     caplog.set_level(logging.DEBUG, logger="django_skipqueue")
-    recovered = RecoveredJob(7, FORGED, FORGED, 2, "queued", FORGED, datetime.now(UTC), "{}", datetime.now(UTC))
-    values = VALUES | {"database": FORGED, "task": FORGED, "jobs": [recovered]}
+    recovered_job = RecoveredJob(
+        id=7, task=FORGED, queue_name=FORGED, attempt=2, status="queued",
+        locked_by=FORGED, locked_at=datetime.now(UTC), metadata="{}", recovered_at=datetime.now(UTC),
+    )  # fmt: skip
+    values = VALUES | {"database": FORGED, "task": FORGED, "jobs": [recovered_job]}
     writers = {name: (write, [*signature(write).parameters]) for name, write in LOG_FUNCTIONS.items()}
     writers |= {
-        kind.__name__: (lambda kind=kind, **given: kind(**given).write_lines(), [each.name for each in fields(kind)])
-        for kind in LOGGED_EVENTS
+        event_class.__name__: (
+            lambda event_class=event_class, **arguments: event_class(**arguments).write_lines(),
+            [field.name for field in fields(event_class)],
+        )
+        for event_class in LOGGED_EVENTS
     }
     for name, (write, parameters) in writers.items():
         with subtests.test(name):

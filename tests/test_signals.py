@@ -136,9 +136,9 @@ def test_batch_finished_carries_the_counts_of_the_batch() -> None:
     finally:
         batch_finished.disconnect(receiver, sender="receipts")
     [(sender, event)] = senders
-    finished = event["batch"]
-    assert (sender, event["database"], finished.id) == ("receipts", "default", ids[0])
-    assert (finished.completed, finished.discarded, finished.is_failure) == (1, 1, True)
+    finished_batch = event["batch"]
+    assert (sender, event["database"], finished_batch.id) == ("receipts", "default", ids[0])
+    assert (finished_batch.completed, finished_batch.discarded, finished_batch.is_failure) == (1, 1, True)
 
 
 class Broken:
@@ -153,12 +153,12 @@ def test_the_receivers_after_a_callable_object_that_raises_are_called(
 ) -> None:
     called_with: list[str] = []
 
-    def good(sender: str, **_: Any) -> None:
+    def record_sender(sender: str, **_: Any) -> None:
         called_with.append(sender)
 
     signal, broken = signals.QueueSignal(), Broken()
     signal.connect(broken)
-    signal.connect(good)
+    signal.connect(record_sender)
     emit(signal, "sender")
     assert called_with == ["sender"]
     assert "ValueError('no')" in caplog.text

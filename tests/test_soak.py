@@ -27,7 +27,7 @@ WARM_UP = 4
 """After this number of waves, pools, caches and the table have reached their final sizes."""
 
 
-LATE_ARENAS = 4 * 1024 * 1024
+LATE_ARENA_BYTES = 4 * 1024 * 1024
 """Bytes by which the memory may grow: a process allocates an arena of 3 to 4 MB once within its first 50,000 jobs. The
 test still finds a leak of 600 bytes a job, and `make soak` a leak of 13."""
 
@@ -45,7 +45,7 @@ class Sample:
 
 def run_wave(worker: psutil.Process) -> Sample:
     """Let the worker run a share of the jobs, delete the jobs, and vacuum the table. Returns the resources."""
-    share = JOBS // WAVES
+    share = JOBS // WAVES  # eight tenths succeed, one tenth are coroutines, and one tenth fail in their first attempt
     jobs.noop.defer_many([()] * (share * 8 // 10))
     jobs.anoop.defer_many([()] * (share // 10))
     jobs.fail_times.defer_many([(1,)] * (share - share * 8 // 10 - share // 10))
@@ -89,19 +89,20 @@ def test_a_worker_and_its_table_do_not_grow_with_the_number_of_jobs(
 ) -> None:
     settings.SKIPQUEUE = {"RETENTION": {"completed": 0}}
     process = runworker("--poll-interval", "0.5")
-    (row,) = workers()
-    worker = psutil.Process(row.pid)
+    (worker_row,) = workers()
+    worker = psutil.Process(worker_row.pid)
     samples = [run_wave(worker) for _ in range(WAVES)]
     with capsys.disabled():
         if JOBS >= 100_000:
             print(*samples, sep="\n")  # noqa: T201 (for the user of `make soak`)
-    early, last = samples[WARM_UP - 1], samples[-1]
+    warm_sample, last_sample = samples[WARM_UP - 1], samples[-1]
     assert worker.is_running()
-    assert last.memory <= early.memory * 1.05 + LATE_ARENAS, samples
-    assert last.files <= early.files, samples
-    assert last.threads <= early.threads + 1, samples  # asgiref starts its thread when a coroutine first needs it
-    assert last.table <= early.table, samples
+    assert last_sample.memory <= warm_sample.memory * 1.05 + LATE_ARENA_BYTES, samples
+    assert last_sample.files <= warm_sample.files, samples
+    # asgiref starts its thread when a coroutine first needs it.
+    assert last_sample.threads <= warm_sample.threads + 1, samples
+    assert last_sample.table <= warm_sample.table, samples
     # If PostgreSQL reused no page, the indexes would be 2.35 times as large after six more waves.
-    assert last.indexes <= early.indexes * 2, samples
+    assert last_sample.indexes <= warm_sample.indexes * 2, samples
     process.send(signal.SIGTERM)
     assert process.wait() == 0

@@ -29,7 +29,7 @@ from .harness.languages import LANGUAGE, Text, bracketed
 PACKAGE = Path(django_skipqueue.__file__).parent
 RECIPE = re.findall(r"/django-admin' (.+)", (PACKAGE.parent / "Makefile").read_text())
 """The commands of `make messages`."""
-FUNCTIONS = {"_": 1, "gettext": 1, "gettext_lazy": 1, "ngettext": 2, "ngettext_lazy": 2}
+TRANSLATING_FUNCTIONS = {"_": 1, "gettext": 1, "gettext_lazy": 1, "ngettext": 2, "ngettext_lazy": 2}
 """The functions that translate a text, with the number of their arguments that are texts."""
 PLACEHOLDER_OR_TAG = re.compile(r"%(?:\(\w+\))?[a-z%]|</?\w+>")
 
@@ -57,8 +57,8 @@ def texts_in_python() -> Iterator[tuple[str, Text | None]]:
     """Yield each line of the code that has a text translated, with the text, or `None` if it is not a literal."""
     for path in PACKAGE.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in FUNCTIONS:
-                arguments = node.args[: FUNCTIONS[node.func.id]]
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in TRANSLATING_FUNCTIONS:
+                arguments = node.args[: TRANSLATING_FUNCTIONS[node.func.id]]
                 literals = tuple(str(argument.value) for argument in arguments if isinstance(argument, ast.Constant))
                 are_literal = len(literals) == len(arguments)
                 text: Text | None = (literals[0] if len(literals) == 1 else literals) if are_literal else None
@@ -73,11 +73,11 @@ def added_language(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """
     if not shutil.which("xgettext") and not os.environ.get("SKIPQUEUE_REQUIRE_GETTEXT"):
         pytest.skip("the tools of GNU gettext are not installed")
-    copy = tmp_path_factory.mktemp("added") / PACKAGE.name
-    shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("locale", "__pycache__"))
-    folder = copy / "locale" / LANGUAGE / "LC_MESSAGES"
+    package_copy = tmp_path_factory.mktemp("added") / PACKAGE.name
+    shutil.copytree(PACKAGE, package_copy, ignore=shutil.ignore_patterns("locale", "__pycache__"))
+    folder = package_copy / "locale" / LANGUAGE / "LC_MESSAGES"
     folder.mkdir(parents=True)
-    make_messages(copy)
+    make_messages(package_copy)
     messages = read(folder / "django.po")
     assert not any(
         form for translation in translations_by_text(messages).values() for form in plural_forms(translation)
@@ -88,7 +88,7 @@ def added_language(tmp_path_factory: pytest.TempPathFactory) -> Path:
             message.string = tuple(map(bracketed, message.id)) if message.pluralizable else bracketed(str(message.id))
     with (folder / "django.po").open("wb") as file:
         write_po(file, messages)
-    make_messages(copy)
+    make_messages(package_copy)
     return folder
 
 
@@ -96,8 +96,8 @@ def make_messages(package: Path) -> None:
     """Run the commands of `make messages`."""
     environment = {name: value for name, value in os.environ.items() if name != "DJANGO_SETTINGS_MODULE"}
     for command in RECIPE:
-        line = [sys.executable, "-P", "-m", "django", *command.split()]
-        subprocess.run(line, cwd=package, env=environment, check=True, stdout=subprocess.DEVNULL)
+        command_line = [sys.executable, "-P", "-m", "django", *command.split()]
+        subprocess.run(command_line, cwd=package, env=environment, check=True, stdout=subprocess.DEVNULL)
 
 
 def faults_of_language(folder: Path) -> Iterator[str]:
@@ -171,7 +171,7 @@ msgstr ""
 """
 
 # An entry of a .po file, and the fault that it has.
-FAULTY = {
+FAULTY_ENTRIES = {
     'msgid "Retry"\nmsgstr "Reprovi"': "django.mo is not made of django.po",
     'msgid "Retry"\nmsgstr ""': "not translated: Retry",
     '#, fuzzy\nmsgid "Retry"\nmsgstr "Reprovi"': "a guess: Retry",
@@ -187,7 +187,7 @@ def test_each_fault_of_a_language_is_found(added_language: Path, tmp_path: Path)
     folder = tmp_path / LANGUAGE / "LC_MESSAGES"
     folder.mkdir(parents=True)
     shutil.copy(added_language / "django.mo", folder)
-    for entry, fault in FAULTY.items():
+    for entry, fault in FAULTY_ENTRIES.items():
         (folder / "django.po").write_text(f"{HEADER}{entry}\n")
         assert fault in list(faults_of_language(folder))
     (folder / "django.po").write_text(f'{HEADER}msgid "Monday"\nmsgstr "lundo"\n')

@@ -149,7 +149,7 @@ def test_mypy_reports_exactly_the_wrong_calls_of_tasks(tmp_path: Path) -> None:
     config.write_text(CONFIG.format(settings=os.environ.get("DJANGO_SETTINGS_MODULE", "tests.settings")))
     snippet.write_text(SNIPPET)
     cache = ROOT / ".mypy_cache" / "tests"
-    checked = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-m", "mypy", "--config-file", config, "--cache-dir", cache, "--no-pretty", snippet],
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path), "MYPYPATH": str(ROOT)},
@@ -158,11 +158,11 @@ def test_mypy_reports_exactly_the_wrong_calls_of_tasks(tmp_path: Path) -> None:
         check=False,
     )
     errors: dict[int, list[str]] = {}
-    for number, error in re.findall(r"^.*snippet\.py:(\d+): error: (.*)$", checked.stdout, re.MULTILINE):
+    for number, error in re.findall(r"^.*snippet\.py:(\d+): error: (.*)$", process.stdout, re.MULTILINE):
         errors.setdefault(int(number), []).append(error)
     lines = SNIPPET.splitlines()
     expected = {number: line.split("# error: ")[1] for number, line in enumerate(lines, 1) if "# error: " in line}
-    assert checked.returncode == 1, checked.stdout + checked.stderr
+    assert process.returncode == 1, process.stdout + process.stderr
     assert {number: (lines[number - 1], texts) for number, texts in errors.items() if number not in expected} == {}
     assert {number: lines[number - 1] for number in expected if number not in errors} == {}
     for number, text in expected.items():

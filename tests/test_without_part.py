@@ -42,10 +42,10 @@ def test_the_import_of_a_part_and_its_lines_in_lists_are_removed() -> None:
     assert without_part.without_lines(remaining, "mail") == remaining
 
 
-@pytest.mark.parametrize("use", ["send(MAIL)", "ALL = (MAIL, OTHER)", "    MAIL, OTHER,"])
-def test_a_part_that_is_used_outside_of_a_list_is_not_removable(use: str) -> None:
+@pytest.mark.parametrize("use_of_part", ["send(MAIL)", "ALL = (MAIL, OTHER)", "    MAIL, OTHER,"])
+def test_a_part_that_is_used_outside_of_a_list_is_not_removable(use_of_part: str) -> None:
     with pytest.raises(NotRemovable, match="more than a name"):
-        without_part.without_lines(f"from .mail.part import PART as MAIL\n{use}\n", "mail")
+        without_part.without_lines(f"from .mail.part import PART as MAIL\n{use_of_part}\n", "mail")
 
 
 def test_the_name_of_a_removed_part_is_deleted_from_the_list_of_parts() -> None:
@@ -102,5 +102,5 @@ def test_the_copy_keeps_the_tests_of_the_core_and_the_modules_that_they_need(tmp
     for name, source in sources.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(source)
-    needed = without_part.needed_by_core(tmp_path, set(map(Path, sources)))
-    assert set(map(Path, sources)) - needed == {Path("tests/jobs/test_mail.py"), Path("tests/app/mails.py")}
+    needed_paths = without_part.needed_by_core(tmp_path, set(map(Path, sources)))
+    assert set(map(Path, sources)) - needed_paths == {Path("tests/jobs/test_mail.py"), Path("tests/app/mails.py")}

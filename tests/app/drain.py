@@ -41,18 +41,18 @@ def drain(queue_name: str, limit: int) -> dict[str, list[int]]:
     connection.ensure_connection()
     start_barrier.get().wait()
 
-    claimed: list[int] = []
-    lost: list[int] = []
-    finished: list[Settlement] = []
+    claimed_ids: list[int] = []
+    lost_ids: list[int] = []
+    settlements: list[Settlement] = []
     while True:
-        settled, jobs = settle_and_claim(
-            finished, queue_names=[queue_name], limit=limit, worker_id=f"process {os.getpid()}"
+        settled_leases, jobs = settle_and_claim(
+            settlements, queue_names=[queue_name], limit=limit, worker_id=f"process {os.getpid()}"
         )
-        lost += [job_id for job_id, lease, *_ in finished if (job_id, lease) not in settled]
-        if not jobs and not finished:
-            return {"claimed": claimed, "lost": lost}
-        claimed += [job.id for job in jobs]
-        finished = [Settlement(job.id, job.lease, COMPLETED) for job in jobs]
+        lost_ids += [job_id for job_id, lease, *_ in settlements if (job_id, lease) not in settled_leases]
+        if not jobs and not settlements:
+            return {"claimed": claimed_ids, "lost": lost_ids}
+        claimed_ids += [job.id for job in jobs]
+        settlements = [Settlement(job.id, job.lease, COMPLETED) for job in jobs]
 
 
 if __name__ == "__main__":

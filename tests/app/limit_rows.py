@@ -33,10 +33,10 @@ def make_limited(key: str, *, waiting: int = 1, held: int = 1, minutes: float = 
 def make_halted(key: str, *, minutes: float = 5.0, waiting: int = 1, **fields: Any) -> Job:
     """Make a sequence with a job that failed `minutes` minutes ago, and `waiting` jobs. Returns the failed job."""
     fields = {"kind": "halting"} | fields
-    failed = make_keyed(key, "failed", finished_at=timedelta(minutes=-minutes), **fields)
+    failed_job = make_keyed(key, "failed", finished_at=timedelta(minutes=-minutes), **fields)
     for _ in range(waiting):
         make_keyed(key, run_after=timedelta(minutes=-minutes / 2), **fields)
-    return failed
+    return failed_job
 
 
 def make_rated(key: str, *, waiting: int = 1, minutes: float = 5.0, **fields: Any) -> list[Job]:

@@ -124,6 +124,8 @@ def log_many(count: int, size: int = 1) -> None:
 
 
 class Broken:
+    """A value that cannot be printed."""
+
     def __str__(self) -> str:
         raise ValueError("no text")
 

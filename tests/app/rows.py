@@ -53,15 +53,15 @@ def make_job(status: str = "queued", *, using: str = "default", **fields: Any) -
     return Job.objects.using(using).get(pk=job.pk)
 
 
-def multiply(job: Job, number: int) -> None:
+def multiply(job: Job, count: int) -> None:
     """Insert this number of copies of a job, by one statement."""
     columns = [field.attname for field in Job._meta.concrete_fields if not field.primary_key]
-    names = ", ".join(columns)
+    column_names = ", ".join(columns)
     with connections[job._state.db or "default"].cursor() as cursor:
         cursor.execute(
-            f"INSERT INTO skipqueue_job ({names})"
-            f" SELECT {names} FROM skipqueue_job, generate_series(1, %s) WHERE id = %s",
-            [number, job.pk],
+            f"INSERT INTO skipqueue_job ({column_names})"
+            f" SELECT {column_names} FROM skipqueue_job, generate_series(1, %s) WHERE id = %s",
+            [count, job.pk],
         )
 
 

@@ -21,15 +21,15 @@ R = TypeVar("R")
 LAST_MIGRATION = max(path.stem for path in Path(migrations.__file__).parent.glob("[0-9]*.py"))
 
 
-OF_DJANGO = ("context", "cursor_factory", "prepare_threshold")
+PARAMETERS_OF_DJANGO = ("context", "cursor_factory", "prepare_threshold")
 """The connection parameters of Django that libpq does not know."""
 
 
 def connect(*, autocommit: bool = True, alias: str = "default", **options: Any) -> psycopg.Connection[Any]:
     """Open a psycopg connection to the same database, without opening a connection of Django in this thread."""
     parameters = connections[alias].get_connection_params()
-    of_libpq = {name: value for name, value in parameters.items() if name not in OF_DJANGO}
-    return psycopg.connect(**{**of_libpq, "autocommit": autocommit, **options})
+    parameters_of_libpq = {name: value for name, value in parameters.items() if name not in PARAMETERS_OF_DJANGO}
+    return psycopg.connect(**{**parameters_of_libpq, "autocommit": autocommit, **options})
 
 
 @contextmanager
@@ -39,9 +39,9 @@ def schema(name: str) -> Iterator[Callable[[str | None], None]]:
     connections[name] = schema_connection
 
     def migrate(migration: str | None) -> None:
-        after = [("skipqueue_celery", "0001_initial")] if migration == LAST_MIGRATION else []
-        before = [("skipqueue_celery", None)] if migration is None else []
-        MigrationExecutor(schema_connection).migrate([*before, ("django_skipqueue", migration), *after])
+        targets_after = [("skipqueue_celery", "0001_initial")] if migration == LAST_MIGRATION else []
+        targets_before = [("skipqueue_celery", None)] if migration is None else []
+        MigrationExecutor(schema_connection).migrate([*targets_before, ("django_skipqueue", migration), *targets_after])
 
     with schema_connection.cursor() as cursor:
         cursor.execute(f"DROP SCHEMA IF EXISTS {name} CASCADE; CREATE SCHEMA {name}; SET search_path TO {name}")

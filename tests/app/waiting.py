@@ -17,22 +17,22 @@ DEADLINE = 40.0
 
 def wait_until(condition: Callable[[], T], what: str = "", *, deadline: float = DEADLINE) -> T:
     """Call `condition` until it returns a true value, and return the value. Fails after `deadline` seconds."""
-    began = time.monotonic()
+    began_at = time.monotonic()
     while not (value := condition()):
-        waited = time.monotonic() - began
+        waited = time.monotonic() - began_at
         if waited > deadline:
             raise AssertionError(f"After {deadline:g} s still not so: {what or condition}")
         time.sleep(min(max(LEAST_PAUSE, waited / 10), LONGEST_PAUSE))
     return value
 
 
-def collect(take: Callable[[], Iterable[T]], number: int, what: str = "") -> list[T]:
+def collect(take: Callable[[], Iterable[T]], count: int, what: str = "") -> list[T]:
     """Call `take` until it has returned at least `number` values in all, and return the values."""
     values: list[T] = []
 
     def are_enough() -> bool:
         values.extend(take())
-        return len(values) >= number
+        return len(values) >= count
 
     wait_until(are_enough, what)
     return values
@@ -48,10 +48,10 @@ def within(seconds: float) -> Iterator[None]:
     def stop(*_: Any) -> NoReturn:
         raise AssertionError(f"Not finished after {seconds:g} s.")
 
-    before = signal.signal(signal.SIGALRM, stop)
+    handler_before = signal.signal(signal.SIGALRM, stop)
     signal.setitimer(signal.ITIMER_REAL, seconds)
     try:
         yield
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+        signal.signal(signal.SIGALRM, handler_before)

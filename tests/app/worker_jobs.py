@@ -148,9 +148,9 @@ async def apass_gate(name: str) -> None:
 @job
 async def abackends(name: str) -> list[int]:
     """Return the process ids of the database session before and after the gate."""
-    before = await sync_to_async(_backend)()
+    backend_before = await sync_to_async(_backend)()
     await apass_gate(name)
-    return [before, await sync_to_async(_backend)()]
+    return [backend_before, await sync_to_async(_backend)()]
 
 
 def _backend() -> int:
@@ -352,6 +352,7 @@ def _lose_backend_silently() -> None:
         return
 
 
+# Ways in which a task leaves the connection of its thread unusable, or in another state.
 MISTREATMENTS: dict[str, Callable[[], None]] = {
     function.__name__.strip("_"): function
     for function in (
@@ -491,6 +492,7 @@ def _break_statement() -> None:
         return
 
 
+# Ways in which a task makes its own transaction impossible to commit.
 BREAKS: dict[str, Callable[[], None]] = {
     "set_rollback": lambda: transaction.set_rollback(True),
     "statement": _break_statement,
@@ -724,10 +726,10 @@ def write_and_pass_gate(name: str) -> None:
 @job
 def is_health_checked() -> list[bool]:
     """Return whether the health check of the connection was done, before and after the first statement."""
-    own: Any = connections["default"]
-    before = own.health_check_done
+    default_connection: Any = connections["default"]
+    done_before = default_connection.health_check_done
     Ledger.objects.count()
-    return [before, own.health_check_done]
+    return [done_before, default_connection.health_check_done]
 
 
 @job
@@ -767,11 +769,11 @@ def break_close(later: bool) -> None:
     """
 
     def close() -> None:
-        raw.close()  # close the driver's connection, although Django's `close` raises
+        driver_connection.close()  # close the driver's connection, although Django's `close` raises
         raise ZeroDivisionError("in the driver")
 
     connection.ensure_connection()
-    raw = connection.connection
+    driver_connection = connection.connection
     vars(connections["default"])["close"] = close
     if later:
         connection.connection.pgconn.finish()

@@ -25,19 +25,19 @@ RATE = 330.0
 def main() -> int:
     """Run the scenarios that the command line names. Returns 0 if no invariant was violated."""
     options = _options()
-    home = Path(tempfile.mkdtemp(prefix="skipqueue-chaos-"))
-    cluster = Cluster(home / "postgres")
-    (home / "postgres").mkdir()
+    results_folder = Path(tempfile.mkdtemp(prefix="skipqueue-chaos-"))
+    cluster = Cluster(results_folder / "postgres")
+    (results_folder / "postgres").mkdir()
     cluster.create()
     os.environ |= {"DJANGO_SETTINGS_MODULE": "tests.chaos.settings", "DATABASE_URL": cluster.url}
     try:
-        failed = _run_all(options, cluster, home)
+        failed = _run_all(options, cluster, results_folder)
     finally:
         cluster.stop()
     if failed or options.keep:
-        print(f"\nLogs and data are in {home}")
+        print(f"\nLogs and data are in {results_folder}")
     else:
-        shutil.rmtree(home)
+        shutil.rmtree(results_folder)
     return 1 if failed else 0
 
 
@@ -57,7 +57,7 @@ def _options() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _run_all(options: argparse.Namespace, cluster: Cluster, home: Path) -> bool:
+def _run_all(options: argparse.Namespace, cluster: Cluster, results_folder: Path) -> bool:
     """Run the scenarios one after the other. Returns whether any has failed."""
     import django
 
@@ -71,7 +71,7 @@ def _run_all(options: argparse.Namespace, cluster: Cluster, home: Path) -> bool:
     _prepare(cluster)
     print(f"Seed {options.seed}; Python {platform.python_version()}, Django {django.__version__}\n\n{HEAD}", flush=True)
     names = chosen(options.scenarios, list(SCENARIOS), seed=options.seed, others=options.others)
-    rows = [_run(name, options, cluster, home / name) for name in names if _can_run(name)]
+    rows = [_run(name, options, cluster, results_folder / name) for name in names if _can_run(name)]
     if options.markdown and all(rows):
         # mypy does not infer from `all(rows)` that no row is None, so `filter` removes `None`.
         write([HEAD, *filter(None, rows)], options.markdown)
@@ -82,8 +82,8 @@ def chosen(named: Sequence[str], known: Sequence[str], *, seed: int, others: int
     """The scenarios to run: the named ones, and `others` more, which the seed chooses. Without either: all."""
     if not (named or others):
         return list(known)
-    rest = [name for name in known if name not in named]
-    return [*named, *random.Random(seed).sample(rest, min(others, len(rest)))]
+    remaining_names = [name for name in known if name not in named]
+    return [*named, *random.Random(seed).sample(remaining_names, min(others, len(remaining_names)))]
 
 
 def _can_run(name: str) -> bool:
@@ -146,8 +146,8 @@ def _print_violations(name: str, violations: list[str], options: argparse.Namesp
     print(f"\n{name}: {len(violations)} violations", file=sys.stderr)
     for violation in violations[:30]:
         print(f"  {violation}", file=sys.stderr)
-    again = f"--seed {options.seed} --seconds {options.seconds:g} --rate {options.rate:g}"
-    print(f"To run it again: python -m tests.chaos {name} {again}\n", file=sys.stderr, flush=True)
+    options_of_run = f"--seed {options.seed} --seconds {options.seconds:g} --rate {options.rate:g}"
+    print(f"To run it again: python -m tests.chaos {name} {options_of_run}\n", file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

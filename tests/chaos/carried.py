@@ -33,10 +33,10 @@ BROKER = "RabbitMQ"
 CELERY = "Celery"
 
 CHILD_KILLED, MAIN_KILLED, CELERY_STOPPED = "Celery's child killed", "Celery's main process killed", "Celery stopped"
-STOPPED, KILLED = "RabbitMQ stopped", "RabbitMQ killed"
-CUT, LOST, STALLED = "AMQP connections cut", "AMQP half-open", "AMQP stalled"
+BROKER_STOPPED, BROKER_KILLED = "RabbitMQ stopped", "RabbitMQ killed"
+CONNECTIONS_CUT, HALF_OPEN, CONNECTIONS_STALLED = "AMQP connections cut", "AMQP half-open", "AMQP stalled"
 
-DELIVER_AGAIN = {CHILD_KILLED, MAIN_KILLED, CELERY_STOPPED, STOPPED, KILLED, CUT, LOST}
+REDELIVERING = {CHILD_KILLED, MAIN_KILLED, CELERY_STOPPED, BROKER_STOPPED, BROKER_KILLED, CONNECTIONS_CUT, HALF_OPEN}
 """The faults after which the broker delivers jobs again."""
 
 

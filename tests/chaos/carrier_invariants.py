@@ -10,7 +10,7 @@ from functools import partial
 
 from django_skipqueue.contrib.celery.carrier import carrier_id
 
-from .carried import CARRIER, DELIVER_AGAIN, WINDOW
+from .carried import CARRIER, REDELIVERING, WINDOW
 from .evidence import POSTGRES, Evidence
 from .invariants import (
     Invariant,
@@ -45,7 +45,7 @@ MOST_CARRIED = WINDOW + WINDOW * (RELAYS - 1) // RELAYS
 Each relay counts these jobs by itself, so two relays may use the same free share of the window.
 """
 
-MOST_TWICE = 0.01
+LARGEST_SHARE_RUN_TWICE = 0.01
 """The largest share of the jobs that may run twice."""
 
 SPEED_LIMIT = 30.0
@@ -71,8 +71,8 @@ def window_holds(evidence: Evidence) -> Iterator[str]:
     """The carrier never holds more jobs than MOST_CARRIED."""
     for at, count in evidence.carried_counts:
         if count > MOST_CARRIED:
-            after = f"{at - evidence.calm_from:.1f} s after the begin"
-            yield f"{after} the carrier held {count} jobs, more than {MOST_CARRIED}"
+            seconds = f"{at - evidence.calm_from:.1f}"
+            yield f"{seconds} s after the begin the carrier held {count} jobs, more than {MOST_CARRIED}"
 
 
 def handed_over_once(evidence: Evidence) -> Iterator[str]:
@@ -92,7 +92,7 @@ def handed_over_once(evidence: Evidence) -> Iterator[str]:
 def few_run_twice(evidence: Evidence) -> Iterator[str]:
     """At most one job of a hundred runs twice without a retry."""
     count, jobs = len(jobs_run_twice(evidence)), len(evidence.statuses)
-    if count > MOST_TWICE * jobs:
+    if count > LARGEST_SHARE_RUN_TWICE * jobs:
         yield f"{count} of {jobs} jobs ran twice"
 
 
@@ -103,7 +103,7 @@ def carried_deaths_are_counted_right(evidence: Evidence) -> Iterator[str]:
         if end is None or end.verb != "recover" or end.holder_before != carrier_id(CARRIER):
             continue
         count = sum(
-            fault.what in DELIVER_AGAIN and fault.overlaps(held_lease.claim.at - 1, end.at) for fault in evidence.faults
+            fault.what in REDELIVERING and fault.overlaps(held_lease.claim.at - 1, end.at) for fault in evidence.faults
         )
         if count < DEATHS:
             yield f"job {end.job} was recovered for {DEATHS} deaths of its workers, and there were {count} faults"
@@ -116,7 +116,7 @@ def jobs_run_twice(evidence: Evidence) -> set[int]:
     recovered has begun again under a later lease.
     """
     counts = Counter((entry.job, entry.lease, entry.what) for entry in evidence.entries)
-    twice = {job for (job, _, what), times in counts.items() if times > 1 and what != "effect"}
+    jobs_run_twice_so_far = {job for (job, _, what), times in counts.items() if times > 1 and what != "effect"}
     leases_begun: defaultdict[int, set[int]] = defaultdict(set)
     for entry in evidence.entries:
         leases_begun[entry.job].add(entry.lease)
@@ -124,8 +124,8 @@ def jobs_run_twice(evidence: Evidence) -> set[int]:
         job, lease = held_lease.claim.job, held_lease.claim.lease
         is_taken_away = held_lease.end is not None and held_lease.end.verb in ("release", "recover")
         if is_taken_away and lease in leases_begun[job] and max(leases_begun[job]) > lease:
-            twice.add(job)
-    return twice
+            jobs_run_twice_so_far.add(job)
+    return jobs_run_twice_so_far
 
 
 def _as_if_all_machines_were_hit(invariant: Invariant, evidence: Evidence) -> Iterator[str]:

@@ -14,7 +14,7 @@ import psutil
 from .evidence import Life
 from .machines import Machine
 
-LOOK = 0.05
+SECONDS_BETWEEN_CHECKS = 0.05
 """Seconds between two checks of the processes."""
 
 
@@ -39,7 +39,7 @@ class Census:
         return self._lives
 
     def _run(self) -> None:
-        while not self._is_stopped.wait(LOOK):
+        while not self._is_stopped.wait(SECONDS_BETWEEN_CHECKS):
             for machine in self._machines:
                 self._add_new_workers(machine)
             for pid, process in list(self._processes.items()):

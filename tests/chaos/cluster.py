@@ -139,7 +139,7 @@ class Cluster:
         self._server, self._standby = self._standby, self._server
         self._is_copied = False
 
-    def terminate_backends(self, choose: random.Random, *, share: float) -> int:
+    def terminate_backends(self, rng: random.Random, *, share: float) -> int:
         """Terminate a random share of the sessions on the server. Returns how many."""
         with self.connect() as connection:
             sessions = connection.execute(
@@ -147,7 +147,7 @@ class Cluster:
                 "AND backend_type = 'client backend' ORDER BY backend_start, pid",
                 [DATABASE],
             ).fetchall()
-            chosen = [pid for (pid,) in sessions if choose.random() < share]
+            chosen = [pid for (pid,) in sessions if rng.random() < share]
             connection.execute("SELECT pg_terminate_backend(pid) FROM unnest(%s::int[]) AS pid", [chosen])
         return len(chosen)
 

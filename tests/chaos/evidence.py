@@ -286,15 +286,15 @@ class Evidence:
     @cached_property
     def held_leases(self) -> list[HeldLease]:
         """All leases, each with the change that ended it."""
-        ends, begins = {}, []
+        end_by_lease, claims = {}, []
         for change in self.changes:
             if change.verb in ("hand_over", "reset_attempts"):
                 continue
             if change.before == "running":
-                ends[change.job, change.lease_before] = change
+                end_by_lease[change.job, change.lease_before] = change
             if change.after == "running":
-                begins.append(change)
-        return [HeldLease(claim, ends.get((claim.job, claim.lease))) for claim in begins]
+                claims.append(change)
+        return [HeldLease(claim, end_by_lease.get((claim.job, claim.lease))) for claim in claims]
 
     @cached_property
     def handed_over(self) -> dict[tuple[int, int], Change]:
@@ -320,10 +320,10 @@ class Evidence:
     def status_at(self, job: int, seq: int) -> str | None:
         """The status of a job just before the change `seq`: `None` before its enqueue, the last one after a prune."""
         changes = self.by_job.get(job, [])
-        last = bisect.bisect_left(changes, seq, key=lambda change: change.seq) - 1
-        if last < 0:
+        index_before = bisect.bisect_left(changes, seq, key=lambda change: change.seq) - 1
+        if index_before < 0:
             return None
-        return changes[last].after or changes[last].before
+        return changes[index_before].after or changes[index_before].before
 
     @cached_property
     def first_entry(self) -> dict[tuple[int, int], float]:

@@ -7,9 +7,15 @@ from typing import Any
 
 from .evidence import URGENT, Change, Death, Entry, Evidence, Fault, Life, Line, Promise, Stop
 
-DIED = "django_skipqueue.exceptions.WorkerDied: worker died: signal 9 (SIGKILL)"
-RECOVERED = "job recovered task=tests.chaos.jobs.work id=3 attempt=1 worker=machine-1/1 claimed=00:00:00 now=queued"
-GAVE_BACK = 'jobs released worker=machine-1/2 count=2 reason="the worker died before it began them"'
+DEATH_ERROR = "django_skipqueue.exceptions.WorkerDied: worker died: signal 9 (SIGKILL)"
+RECOVERY_LOG_LINE = (
+    "job recovered task=tests.chaos.jobs.work id=3 attempt=1 worker=machine-1/1 claimed=00:00:00 now=queued"
+)
+RELEASE_LOG_LINE = 'jobs released worker=machine-1/2 count=2 reason="the worker died before it began them"'
+
+
+VICTIM_PID, OTHER_PID, THIRD_PID, ALONE_PID = 10, 11, 12, 13
+"""The process ids of the workers `victim`, `other` and `third`, and of a process that runs one job alone."""
 
 
 class EvidenceBuilder:
@@ -18,9 +24,14 @@ class EvidenceBuilder:
     def __init__(self) -> None:
         self.time = 100.0
         self.evidence = Evidence(
-            processes={"victim": 10, "other": 11, "third": 12, "alone": 13},
+            processes={"victim": VICTIM_PID, "other": OTHER_PID, "third": THIRD_PID, "alone": ALONE_PID},
             names={"victim": "machine-1/1", "other": "machine-1/2", "third": "machine-2/1", "alone": "machine-2/alone"},
-            lives={pid: Life(f"machine-{1 + pid // 12}", 99.0, 999.0) for pid in (10, 11, 12, 13)},
+            lives={
+                VICTIM_PID: Life("machine-1", first_seen=99.0, last_seen=999.0),
+                OTHER_PID: Life("machine-1", first_seen=99.0, last_seen=999.0),
+                THIRD_PID: Life("machine-2", first_seen=99.0, last_seen=999.0),
+                ALONE_PID: Life("machine-2", first_seen=99.0, last_seen=999.0),
+            },
             calm_from=100.0,
             broken_from=110.0,
             calm_again=130.0,
@@ -28,7 +39,7 @@ class EvidenceBuilder:
         )
 
     def defer(self, job: int, *, key: str | None = None, atomic: bool = False, priority: int = 0) -> None:
-        self.evidence.promises.append(Promise(f"token {job}", job, True, "a task", priority))
+        self.evidence.promises.append(Promise(f"token {job}", job, created=True, task="a task", priority=priority))
         self.evidence.atomic |= {job} if atomic else set()
         self.evidence.urgent |= {job} if priority == URGENT else set()
         self.change(job, None, "queued", lease=0, attempts=0, unique_key=key)
@@ -56,7 +67,7 @@ class EvidenceBuilder:
         self.change(job, "running", status, **{"lease": lease + 1, "ran_under": lease, **values})
 
     def recover(self, job: int, status: str = "queued") -> None:
-        self.change(job, "running", status, lease=self.last_change(job).lease + 1, error=DIED)
+        self.change(job, "running", status, lease=self.last_change(job).lease + 1, error=DEATH_ERROR)
 
     def prune(self, job: int) -> None:
         self.change(job, "discarded", None)
@@ -75,13 +86,12 @@ class EvidenceBuilder:
 
     def change(self, job: int, before: str | None, after: str | None, **values: Any) -> None:
         last_change = self.last_change(job) if before else None
-        known = {
+        unchanged_values = {
             "unique_key": last_change.unique_key if last_change else None,
             "lease": last_change.lease if last_change else 0,
             "attempts": last_change.attempts if last_change else 0,
             "holder": last_change.holder if last_change else "",
         }
-        old = (last_change.lease, last_change.attempts, last_change.holder) if last_change else (None, None, None)
         self.evidence.changes.append(
             Change(
                 **{
@@ -90,13 +100,13 @@ class EvidenceBuilder:
                     "job": job,
                     "before": before,
                     "after": after,
-                    "lease_before": old[0],
-                    "attempts_before": old[1],
+                    "lease_before": last_change and last_change.lease,
+                    "attempts_before": last_change and last_change.attempts,
                     "max_attempts": 3,
-                    "holder_before": old[2],
+                    "holder_before": last_change and last_change.holder,
                     "ran_under": None,
                     "error": None,
-                    **known,
+                    **unchanged_values,
                     **values,
                 }
             )
@@ -137,12 +147,13 @@ def without_violations() -> EvidenceBuilder:
     builder.defer(3)
     builder.claim(3, "victim")
     builder.write_entries(3, "begin", "end")
-    builder.add_fault(began=builder.time, ended=builder.time, slows=False, deaths=[Death(10, builder.time, alone=True)])
-    builder.end_process(10)
+    death = Death(VICTIM_PID, builder.time, alone=True)
+    builder.add_fault(began=builder.time, ended=builder.time, slows=False, deaths=[death])
+    builder.end_process(VICTIM_PID)
     builder.time += 0.5
     builder.recover(3)
-    builder.add_log_line(RECOVERED)
-    builder.add_log_line(GAVE_BACK)
+    builder.add_log_line(RECOVERY_LOG_LINE)
+    builder.add_log_line(RELEASE_LOG_LINE)
     builder.claim(3, "other")
     builder.write_entries(3, "begin", "end")
     builder.settle(3)
@@ -154,7 +165,7 @@ def without_violations() -> EvidenceBuilder:
     builder.take_over(10)
     builder.write_entries(10, "begin", "end")
     builder.settle(10)
-    builder.end_process(13)
+    builder.end_process(ALONE_PID)
     for job in (4, 5):
         builder.defer(job, key="the key")
         builder.claim(job)
@@ -167,10 +178,10 @@ def without_violations() -> EvidenceBuilder:
     builder.run_steady_load_until(120)
     builder.defer(6)
     builder.claim(6, "third")
-    stop = Stop(frozenset({12}), builder.time, builder.time + 1, 0)
+    stop = Stop(frozenset({THIRD_PID}), began=builder.time, ended=builder.time + 1, code=0)
     builder.release(6)
     builder.add_fault("SIGTERM", began=stop.began, ended=stop.ended, stops=[stop])
-    builder.end_process(12)
+    builder.end_process(THIRD_PID)
     builder.claim(6)
     builder.settle(6)
     builder.run_steady_load_until(146)

@@ -39,26 +39,26 @@ FROZEN_LIMIT = 40.0
 LARGE_TEXT_LENGTH = 900_000
 """Characters of a large text: nearly as many bytes as arguments and results may have."""
 
-SLOW_LINK = 4_000_000
+SLOW_BYTES_PER_SECOND = 4_000_000
 """Bytes a second that each connection lets through while large rows are transferred."""
 
 LARGE_LIMIT = 80.0
 """Seconds within which large jobs must be finished: twice the transfer time if one worker claims them all."""
 
-MOVE_LIMIT = 20.0
+NEW_PRIMARY_LIMIT = 20.0
 """Seconds within which each machine must use a new primary: twice the timeout of a statement."""
 
-CLAIMERS = """
+COUNT_CLAIMING_MACHINES = """
 SELECT count(DISTINCT split_part(holder, '/', 1))
 FROM chaos_change WHERE after = 'running' AND before <> 'running' AND at > to_timestamp(%s)
 """
 
-HELD = "SELECT count(*) FROM skipqueue_job WHERE status = 'running' AND split_part(locked_by, '/', 1) = %s"
+COUNT_HELD_JOBS = "SELECT count(*) FROM skipqueue_job WHERE status = 'running' AND split_part(locked_by, '/', 1) = %s"
 
-VERY_LONG_JOB = SILENT_SECONDS - 1
+VERY_LONG_JOB_SECONDS = SILENT_SECONDS - 1
 """Seconds of a job that must run during all of SILENT_SECONDS: longer than the worker timeout."""
 
-SHORT_JOBS, LONG_JOBS, LONG_JOB = 5000, 400, 0.3
+SHORT_JOB_COUNT, LONG_JOB_COUNT, LONG_JOB_SECONDS = 5000, 400, 0.3
 """How many jobs take no time, how many jobs after them take long, and how many seconds these take."""
 
 Stroke = Callable[[Stage, Machine, random.Random], None]
@@ -67,37 +67,37 @@ Stroke = Callable[[Stage, Machine, random.Random], None]
 # Processes
 
 
-def kill_worker(stage: Stage, machine: Machine, choose: random.Random) -> None:
+def kill_worker(stage: Stage, machine: Machine, rng: random.Random) -> None:
     """SIGKILL one worker, if there is one."""
-    number = choose.randrange(100)
+    number = rng.randrange(100)
     if machine.has_workers:
         with stage.fault("worker killed", machine.name, slows=False) as fault:
             fault.deaths = machine.kill_worker(number)
 
 
-def kill_supervisor(stage: Stage, machine: Machine, choose: random.Random) -> None:
+def kill_supervisor(stage: Stage, machine: Machine, rng: random.Random) -> None:
     """SIGKILL a supervisor; its workers are orphans, and the process manager starts another."""
     with stage.fault("supervisor killed", machine.name) as fault:
         fault.deaths = machine.kill_supervisor()
-        stage.wait(choose.uniform(2, 3))
+        stage.wait(rng.uniform(2, 3))
 
 
-def kill_machine(stage: Stage, machine: Machine, choose: random.Random) -> None:
+def kill_machine(stage: Stage, machine: Machine, rng: random.Random) -> None:
     """SIGKILL all processes of a machine. Start it again after the other machine has recovered its jobs."""
     with stage.fault("machine killed", machine.name) as fault:
         fault.deaths = machine.kill()
-        stage.wait(WORKER_TIMEOUT + choose.uniform(4, 6))
+        stage.wait(WORKER_TIMEOUT + rng.uniform(4, 6))
         machine.start()
 
 
-def stop_machine(stage: Stage, machine: Machine, choose: random.Random) -> None:
+def stop_machine(stage: Stage, machine: Machine, rng: random.Random) -> None:
     """Send SIGTERM to a machine, wait for its end, and start it again, as a rolling deploy does."""
     with stage.fault("SIGTERM", machine.name) as fault:
         fault.stops = [machine.stop()]
         machine.start()
 
 
-def pause_machine(stage: Stage, machine: Machine, choose: random.Random) -> None:
+def pause_machine(stage: Stage, machine: Machine, rng: random.Random) -> None:
     """SIGSTOP all processes of a machine for longer than the worker timeout: the other machine recovers its jobs."""
     with stage.fault("machine paused", machine.name, silences=True) as fault:
         fault.deaths = machine.pause()
@@ -111,15 +111,17 @@ def _check_holds_no_job(stage: Stage, fault: Fault, machine: Machine) -> None:
 
     Other faults may delay the recovery (they may lock the table), so nothing is checked while there is another fault.
     """
-    if any(other is not fault and other.overlaps(fault.began, float("inf")) for other in stage.faults):
+    if any(
+        other_fault is not fault and other_fault.overlaps(fault.began, float("inf")) for other_fault in stage.faults
+    ):
         return
     with stage.cluster.connect() as connection:
-        ((count,),) = connection.execute(HELD, [machine.name]).fetchall()
+        ((count,),) = connection.execute(COUNT_HELD_JOBS, [machine.name]).fetchall()
     if count:
         fault.overdue.append(f"{count} jobs of a machine that has been silent for {LONG_PAUSE:g} s are still running")
 
 
-def pause_supervisor(stage: Stage, machine: Machine, choose: random.Random) -> None:
+def pause_supervisor(stage: Stage, machine: Machine, rng: random.Random) -> None:
     """SIGSTOP only a supervisor: its workers live, and keep their jobs."""
     _defer_long()
     with stage.fault("supervisor paused", machine.name, slows=False):
@@ -128,23 +130,25 @@ def pause_supervisor(stage: Stage, machine: Machine, choose: random.Random) -> N
         machine.resume()
 
 
-def pause_workers(stage: Stage, machine: Machine, choose: random.Random) -> None:
+def pause_workers(stage: Stage, machine: Machine, rng: random.Random) -> None:
     """SIGSTOP the workers for longer than the worker timeout, while their supervisor lives: they keep their jobs."""
     with stage.fault("workers paused", machine.name):
         machine.pause_workers()
-        stage.wait(WORKER_TIMEOUT + choose.uniform(1, 3))
+        stage.wait(WORKER_TIMEOUT + rng.uniform(1, 3))
         machine.resume()
 
 
-def freeze_workers(stage: Stage, machine: Machine, choose: random.Random) -> None:
+def freeze_workers(stage: Stage, machine: Machine, rng: random.Random) -> None:
     """Let a task block the interpreter of its worker for ever, and pause a worker of the other machine for ever."""
     with stage.fault("loop frozen", POSTGRES) as frozen, stage.fault("worker frozen", machine.name) as paused:
         pid, name = _freeze_loop(stage)
         frozen.target = name.partition("/")[0]
         frozen.deaths = [Death(pid, time.time(), alone=True, frozen=True)]
-        (other,) = (candidate for candidate in stage.machines if candidate.name != frozen.target)
-        paused.target = other.name
-        paused.deaths = other.pause_worker(choose.randrange(100))
+        (other_machine,) = (
+            machine_of_stage for machine_of_stage in stage.machines if machine_of_stage.name != frozen.target
+        )
+        paused.target = other_machine.name
+        paused.deaths = other_machine.pause_worker(rng.randrange(100))
         for fault in (frozen, paused):
             (death,) = fault.deaths
             if not stage.wait_for(partial(stage.is_gone, death.pid), FROZEN_LIMIT - (time.time() - death.at)):
@@ -170,22 +174,22 @@ def _freeze_loop(stage: Stage) -> tuple[int, str]:
     raise RuntimeError("The job that freezes a worker did not begin within 30 s.")
 
 
-def block_log(stage: Stage, machine: Machine, choose: random.Random) -> None:
+def block_log(stage: Stage, machine: Machine, rng: random.Random) -> None:
     """Stop reading the log of a machine until its pipe is full, and kill a worker, so that the machine logs more."""
     _defer_long()
     with stage.fault(LOG_BLOCKED, machine.name, slows=False) as fault:
         machine.logbook.block()
         stage.wait(1)
-        fault.deaths = machine.kill_worker(choose.randrange(100))
+        fault.deaths = machine.kill_worker(rng.randrange(100))
         stage.wait(SILENT_SECONDS - 1)
         machine.logbook.unblock()
 
 
-def change_clock(stage: Stage, machine: Machine, choose: random.Random) -> None:
+def change_clock(stage: Stage, machine: Machine, rng: random.Random) -> None:
     """Set the clock of a machine forward or back by an hour for some seconds."""
     with stage.fault("clock off", machine.name, slows=False):
-        machine.clock.set(choose.choice((HOUR, -HOUR)))
-        stage.wait(choose.uniform(4, 6))
+        machine.clock.set(rng.choice((HOUR, -HOUR)))
+        stage.wait(rng.uniform(4, 6))
         machine.clock.set(0)
 
 
@@ -195,7 +199,7 @@ def change_clock(stage: Stage, machine: Machine, choose: random.Random) -> None:
 def _defer_long() -> None:
     """Defer a few jobs that take longer than the worker timeout; the tasks are a function and a coroutine."""
     for task in (jobs.work, jobs.work_async):
-        _defer_if_possible(task, [(VERY_LONG_JOB,)] * 4)
+        _defer_if_possible(task, [(VERY_LONG_JOB_SECONDS,)] * 4)
 
 
 def _defer_if_possible(task: Task[..., Any], calls: Sequence[tuple[object, ...]]) -> None:
@@ -204,13 +208,13 @@ def _defer_if_possible(task: Task[..., Any], calls: Sequence[tuple[object, ...]]
         defer_many(task, calls)
 
 
-def short_then_long(stage: Stage, machine: Machine, choose: random.Random) -> None:
+def short_then_long(stage: Stage, machine: Machine, rng: random.Random) -> None:
     """Defer short jobs, and long jobs behind them, while one machine is stopped; start it again after a second."""
     with stage.fault("short jobs, then long ones", machine.name, slows=False) as fault, closing_connection():
         fault.stops = [machine.stop()]
         with transaction.atomic():  # visible at once, so that one claim takes short and long jobs
-            defer_many(jobs.blink, [()] * SHORT_JOBS)
-            defer_many(jobs.work, [(LONG_JOB,)] * LONG_JOBS)
+            defer_many(jobs.blink, [()] * SHORT_JOB_COUNT)
+            defer_many(jobs.work, [(LONG_JOB_SECONDS,)] * LONG_JOB_COUNT)
         stage.wait(1)
         machine.start()
         for _ in range(6):
@@ -219,14 +223,14 @@ def short_then_long(stage: Stage, machine: Machine, choose: random.Random) -> No
             stage.wait(1)
 
 
-def send_large(stage: Stage, machine: Machine, choose: random.Random) -> None:
+def send_large(stage: Stage, machine: Machine, rng: random.Random) -> None:
     """Defer many short jobs, and behind them jobs with arguments and results of nearly 1 MB, over slow connections."""
     large_texts = [secrets.token_hex(LARGE_TEXT_LENGTH // 2) for _ in range(4)]
     with stage.fault("large rows", POSTGRES) as fault, closing_connection(), stage.cluster.connect() as connection:
         for any_machine in stage.machines:
-            any_machine.proxy.limit(SLOW_LINK)
+            any_machine.proxy.limit(SLOW_BYTES_PER_SECOND)
         with transaction.atomic():
-            defer_many(jobs.blink, [()] * SHORT_JOBS)
+            defer_many(jobs.blink, [()] * SHORT_JOB_COUNT)
             ids = defer_many(jobs.return_large_text, [(LARGE_TEXT_LENGTH,)] * 160)
         for text in large_texts:
             ids += defer_many(jobs.return_argument, [(text,)] * 5)
@@ -246,16 +250,16 @@ def send_large(stage: Stage, machine: Machine, choose: random.Random) -> None:
 # The network between a machine and PostgreSQL
 
 
-def cut_network(stage: Stage, machine: Machine, choose: random.Random) -> None:
+def cut_network(stage: Stage, machine: Machine, rng: random.Random) -> None:
     """Reset all connections of a machine, and refuse new ones for a moment."""
     with stage.fault("connections cut", machine.name, silences=True):
         machine.proxy.refuse()
         machine.proxy.cut()
-        stage.wait(choose.uniform(0, 2))
+        stage.wait(rng.uniform(0, 2))
         machine.proxy.accept()
 
 
-def stall_network(stage: Stage, machine: Machine, choose: random.Random) -> None:
+def stall_network(stage: Stage, machine: Machine, rng: random.Random) -> None:
     """Hold back all bytes and errors between a machine and PostgreSQL, for longer than the worker timeout."""
     with stage.fault("network stalled", machine.name, silences=True) as fault:
         fault.deaths = [Death(pid, time.time(), alone=False) for pid in machine.pids]
@@ -265,42 +269,42 @@ def stall_network(stage: Stage, machine: Machine, choose: random.Random) -> None
         machine.proxy.flow()
 
 
-def lose_server(stage: Stage, machine: Machine, choose: random.Random) -> None:
+def lose_server(stage: Stage, machine: Machine, rng: random.Random) -> None:
     """Close the connections of a machine only on the server's side (half-open), so that the machine never notices."""
     with stage.fault("half-open", machine.name, silences=True):
         machine.proxy.lose_server()
         stage.wait(LONG_PAUSE)
 
 
-def lose_clients(stage: Stage, machine: Machine, choose: random.Random) -> None:
+def lose_clients(stage: Stage, machine: Machine, rng: random.Random) -> None:
     """Close the connections of a machine only on its side (half-open): the server does not notice for a while."""
     with stage.fault("half-open", machine.name, silences=True):
         machine.proxy.lose_clients()
-        stage.wait(choose.uniform(2, 4))
+        stage.wait(rng.uniform(2, 4))
         machine.proxy.tell_server()
 
 
-def stall_supervisor(stage: Stage, machine: Machine, choose: random.Random) -> None:
+def stall_supervisor(stage: Stage, machine: Machine, rng: random.Random) -> None:
     """Hold back all bytes and errors between a supervisor and PostgreSQL; the connections of its workers work."""
     _without_supervisor(stage, machine, "supervisor stalled", machine.proxy.stall_process)
 
 
-def refuse_supervisor(stage: Stage, machine: Machine, choose: random.Random) -> None:
+def refuse_supervisor(stage: Stage, machine: Machine, rng: random.Random) -> None:
     """Cut the connection of a supervisor, and refuse a new one; the connections of its workers work."""
     _without_supervisor(stage, machine, "no connection for a supervisor", machine.proxy.be_full_for)
 
 
-def _without_supervisor(stage: Stage, machine: Machine, what: str, keep_out: Callable[[int], None]) -> None:
+def _without_supervisor(stage: Stage, machine: Machine, what: str, block_supervisor: Callable[[int], None]) -> None:
     supervisor = machine.supervisor
     if supervisor is not None:
         _defer_long()
         with stage.fault(what, machine.name, slows=False):
-            keep_out(supervisor)
+            block_supervisor(supervisor)
             stage.wait(SILENT_SECONDS)
             machine.proxy.let_in()
 
 
-def slow_connects(stage: Stage, machine: Machine, choose: random.Random) -> None:
+def slow_connects(stage: Stage, machine: Machine, rng: random.Random) -> None:
     """Make opening a connection take longer than the timeout of the tasks that open one."""
     with stage.fault("slow to connect", POSTGRES):
         for any_machine in stage.machines:
@@ -316,70 +320,70 @@ def slow_connects(stage: Stage, machine: Machine, choose: random.Random) -> None
 # PostgreSQL
 
 
-def crash_postgres(stage: Stage, machine: Machine, choose: random.Random) -> None:
+def crash_postgres(stage: Stage, machine: Machine, rng: random.Random) -> None:
     """Crash PostgreSQL by `stop -m immediate`, and start it after a moment."""
     with stage.fault("PostgreSQL crashed", POSTGRES):
         stage.cluster.crash()
-        stage.wait(choose.uniform(0.5, 3))
+        stage.wait(rng.uniform(0.5, 3))
         stage.cluster.start()
 
 
-def fail_over(stage: Stage, machine: Machine, choose: random.Random) -> None:
+def fail_over(stage: Stage, machine: Machine, rng: random.Random) -> None:
     """SIGKILL the primary, promote its synchronous standby a few seconds later, and make a new standby."""
     with stage.fault("failover after a crash", POSTGRES):
         stage.cluster.kill()
-        stage.wait(choose.uniform(1, 4))
+        stage.wait(rng.uniform(1, 4))
         stage.cluster.promote()
     stage.cluster.add_standby()
 
 
-def turn_read_only(stage: Stage, machine: Machine, choose: random.Random) -> None:
+def turn_read_only(stage: Stage, machine: Machine, rng: random.Random) -> None:
     """Make the primary refuse writes, but keep all sockets open, and promote the standby, as some clouds do.
 
     All machines must find the new primary while the former primary still answers.
     """
     with stage.fault("failover with open sockets", POSTGRES) as fault:
         stage.cluster.refuse_writes()
-        stage.wait(choose.uniform(1, 3))
+        stage.wait(rng.uniform(1, 3))
         stage.cluster.promote()
-        promoted = time.time()
+        promoted_at = time.time()
         with stage.cluster.connect() as connection:
 
             def all_machines_have_claimed() -> bool:
-                row = connection.execute(CLAIMERS, [promoted]).fetchone()
+                row = connection.execute(COUNT_CLAIMING_MACHINES, [promoted_at]).fetchone()
                 return row is not None and row[0] == len(stage.machines)
 
-            if not stage.wait_for(all_machines_have_claimed, MOVE_LIMIT):
-                fault.overdue.append(f"not all machines had found the new primary within {MOVE_LIMIT:g} s")
+            if not stage.wait_for(all_machines_have_claimed, NEW_PRIMARY_LIMIT):
+                fault.overdue.append(f"not all machines had found the new primary within {NEW_PRIMARY_LIMIT:g} s")
         stage.cluster.kill_standby()
     stage.cluster.add_standby()
 
 
-def pause_postgres(stage: Stage, machine: Machine, choose: random.Random) -> None:
+def pause_postgres(stage: Stage, machine: Machine, rng: random.Random) -> None:
     """SIGSTOP all processes of PostgreSQL for longer than the worker timeout."""
     with stage.fault("PostgreSQL paused", POSTGRES):
         stage.cluster.pause()
-        stage.wait(WORKER_TIMEOUT + choose.uniform(2, 4))
+        stage.wait(WORKER_TIMEOUT + rng.uniform(2, 4))
         stage.cluster.resume()
 
 
-def terminate_backends(stage: Stage, machine: Machine, choose: random.Random) -> None:
+def terminate_backends(stage: Stage, machine: Machine, rng: random.Random) -> None:
     """Terminate a third of all sessions on the server."""
     with stage.fault("backends terminated", POSTGRES, silences=True):
-        stage.cluster.terminate_backends(choose, share=0.3)
+        stage.cluster.terminate_backends(rng, share=0.3)
 
 
-def change_database_clock(stage: Stage, machine: Machine, choose: random.Random) -> None:
+def change_database_clock(stage: Stage, machine: Machine, rng: random.Random) -> None:
     """Set the clock of PostgreSQL forward by more than the worker timeout, and back after a while."""
     _defer_long()
     with stage.fault("PostgreSQL's clock off", POSTGRES, slows=False):
         stage.cluster.clock.set(2 * WORKER_TIMEOUT)
-        stage.wait(choose.uniform(3, 4))
+        stage.wait(rng.uniform(3, 4))
         stage.cluster.clock.set(0)
         stage.wait(1)  # the processes of PostgreSQL read the clock file once a second
 
 
-def lock_table(stage: Stage, machine: Machine, choose: random.Random) -> None:
+def lock_table(stage: Stage, machine: Machine, rng: random.Random) -> None:
     """Lock the whole job table for 10 s, and then some of its rows."""
     with stage.fault("table locked", POSTGRES), stage.cluster.connect() as connection:
         with connection.transaction():

@@ -19,12 +19,17 @@ WINDOW = 1.0
 
 def repeats(evidence: Evidence) -> list[HeldLease]:
     """The leases under which a task ran to its end although its job ran to its end again under a later lease."""
-    ends: defaultdict[int, set[int]] = defaultdict(set)
+    ended_leases: defaultdict[int, set[int]] = defaultdict(set)
     for entry in evidence.entries:
         if entry.what == "end":
-            ends[entry.job].add(entry.lease)
-    leases = {(held_lease.claim.job, held_lease.claim.lease): held_lease for held_lease in evidence.held_leases}
-    return [leases[job, lease] for job, ended in ends.items() for lease in sorted(ended)[:-1] if (job, lease) in leases]
+            ended_leases[entry.job].add(entry.lease)
+    lease_by_key = {(held_lease.claim.job, held_lease.claim.lease): held_lease for held_lease in evidence.held_leases}
+    return [
+        lease_by_key[job, lease]
+        for job, leases_with_end in ended_leases.items()
+        for lease in sorted(leases_with_end)[:-1]
+        if (job, lease) in lease_by_key
+    ]
 
 
 def taken_back(evidence: Evidence) -> Iterator[tuple[Fault, Death, HeldLease, float | None]]:
@@ -39,30 +44,30 @@ def calm_speed(evidence: Evidence) -> float:
 
     While the load catches up after a delay, more jobs are finished than later.
     """
-    finished = _finished(evidence)
-    count = bisect.bisect(finished, evidence.broken_from) - bisect.bisect(finished, evidence.calm_from)
+    finish_times = _times_of_finished_jobs(evidence)
+    count = bisect.bisect(finish_times, evidence.broken_from) - bisect.bisect(finish_times, evidence.calm_from)
     return min(count / (evidence.broken_from - evidence.calm_from), evidence.rate)
 
 
 def longest_gap(evidence: Evidence) -> float:
     """The longest time without a finished job, from the end of the last fault to the end of the load."""
-    finished = _finished(evidence)
-    first, last = bisect.bisect(finished, evidence.calm_again), bisect.bisect(finished, evidence.load_until)
-    moments = [evidence.calm_again, *finished[first:last], evidence.load_until]
+    finish_times = _times_of_finished_jobs(evidence)
+    first, last = bisect.bisect(finish_times, evidence.calm_again), bisect.bisect(finish_times, evidence.load_until)
+    moments = [evidence.calm_again, *finish_times[first:last], evidence.load_until]
     return max(later - earlier for earlier, later in pairwise(moments))
 
 
 def full_speed_after(evidence: Evidence) -> float | None:
     """The time from the end of the last fault to the first second at full speed; `None` if there is none."""
-    finished = _finished(evidence)
-    enough = FULL_SPEED * calm_speed(evidence) * WINDOW
+    finish_times = _times_of_finished_jobs(evidence)
+    jobs_at_full_speed = FULL_SPEED * calm_speed(evidence) * WINDOW
     first = evidence.calm_again + WINDOW
-    ends = finished[bisect.bisect(finished, first) : bisect.bisect(finished, evidence.load_until)]
-    for end in (first, *ends):  # only seconds that end with a finished job: no other second has more jobs
-        if bisect.bisect(finished, end) - bisect.bisect(finished, end - WINDOW) >= enough:
+    times_of_ends = finish_times[bisect.bisect(finish_times, first) : bisect.bisect(finish_times, evidence.load_until)]
+    for end in (first, *times_of_ends):  # only seconds that end with a finished job: no other second has more jobs
+        if bisect.bisect(finish_times, end) - bisect.bisect(finish_times, end - WINDOW) >= jobs_at_full_speed:
             return end - first
     return None
 
 
-def _finished(evidence: Evidence) -> list[float]:
+def _times_of_finished_jobs(evidence: Evidence) -> list[float]:
     return sorted(change.at for change in evidence.changes if change.after in FINISHED)

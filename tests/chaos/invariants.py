@@ -37,20 +37,20 @@ SPEED_LIMIT = 10.0
 WAIT_LIMIT = 5.0
 """Seconds at most from the enqueue of an urgent job, or from the claim of any job, to its start."""
 
-KEEP_THE_LEASE = ("enqueue", "admit", "put_back", "prune", "hand_over", "reset_attempts")
+CHANGES_KEEPING_THE_LEASE = ("enqueue", "admit", "put_back", "prune", "hand_over", "reset_attempts")
 """The kinds of changes that do not increase the lease."""
 
-LAST_BREATH = 0.2
+CENSUS_DELAY = 0.2
 """Seconds by which the recorded end of a process may be too late: the census does not look all the time."""
 
 
 def nothing_is_lost(evidence: Evidence) -> Iterator[str]:
     """(1) Every committed job is finished in the end, and a job is there if and only if its transaction committed."""
     called_back = {change.job for change in evidence.changes if change.calls_back is not None}
-    promised = {promise.job for promise in evidence.promises} | called_back | evidence.children
-    for job in sorted(promised - evidence.statuses.keys()):
+    expected_jobs = {promise.job for promise in evidence.promises} | called_back | evidence.children
+    for job in sorted(expected_jobs - evidence.statuses.keys()):
         yield f"job {job} was committed, and has no row"
-    for job in sorted(evidence.statuses.keys() - promised):
+    for job in sorted(evidence.statuses.keys() - expected_jobs):
         yield f"job {job} has a row, and the transaction that deferred it has nothing else"
     for job, status in sorted(evidence.statuses.items()):
         if status not in FINISHED:
@@ -60,8 +60,8 @@ def nothing_is_lost(evidence: Evidence) -> Iterator[str]:
 def one_live_lease(evidence: Evidence) -> Iterator[str]:
     """(2) A job has at most one live lease at any instant: every change is legal, and no lease comes twice."""
     yield from changes_are_legal(evidence)
-    begins = Counter((entry.job, entry.lease) for entry in evidence.entries if entry.what == "begin")
-    for (job, lease), times in sorted(begins.items()):
+    begin_counts = Counter((entry.job, entry.lease) for entry in evidence.entries if entry.what == "begin")
+    for (job, lease), times in sorted(begin_counts.items()):
         if times > 1:
             yield f"job {job} began {times} times under lease {lease}"
 
@@ -74,16 +74,16 @@ def changes_are_legal(evidence: Evidence) -> Iterator[str]:
                 yield f"job {job} went from {change.before} to {change.after}"
             elif change.verb == "take_over" and not _may_take_over(evidence, change):
                 yield f"job {job} was running, and {_name(evidence, change.holder)} took it over"
-            elif change.verb not in KEEP_THE_LEASE and change.lease <= (change.lease_before or 0):
+            elif change.verb not in CHANGES_KEEPING_THE_LEASE and change.lease <= (change.lease_before or 0):
                 yield f"job {job} kept lease {change.lease} through a {change.verb}"
         for earlier, later in pairwise(changes):
             if (later.before, later.lease_before) != (earlier.after, earlier.lease):
                 yield f"job {job} was {earlier.after} under lease {earlier.lease}, then changed from {later.before}"
-    claimed = {
+    claim_times = {
         (held_lease.claim.job, held_lease.claim.lease): held_lease.claim.at for held_lease in evidence.held_leases
     }
     for job, lease in sorted({(entry.job, entry.lease) for entry in evidence.entries if entry.what == "begin"}):
-        if (job, lease) not in claimed:
+        if (job, lease) not in claim_times:
             yield f"job {job} began under lease {lease}, which was never given"
 
 
@@ -123,16 +123,16 @@ def attempts_are_bounded(evidence: Evidence) -> Iterator[str]:
 
 def unique_keys_are_unique(evidence: Evidence) -> Iterator[str]:
     """(7) Two jobs that are not finished never have the same unique key."""
-    alive: dict[str, int] = {}
+    unfinished_job_by_key: dict[str, int] = {}
     for change in evidence.changes:
         key = change.unique_key
         if key is None:
             continue
         if change.after is None or change.after in FINISHED:
-            if alive.get(key) == change.job:
-                del alive[key]
-        elif alive.setdefault(key, change.job) != change.job:
-            yield f"{key!r} was alive as job {alive[key]} and as job {change.job}"
+            if unfinished_job_by_key.get(key) == change.job:
+                del unfinished_job_by_key[key]
+        elif unfinished_job_by_key.setdefault(key, change.job) != change.job:
+            yield f"{key!r} was alive as job {unfinished_job_by_key[key]} and as job {change.job}"
 
 
 def stops_are_clean(evidence: Evidence) -> Iterator[str]:
@@ -173,13 +173,15 @@ def live_workers_keep_their_jobs(evidence: Evidence) -> Iterator[str]:
     """(11) No job is recovered from a worker that lives and sends heartbeats, and no such worker ends by itself."""
     for change in evidence.changes:
         life = evidence.lives.get(evidence.processes.get(change.holder_before or "", 0))
-        lived = life is not None and life.last_seen > change.at + LAST_BREATH
-        if change.verb == "recover" and lived and not was_silenced(evidence, change.holder_before, change.at):
+        was_alive_later = life is not None and life.last_seen > change.at + CENSUS_DELAY
+        if change.verb == "recover" and was_alive_later and not was_silenced(evidence, change.holder_before, change.at):
             yield f"job {change.job} was taken from {_name(evidence, change.holder_before)}, which was alive"
-    harmed = {death.pid for _, death in evidence.deaths} | {pid for _, stop in evidence.stops for pid in stop.pids}
+    killed_or_stopped = {death.pid for _, death in evidence.deaths} | {
+        pid for _, stop in evidence.stops for pid in stop.pids
+    }
     for pid, life in evidence.lives.items():
-        excused = _is_alone(evidence, pid) or _had_trouble(evidence, life) or _was_recycled(evidence, pid)
-        if life.is_over and pid not in harmed and not excused:
+        is_explained = _is_alone(evidence, pid) or _had_trouble(evidence, life) or _was_recycled(evidence, pid)
+        if life.is_over and pid not in killed_or_stopped and not is_explained:
             yield f"a worker of {life.machine} ended, and nothing was done to it"
 
 
@@ -189,9 +191,9 @@ def deaths_are_counted_right(evidence: Evidence) -> Iterator[str]:
         recoveries = [change for change in changes if change.verb == "recover"]
         if recoveries and recoveries[-1].after == "failed" and recoveries[-1].attempts < recoveries[-1].max_attempts:
             holders = {change.holder_before for change in recoveries}
-            over = [holder for holder in holders if _is_over(evidence, holder)]
-            if len(over) < 3:
-                yield f"job {job} failed for the deaths of its workers, and {len(over)} of them died"
+            holders_that_ended = [holder for holder in holders if _is_over(evidence, holder)]
+            if len(holders_that_ended) < 3:
+                yield f"job {job} failed for the deaths of its workers, and {len(holders_that_ended)} of them died"
 
 
 def rows_are_in_their_place(evidence: Evidence) -> Iterator[str]:
@@ -212,11 +214,13 @@ def nothing_waits_for_long(evidence: Evidence, *, limit: float = WAIT_LIMIT) -> 
         if begun_at and _waited(evidence, limit, changes[0].at, min(begun_at), changes):
             yield f"job {job} was urgent, and began after {min(begun_at) - changes[0].at:.1f} s"
     for held_lease in evidence.held_leases:
-        until = evidence.first_entry.get((held_lease.claim.job, held_lease.claim.lease))
-        if until is None and held_lease.end is not None and held_lease.end.verb == "release":
-            until = held_lease.end.at
-        if until is not None and _waited(evidence, limit, held_lease.claim.at, until, [held_lease.claim]):
-            name, seconds = _name(evidence, held_lease.claim.holder), until - held_lease.claim.at
+        began_or_released_at = evidence.first_entry.get((held_lease.claim.job, held_lease.claim.lease))
+        if began_or_released_at is None and held_lease.end is not None and held_lease.end.verb == "release":
+            began_or_released_at = held_lease.end.at
+        if began_or_released_at is not None and _waited(
+            evidence, limit, held_lease.claim.at, began_or_released_at, [held_lease.claim]
+        ):
+            name, seconds = _name(evidence, held_lease.claim.holder), began_or_released_at - held_lease.claim.at
             yield f"job {held_lease.claim.job} was claimed by {name}, and waited there for {seconds:.1f} s"
 
 
@@ -284,7 +288,9 @@ def _had_trouble(evidence: Evidence, life: Life) -> bool:
 def _is_alone(evidence: Evidence, pid: int) -> bool:
     """Whether the process was started to run a single job, of which two workers had died. It ends with the job."""
     return any(
-        evidence.names[holder].endswith("/alone") for holder, its_pid in evidence.processes.items() if its_pid == pid
+        evidence.names[holder].endswith("/alone")
+        for holder, pid_of_holder in evidence.processes.items()
+        if pid_of_holder == pid
     )
 
 
@@ -300,7 +306,7 @@ def _may_take_over(evidence: Evidence, change: Change) -> bool:
 
 def _was_recycled(evidence: Evidence, pid: int) -> bool:
     """Whether a log line says that the process was replaced, as after the interruption of an attempt."""
-    names = {evidence.names[holder] for holder, its_pid in evidence.processes.items() if its_pid == pid}
+    names = {evidence.names[holder] for holder, pid_of_holder in evidence.processes.items() if pid_of_holder == pid}
     lines = [line.text for line in evidence.log if line.at >= evidence.lives[pid].first_seen]
     return any(f"worker recycled worker={name} " in line for line in lines for name in names)
 

@@ -22,7 +22,7 @@ from .step_invariants import ITEMS
 from .witness import Ledger
 
 ledger = Ledger()
-soon = constant(0.3)
+short_backoff = constant(0.3)
 
 Result = dict[str, Any]
 
@@ -37,19 +37,19 @@ def enter_tenant(connection: Any, **_: Any) -> None:
 connection_created.connect(enter_tenant)
 
 
-@job(takes_context=True, max_attempts=50, backoff=soon)
+@job(takes_context=True, max_attempts=50, backoff=short_backoff)
 def quick(context: JobContext) -> Result:
     """Write only that it ends; most jobs of the load have this task."""
     return _write(context, "end")
 
 
-@job(takes_context=True, max_attempts=50, backoff=soon)
+@job(takes_context=True, max_attempts=50, backoff=short_backoff)
 def blink(context: JobContext) -> Result:
     """Do nothing, as fast as the queue can."""
     return {"lease": context.lease}
 
 
-@job(takes_context=True, max_attempts=50, backoff=soon)
+@job(takes_context=True, max_attempts=50, backoff=short_backoff)
 def work(context: JobContext, seconds: float) -> Result:
     """Write when it begins and when it ends."""
     _write(context, "begin")
@@ -57,7 +57,7 @@ def work(context: JobContext, seconds: float) -> Result:
     return _write(context, "end")
 
 
-@job(takes_context=True, max_attempts=50, backoff=soon)
+@job(takes_context=True, max_attempts=50, backoff=short_backoff)
 async def work_async(context: JobContext, seconds: float) -> Result:
     """Write when it begins and when it ends, as a coroutine."""
     await sync_to_async(_write)(context, "begin")
@@ -65,28 +65,28 @@ async def work_async(context: JobContext, seconds: float) -> Result:
     return await sync_to_async(_write)(context, "end")
 
 
-@job(takes_context=True, max_attempts=50, backoff=soon, atomic=True, timeout=10)
+@job(takes_context=True, max_attempts=50, backoff=short_backoff, atomic=True, timeout=10)
 def work_atomic(context: JobContext, seconds: float) -> Result:
     """Write one effect in the transaction that completes the job. The timeout is for a connection that hangs."""
-    return _effect(context, seconds)
+    return _write_effect(context, seconds)
 
 
-@job(takes_context=True, max_attempts=50, backoff=soon, timeout=10)
+@job(takes_context=True, max_attempts=50, backoff=short_backoff, timeout=10)
 def work_completing(context: JobContext, seconds: float) -> None:
     """Write one effect, and complete the job by hand in the same transaction."""
     _write(context, "begin")
     with transaction.atomic():
-        context.complete(_effect(context, seconds))
+        context.complete(_write_effect(context, seconds))
 
 
-@job(takes_context=True, max_attempts=50, backoff=soon, timeout=10)
+@job(takes_context=True, max_attempts=50, backoff=short_backoff, timeout=10)
 def write_row(context: JobContext) -> Result:
     """Write a row through Django on the connection of the thread. The timeout is for a connection that hangs."""
     Row.objects.create(job_id=context.job_id)
     return {"lease": context.lease}
 
 
-@job(takes_context=True, max_attempts=100, backoff=soon, timeout=0.4)
+@job(takes_context=True, max_attempts=100, backoff=short_backoff, timeout=0.4)
 def write_row_again(context: JobContext) -> Result:
     """Write a row on a new connection. If connecting is slow, the timeout interrupts the attempt.
 
@@ -97,26 +97,26 @@ def write_row_again(context: JobContext) -> Result:
     return write_row(context)
 
 
-@job(takes_context=True, max_attempts=50, backoff=soon)
-def return_argument(context: JobContext, load: str) -> Result:
+@job(takes_context=True, max_attempts=50, backoff=short_backoff)
+def return_argument(context: JobContext, text: str) -> Result:
     """Return the argument, even if it is large."""
-    return {**_write(context, "end"), "load": load}
+    return {**_write(context, "end"), "load": text}
 
 
-@job(takes_context=True, max_attempts=50, backoff=soon)
+@job(takes_context=True, max_attempts=50, backoff=short_backoff)
 def return_large_text(context: JobContext, size: int) -> Result:
     """Return a text of this many characters."""
     return {**_write(context, "end"), "load": "x" * size}
 
 
-@job(takes_context=True, max_attempts=50, backoff=soon)
-def discard_large_argument(context: JobContext, load: str) -> None:
+@job(takes_context=True, max_attempts=50, backoff=short_backoff)
+def discard_large_argument(context: JobContext, text: str) -> None:
     """Discard its own job, so that the large row is pruned."""
     _write(context, "begin")
     raise Discard(_lease_text(context))
 
 
-@job(takes_context=True, max_attempts=50, backoff=soon)
+@job(takes_context=True, max_attempts=50, backoff=short_backoff)
 def freeze(context: JobContext) -> Result:
     """In the first attempt, match a regular expression that never ends and lets no other thread run."""
     _write(context, "begin")
@@ -125,7 +125,7 @@ def freeze(context: JobContext) -> Result:
     return _write(context, "end")
 
 
-@job(takes_context=True, max_attempts=50, backoff=soon)
+@job(takes_context=True, max_attempts=50, backoff=short_backoff)
 def stumble(context: JobContext, times: int) -> Result:
     """Ask for a retry this number of times, and then complete."""
     _write(context, "begin")
@@ -134,7 +134,7 @@ def stumble(context: JobContext, times: int) -> Result:
     return _write(context, "end")
 
 
-@job(takes_context=True, max_attempts=50, backoff=soon)
+@job(takes_context=True, max_attempts=50, backoff=short_backoff)
 def doze(context: JobContext, times: int) -> Result:
     """Snooze this number of times, and then complete."""
     _write(context, "begin")
@@ -143,7 +143,7 @@ def doze(context: JobContext, times: int) -> Result:
     return _write(context, "end")
 
 
-@job(takes_context=True, max_attempts=50, backoff=soon, concurrency=limit(2, by="key"))
+@job(takes_context=True, max_attempts=50, backoff=short_backoff, concurrency=limit(2, by="key"))
 def limited(context: JobContext, key: int, seconds: float) -> Result:
     """Write when it begins and when it ends. At most two jobs of a key run at once."""
     _write(context, "begin")
@@ -151,7 +151,7 @@ def limited(context: JobContext, key: int, seconds: float) -> Result:
     return _write(context, "end")
 
 
-@job(takes_context=True, max_attempts=50, backoff=soon, sequence=by("key", on_failure="continue"))
+@job(takes_context=True, max_attempts=50, backoff=short_backoff, sequence=by("key", on_failure="continue"))
 def in_order(context: JobContext, key: int, times: int) -> Result:
     """Ask for a retry this number of times, and then complete; the jobs of a key run one after the other."""
     _write(context, "begin")
@@ -169,7 +169,7 @@ def in_strict_order(context: JobContext, key: int, times: int) -> Result:
     return _write(context, "end")
 
 
-@job(takes_context=True, max_attempts=50, backoff=soon, rate=rate("5/s", by="key", burst=2))
+@job(takes_context=True, max_attempts=50, backoff=short_backoff, rate=rate("5/s", by="key", burst=2))
 def rated(context: JobContext, key: int, times: int) -> Result:
     """Ask for a retry this number of times, and then complete; each attempt takes a token of the rate."""
     _write(context, "begin")
@@ -181,7 +181,7 @@ def rated(context: JobContext, key: int, times: int) -> Result:
 @job(
     takes_context=True,
     max_attempts=50,
-    backoff=soon,
+    backoff=short_backoff,
     rate=rate("8/s", by="key", burst=3),
     concurrency=limit(2, by="key"),
 )
@@ -192,7 +192,7 @@ def rated_and_limited(context: JobContext, key: int, seconds: float) -> Result:
     return _write(context, "end")
 
 
-@job(takes_context=True, max_attempts=50, backoff=soon, fair_by="tenant")
+@job(takes_context=True, max_attempts=50, backoff=short_backoff, fair_by="tenant")
 def fair(context: JobContext, tenant: int, seconds: float) -> Result:
     """Write when it begins and when it ends. Only a few jobs of a tenant are queued at once."""
     _write(context, "begin")
@@ -200,7 +200,7 @@ def fair(context: JobContext, tenant: int, seconds: float) -> Result:
     return _write(context, "end")
 
 
-@job(takes_context=True, max_attempts=50, backoff=soon)
+@job(takes_context=True, max_attempts=50, backoff=short_backoff)
 def grow(context: JobContext, count: int) -> Result:
     """Add jobs to the batch of the running job."""
     _write(context, "begin")
@@ -210,7 +210,7 @@ def grow(context: JobContext, count: int) -> Result:
     return _write(context, "end")
 
 
-@job(takes_context=True, max_attempts=50, backoff=soon)
+@job(takes_context=True, max_attempts=50, backoff=short_backoff)
 def called_back(context: JobContext, name: str) -> Result:
     """A callback of a batch. The witness reads the name of the callback from the argument."""
     _write(context, "begin")
@@ -222,7 +222,7 @@ CALLBACKS: dict[str, Any] = {
 }
 
 
-@job(takes_context=True, max_attempts=50, backoff=soon, timeout=1)
+@job(takes_context=True, max_attempts=50, backoff=short_backoff, timeout=1)
 def overrun(context: JobContext, times: int) -> Result:
     """Exceed the timeout this number of times, and then complete."""
     _write(context, "begin")
@@ -231,7 +231,7 @@ def overrun(context: JobContext, times: int) -> Result:
     return _write(context, "end")
 
 
-@job(takes_context=True, max_attempts=20, backoff=soon, timeout=20)
+@job(takes_context=True, max_attempts=20, backoff=short_backoff, timeout=20)
 def go_on(context: JobContext) -> Result:
     """Go through steps of all kinds. `step_invariants` says which, and what each writes."""
 
@@ -249,14 +249,14 @@ def go_on(context: JobContext) -> Result:
     return {"lease": context.lease, "account": account, "signal": signal}
 
 
-@job(takes_context=True, max_attempts=3, backoff=soon)
+@job(takes_context=True, max_attempts=3, backoff=short_backoff)
 def fail(context: JobContext) -> None:
     """Fail each time."""
     _write(context, "begin")
     raise ValueError(_lease_text(context))
 
 
-@job(takes_context=True, max_attempts=50, backoff=soon)
+@job(takes_context=True, max_attempts=50, backoff=short_backoff)
 def give_up(context: JobContext) -> None:
     """Discard its own job."""
     _write(context, "begin")
@@ -273,10 +273,10 @@ def _write(context: JobContext, what: str) -> Result:
     return {"lease": context.lease}
 
 
-def _effect(context: JobContext, seconds: float) -> Result:
+def _write_effect(context: JobContext, seconds: float) -> Result:
     with connection.cursor() as cursor:
-        row = [context.job_id, context.lease]
-        cursor.execute("INSERT INTO chaos_ledger (job_id, lease, what) VALUES (%s, %s, 'effect')", row)
+        values = [context.job_id, context.lease]
+        cursor.execute("INSERT INTO chaos_ledger (job_id, lease, what) VALUES (%s, %s, 'effect')", values)
     _pause(seconds)
     return {"lease": context.lease}
 
@@ -284,8 +284,8 @@ def _effect(context: JobContext, seconds: float) -> Result:
 def _note(context: JobContext, what: str) -> str:
     """Write what a step does, in the transaction that records the step."""
     with connection.cursor() as cursor:
-        row: tuple[int, int, str] = (context.job_id, context.lease, what)
-        cursor.execute("INSERT INTO chaos_ledger (job_id, lease, what) VALUES (%s, %s, %s)", row)
+        values: tuple[int, int, str] = (context.job_id, context.lease, what)
+        cursor.execute("INSERT INTO chaos_ledger (job_id, lease, what) VALUES (%s, %s, %s)", values)
     return what
 
 

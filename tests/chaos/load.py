@@ -28,17 +28,17 @@ from .promises import promise, promise_all, promise_order, promise_signal
 
 store = Store("default")
 
-STEADY = 20
+QUICK_JOB_COUNT = 20
 """The number of quick jobs that are deferred together; nine of ten jobs are quick ones."""
 
 URGENT_INTERVAL = 0.5
 """Seconds between two urgent jobs."""
 
 
-NARROW = "narrow"
+LIMITED_QUEUE = "narrow"
 """The name of a queue that has a limit (see `settings`), and that the load pauses sometimes."""
 
-QUEUES = ("default", NARROW)
+QUEUES = ("default", LIMITED_QUEUE)
 """The queues of jobs with a limit or a rate."""
 
 
@@ -49,13 +49,11 @@ class Rollback(Exception):
 class Load:
     """Defers `rate` jobs a second in a thread; after an outage it catches up."""
 
-    def __init__(
-        self, choose: random.Random, *, rate: float, has_timeouts: bool = False, has_steps: bool = False
-    ) -> None:
+    def __init__(self, rng: random.Random, *, rate: float, has_timeouts: bool = False, has_steps: bool = False) -> None:
         """has_timeouts: whether some jobs exceed their timeout. has_steps: whether some jobs have steps."""
-        self._choose = choose
+        self._rng = rng
         self._rate = rate
-        self._over = threading.Event()
+        self._is_over = threading.Event()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="load")
         self._running: Future[None] | None = None
         self._deferred = 0
@@ -82,7 +80,7 @@ class Load:
             self.mend: 4,
             self._defer_rated: 5,
             self._defer_rated_and_limited: 3,
-            self._defer_into_narrow: 10,
+            self._defer_into_limited_queue: 10,
             self._defer_fair: 1,
             self._defer_batch: 4,
             self._defer_chain: 4,
@@ -104,20 +102,20 @@ class Load:
 
     def stop(self) -> None:
         """Stop the load, and wait for its last transaction. Raises the error that ended the load, if any."""
-        self._over.set()
+        self._is_over.set()
         if self._running is not None:
             self._running.result()
 
     def _run(self) -> None:
         began = time.monotonic()
         urgent_at = began
-        while not self._over.wait(0.02):
+        while not self._is_over.wait(0.02):
             try:
-                while self._deferred < (time.monotonic() - began) * self._rate and not self._over.is_set():
+                while self._deferred < (time.monotonic() - began) * self._rate and not self._is_over.is_set():
                     if urgent_at <= time.monotonic():
                         urgent_at = time.monotonic() + URGENT_INTERVAL
                         self._defer_urgent()
-                    self._choose.choices(self._kinds, self._weights)[0]()
+                    self._rng.choices(self._kinds, self._weights)[0]()
             except Error:  # PostgreSQL is not available now
                 connection.close()
         connection.close()
@@ -139,10 +137,10 @@ class Load:
     # One method for each kind of job
 
     def _short_time(self) -> float:
-        return self._choose.uniform(0, 0.02)
+        return self._rng.uniform(0, 0.02)
 
     def _defer_work(self) -> None:
-        self._defer(jobs.work.using(priority=self._choose.choice((0, 0, 0, 5, -5))), self._short_time())
+        self._defer(jobs.work.using(priority=self._rng.choice((0, 0, 0, 5, -5))), self._short_time())
 
     def _defer_work_async(self) -> None:
         self._defer(jobs.work_async, self._short_time())
@@ -155,39 +153,39 @@ class Load:
 
     def _defer_long_work(self) -> None:
         tasks = (jobs.work, jobs.work_async, jobs.work_atomic, jobs.work_completing)
-        self._defer(self._choose.choice(tasks), self._choose.uniform(0.2, 1.5))
+        self._defer(self._rng.choice(tasks), self._rng.uniform(0.2, 1.5))
 
     def _defer_for_later(self) -> None:
-        self._defer(jobs.work.using(run_after=timedelta(seconds=self._choose.uniform(0.3, 4))), self._short_time())
+        self._defer(jobs.work.using(run_after=timedelta(seconds=self._rng.uniform(0.3, 4))), self._short_time())
 
     def _defer_unique(self) -> None:
-        self._defer(jobs.work.using(unique_key=f"key {self._choose.randrange(8)}"), self._choose.uniform(0, 0.2))
+        self._defer(jobs.work.using(unique_key=f"key {self._rng.randrange(8)}"), self._rng.uniform(0, 0.2))
 
     def _defer_stumble(self) -> None:
-        self._defer(jobs.stumble, self._choose.randint(1, 3))
+        self._defer(jobs.stumble, self._rng.randint(1, 3))
 
     def _defer_doze(self) -> None:
-        self._defer(jobs.doze, self._choose.randint(1, 3))
+        self._defer(jobs.doze, self._rng.randint(1, 3))
 
     def _defer_limited(self) -> None:
         """Defer a job with a limit, of a random priority, in one of two queues."""
-        task = jobs.limited.using(priority=self._choose.choice((0, 0, 5, -5)), queue_name=self._choose.choice(QUEUES))
-        self._defer(task, self._choose.randrange(4), self._short_time())
+        task = jobs.limited.using(priority=self._rng.choice((0, 0, 5, -5)), queue_name=self._rng.choice(QUEUES))
+        self._defer(task, self._rng.randrange(4), self._short_time())
 
     def _pause_queue(self) -> None:
         """Pause a queue whose jobs share permits and tokens with jobs of the other queue."""
-        Queue.pause(NARROW, for_=timedelta(seconds=self._choose.uniform(0.2, 2)))
+        Queue.pause(LIMITED_QUEUE, for_=timedelta(seconds=self._rng.uniform(0.2, 2)))
 
     def _defer_in_order(self) -> None:
-        self._defer(jobs.in_order, self._choose.randrange(4), self._choose.choice((0,) * 9 + (1,)))
+        self._defer(jobs.in_order, self._rng.randrange(4), self._rng.choice((0,) * 9 + (1,)))
 
     def _defer_in_strict_order(self) -> None:
-        self._defer(jobs.in_strict_order, self._choose.randrange(4), self._choose.choice((0,) * 9 + (1,)))
+        self._defer(jobs.in_strict_order, self._rng.randrange(4), self._rng.choice((0,) * 9 + (1,)))
 
     def mend(self) -> None:
         """Act as an operator: retry or discard failures that halt a sequence; at the end, send missing signals."""
         for id in Job.objects.filter(status="failed", limit_kind="halting").values_list("pk", flat=True):
-            retry_or_discard = self._choose.choice((store.retry, store.discard))
+            retry_or_discard = self._rng.choice((store.retry, store.discard))
             retry_or_discard([id])
         if self._running is None or self._running.done():  # the load has ended, so nobody else sends the signals
             for id in Job.objects.unfinished().filter(task=jobs.go_on.name).values_list("pk", flat=True):
@@ -196,30 +194,30 @@ class Load:
 
     def _defer_rated(self) -> None:
         """Defer more jobs with a rate than may start at once."""
-        key = self._choose.randrange(3)
-        task = jobs.rated.using(priority=self._choose.choice((0, 5)), queue_name=self._choose.choice(QUEUES))
-        self._note_deferred(*defer_many(task, [(key, self._choose.choice((0, 0, 1))) for _ in range(4)]))
+        key = self._rng.randrange(3)
+        task = jobs.rated.using(priority=self._rng.choice((0, 5)), queue_name=self._rng.choice(QUEUES))
+        self._note_deferred(*defer_many(task, [(key, self._rng.choice((0, 0, 1))) for _ in range(4)]))
 
     def _defer_rated_and_limited(self) -> None:
-        key = self._choose.randrange(3)
+        key = self._rng.randrange(3)
         self._note_deferred(*defer_many(jobs.rated_and_limited, [(key, self._short_time()) for _ in range(4)]))
 
-    def _defer_into_narrow(self) -> None:
-        self._defer(jobs.work.using(queue_name=NARROW), self._short_time())
+    def _defer_into_limited_queue(self) -> None:
+        self._defer(jobs.work.using(queue_name=LIMITED_QUEUE), self._short_time())
 
     def _defer_fair(self) -> None:
         """Defer many jobs of one tenant, and then one job of another tenant."""
         self._note_deferred(*defer_many(jobs.fair, [(0, self._short_time()) for _ in range(40)]))
-        self._defer(jobs.fair, self._choose.randrange(1, 4), self._short_time())
+        self._defer(jobs.fair, self._rng.randrange(1, 4), self._short_time())
 
     def _defer_batch(self) -> None:
         """Defer a batch, sometimes with a batch inside; some of the jobs do not complete."""
         with transaction.atomic(), Batch(**jobs.CALLBACKS):
             ids = promise_all(call.defer() for call in self._calls(3))
-            if self._choose.random() < 0.4:
+            if self._rng.random() < 0.4:
                 with Batch(**jobs.CALLBACKS):
                     ids += promise_all(call.defer() for call in self._calls(2))
-                    if self._choose.random() < 0.5:
+                    if self._rng.random() < 0.5:
                         self._defer_steps()
         self._note_deferred_in_order(ids)
 
@@ -231,22 +229,22 @@ class Load:
     def _defer_steps(self) -> list[int]:
         """Defer a chain of three steps, the second with two jobs."""
         first, left, right, last = self._calls(4)
-        after_failure: AfterFailure = self._choose.choice(("run", "discard"))
-        deferred = chain(first, [left, right], last, after_failure=after_failure).defer()
-        promise_order([deferred[:1], deferred[1:3], deferred[3:]], after_failure)
-        return promise_all(deferred)
+        after_failure: AfterFailure = self._rng.choice(("run", "discard"))
+        chain_jobs = chain(first, [left, right], last, after_failure=after_failure).defer()
+        promise_order([chain_jobs[:1], chain_jobs[1:3], chain_jobs[3:]], after_failure)
+        return promise_all(chain_jobs)
 
     def _calls(self, count: int) -> list[TaskCall]:
         kinds = [
             jobs.work.s(self._short_time()),
             jobs.work_async.s(self._short_time()),
             jobs.work_atomic.s(self._short_time()),
-            jobs.stumble.s(self._choose.randint(1, 2)),
-            jobs.grow.s(self._choose.randint(1, 3)),
+            jobs.stumble.s(self._rng.randint(1, 2)),
+            jobs.grow.s(self._rng.randint(1, 3)),
             jobs.fail.s(),
             jobs.give_up.s(),
         ]
-        return self._choose.choices(kinds, [8, 4, 4, 4, 3, 1, 1], k=count)
+        return self._rng.choices(kinds, [8, 4, 4, 4, 3, 1, 1], k=count)
 
     def _defer_go_on(self) -> None:
         self._defer(jobs.go_on)
@@ -255,10 +253,10 @@ class Load:
     def _signal(self) -> None:
         """Send a signal to a random job, which may wait for it, not wait yet, have it already, or be finished."""
         if self._with_steps:
-            id = self._choose.choice(self._with_steps)
+            id = self._rng.choice(self._with_steps)
             with contextlib.suppress(Rollback), transaction.atomic():
-                self._send(id, f"signal {self._choose.random()}")
-                if self._choose.random() < 0.3:
+                self._send(id, f"signal {self._rng.random()}")
+                if self._rng.random() < 0.3:
                     raise Rollback
 
     def _send(self, id: int, payload: str) -> None:
@@ -269,7 +267,7 @@ class Load:
         self._defer(jobs.fail)
 
     def _defer_overrun(self) -> None:
-        self._defer(jobs.overrun, self._choose.randint(1, 2))
+        self._defer(jobs.overrun, self._rng.randint(1, 2))
 
     def _defer_give_up(self) -> None:
         self._defer(jobs.give_up)
@@ -284,7 +282,7 @@ class Load:
         self._note_deferred(*defer_many(jobs.work, [(self._short_time(),) for _ in range(10)]))
 
     def _defer_quick(self) -> None:
-        self._note_deferred(*defer_many(jobs.quick, [()] * STEADY))
+        self._note_deferred(*defer_many(jobs.quick, [()] * QUICK_JOB_COUNT))
 
     def _roll_back(self) -> None:
         with contextlib.suppress(Rollback), transaction.atomic():
@@ -295,7 +293,7 @@ class Load:
     def _cancel_recent(self) -> None:
         """Cancel one of the last jobs, whatever its status is."""
         if recent := [*self._ids[-30:], *self._ordered_ids[-5:]]:
-            store.cancel(self._choose.sample(recent, 1), reason=CANCELLED)
+            store.cancel(self._rng.sample(recent, 1), reason=CANCELLED)
 
     def _retry_recent(self) -> None:
         """Retry the last jobs that failed or were discarded."""

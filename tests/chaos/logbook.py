@@ -50,9 +50,9 @@ class Logbook:
         (folder / f"{self._machine}.log").write_text(text)
 
     def _read(self, file: int) -> None:
-        rest = b""
+        unfinished_line = b""
         with open(file, "rb", buffering=0) as pipe:
             while data := pipe.read(PIPE_SIZE):
-                *lines, rest = (rest + data).split(b"\n")
+                *lines, unfinished_line = (unfinished_line + data).split(b"\n")
                 self.lines += [Line(time.time(), self._machine, line.decode(errors="replace")) for line in lines]
                 self._reading.wait()

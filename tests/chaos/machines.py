@@ -133,9 +133,9 @@ class Machine:
         workers = self.pids[1:]
         if not workers:
             return []
-        frozen = Death(workers[number % len(workers)], time.time(), alone=True, frozen=True)
-        self._stop_running([frozen.pid])
-        return [frozen]
+        death_of_paused_worker = Death(workers[number % len(workers)], time.time(), alone=True, frozen=True)
+        self._stop_running([death_of_paused_worker.pid])
+        return [death_of_paused_worker]
 
     def resume(self) -> None:
         """SIGCONT all processes."""
@@ -192,8 +192,8 @@ class Machine:
     def _run(self) -> None:
         ports = [str(proxy.port) for proxy in (self.proxy, *self._standby_proxies)]
         hosts = ["127.0.0.1"] * len(ports)
-        where = f"host={','.join(hosts)}&port={','.join(ports)}&target_session_attrs=read-write"
-        address = f"postgres://postgres@/chaos?{where}&sslmode=disable&gssencmode=disable"
+        query = f"host={','.join(hosts)}&port={','.join(ports)}&target_session_attrs=read-write"
+        address = f"postgres://postgres@/chaos?{query}&sslmode=disable&gssencmode=disable"
         settings = {"DATABASE_URL": address, "CHAOS_WITNESS": self._witness, "PYTHONPATH": str(ROOT), **self._settings}
         clock = self.clock.environment if self._own_clock else {}
         log = self.logbook.open()

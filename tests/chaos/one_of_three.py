@@ -22,7 +22,7 @@ from .three import Database, Runworker, use_databases
 
 ALIASES = ("queue_1", "queue_2", "queue_3")
 
-CALM = 4.0
+CALM_SECONDS = 4.0
 """Seconds without a fault before the first fault, and after each fault."""
 
 LONGEST_WAIT = 60.0
@@ -34,25 +34,25 @@ LONGEST_DRAIN = 120.0
 Stroke = Callable[[Database, random.Random], None]
 
 
-def cut(database: Database, choose: random.Random) -> None:
+def cut(database: Database, rng: random.Random) -> None:
     """Reset all connections, and refuse new ones."""
     database.proxy.refuse()
     database.proxy.cut()
-    time.sleep(choose.uniform(3, 5))
+    time.sleep(rng.uniform(3, 5))
     database.proxy.accept()
 
 
-def stall(database: Database, choose: random.Random) -> None:
+def stall(database: Database, rng: random.Random) -> None:
     """Let no byte through for longer than the worker timeout."""
     database.proxy.stall()
-    time.sleep(WORKER_TIMEOUT + choose.uniform(2, 4))
+    time.sleep(WORKER_TIMEOUT + rng.uniform(2, 4))
     database.proxy.flow()
 
 
-def crash(database: Database, choose: random.Random) -> None:
+def crash(database: Database, rng: random.Random) -> None:
     """Crash the database by `stop -m immediate`, and start it after a moment."""
     database.cluster.crash()
-    time.sleep(choose.uniform(2, 4))
+    time.sleep(rng.uniform(2, 4))
     database.cluster.start()
 
 
@@ -67,7 +67,7 @@ class RunOfThree:
         self._folder = folder
         self._seconds = seconds
         self._rate = rate / len(ALIASES)
-        self._choose = random.Random(f"{seed} one-of-three")
+        self._rng = random.Random(f"{seed} one-of-three")
         self._databases = [Database(alias, folder / alias, rate=self._rate) for alias in ALIASES]
         self._faults: list[Fault] = []
 
@@ -100,7 +100,7 @@ class RunOfThree:
             database.start()
         self._wait_until_served(self._databases)
         calm_from = time.time()
-        time.sleep(CALM)
+        time.sleep(CALM_SECONDS)
         broken_from = time.time()
         self._break_things()
         for database in self._databases:
@@ -125,14 +125,14 @@ class RunOfThree:
         """Cause each kind of fault once in a random order, then again; the databases take turns."""
         over_at, turn = time.monotonic() + self._seconds, 0
         while not turn or time.monotonic() < over_at:
-            for stroke in self._choose.sample(list(STROKES), len(STROKES)):
+            for stroke in self._rng.sample(list(STROKES), len(STROKES)):
                 database = self._databases[turn % len(self._databases)]
                 fault = Fault(STROKES[stroke], database.alias, time.time())
-                stroke(database, self._choose)
+                stroke(database, self._rng)
                 fault.ended = time.time()
                 self._faults.append(fault)
                 self._wait_until_served([database])
-                time.sleep(CALM)
+                time.sleep(CALM_SECONDS)
                 turn += 1
 
     def _wait_until_served(self, databases: Sequence[Database]) -> None:
@@ -146,6 +146,7 @@ class RunOfThree:
     def _judge(self, records: Records) -> Verdict:
         jobs = sum(len(record.statuses) for record in records.databases.values())
         speed = sum(records.calm_speed(alias) for alias in ALIASES)
+        # The columns of the table in the module `report`; this scenario leaves some empty.
         cells = [f"`{self._scenario}`", f"{jobs:,}", f"{speed:.0f}", f"{len(records.faults)}"]
         cells += ["", "", f"{max(records.gaps(), default=0.0):.2f}", ""]
         return Verdict(self._scenario, f"| {' | '.join(cells)} |", list(violations(records)))

@@ -16,7 +16,7 @@ TOLERANCE = 0.05
 CLOCK_JUMP = 1.0
 """If the clock of PostgreSQL goes back by more than this number of seconds, the clock was set back."""
 
-ENDED_OR_RUNNING = 4
+QUEUED_PER_RUNNING_JOB = 4
 """For each job of a fair key that has run at once, this number of jobs may be queued: one for the running job, two for
 a job that has just ended, and one because the witness records changes a moment before other sessions see them."""
 
@@ -37,7 +37,7 @@ def limits_hold(evidence: Evidence) -> Iterator[str]:
 
 def sequences_are_in_order(evidence: Evidence) -> Iterator[str]:
     """(17) The jobs of a sequence begin in the order in which they were deferred, except jobs retried by hand."""
-    newest: defaultdict[str, int] = defaultdict(int)
+    newest_begun_job: defaultdict[str, int] = defaultdict(int)
     retried: set[int] = set()
     for change in evidence.changes:
         key = change.limit_key
@@ -47,9 +47,9 @@ def sequences_are_in_order(evidence: Evidence) -> Iterator[str]:
             continue
         if change.job in retried:
             continue
-        if change.job < newest[key]:
-            yield f"job {change.job} of {key} began after job {newest[key]}"
-        newest[key] = max(newest[key], change.job)
+        if change.job < newest_begun_job[key]:
+            yield f"job {change.job} of {key} began after job {newest_begun_job[key]}"
+        newest_begun_job[key] = max(newest_begun_job[key], change.job)
 
 
 def rates_hold(evidence: Evidence) -> Iterator[str]:
@@ -85,7 +85,7 @@ def rates_hold(evidence: Evidence) -> Iterator[str]:
 
 
 def fairness_holds(evidence: Evidence) -> Iterator[str]:
-    """(19) Few jobs of a tenant are queued: its capacity, and ENDED_OR_RUNNING for each job that has run at once."""
+    """(19) Few jobs of a tenant are queued: its capacity, and QUEUED_PER_RUNNING_JOB for each job that ran at once."""
     queued: defaultdict[str, set[int]] = defaultdict(set)
     running: defaultdict[str, set[int]] = defaultdict(set)
     most_running: Counter[str] = Counter()
@@ -100,29 +100,31 @@ def fairness_holds(evidence: Evidence) -> Iterator[str]:
             most_running[key] = max(most_running[key], len(running[key]))
         elif change.verb == "admit":
             queued[key].add(change.job)
-            if len(queued[key]) > (change.capacity or 0) + ENDED_OR_RUNNING * most_running[key]:
+            if len(queued[key]) > (change.capacity or 0) + QUEUED_PER_RUNNING_JOB * most_running[key]:
                 yield f"{key} had {len(queued[key])} jobs queued, and at most {most_running[key]} have run at once"
 
 
 def batches_call_back_once(evidence: Evidence) -> Iterator[str]:
     """(20) Each batch is finished once, after all of its jobs; each callback is then enqueued once, and completes."""
-    ends: dict[int, int] = {}
+    end_by_batch: dict[int, int] = {}
     for end in evidence.batches:
         if end.what == "finish":
-            if end.batch in ends:
+            if end.batch in end_by_batch:
                 yield f"batch {end.batch} was finished twice"
-            ends.setdefault(end.batch, end.seq)
-    members: defaultdict[int, list[Change]] = defaultdict(list)
+            end_by_batch.setdefault(end.batch, end.seq)
+    enqueued_by_batch: defaultdict[int, list[Change]] = defaultdict(list)
     for change in evidence.changes:
         if change.batch is not None and change.verb == "enqueue":
-            members[change.batch].append(change)
-    inner: defaultdict[int | None, list[int]] = defaultdict(list)
+            enqueued_by_batch[change.batch].append(change)
+    inner_batches_by_parent: defaultdict[int | None, list[int]] = defaultdict(list)
     opened = [change for change in evidence.batches if change.what == "open"]
     for batch in opened:
-        inner[batch.parent].append(batch.batch)
+        inner_batches_by_parent[batch.parent].append(batch.batch)
     for batch in opened:
-        if batch.batch in ends:
-            yield from _judge_end(evidence, batch, ends, members, inner[batch.batch])
+        if batch.batch in end_by_batch:
+            yield from _judge_end(
+                evidence, batch, end_by_batch, enqueued_by_batch, inner_batches_by_parent[batch.batch]
+            )
         else:
             yield f"batch {batch.batch} is open at the end"
 
@@ -131,19 +133,22 @@ def chains_are_in_order(evidence: Evidence) -> Iterator[str]:
     """(21) A job of a chain begins after the jobs that it needs; it is discarded only if one of these jobs fails."""
     for need in evidence.needs:
         for change in evidence.by_job.get(need.job, ()):
-            before = evidence.status_at(need.needs, change.seq)
-            is_let_through = before == "completed" or (before in FINISHED and need.after_failure == "run")
+            needed_status = evidence.status_at(need.needs, change.seq)
+            is_let_through = needed_status == "completed" or (needed_status in FINISHED and need.after_failure == "run")
             if change.verb == "claim" and not is_let_through:
-                yield f"job {need.job} began while job {need.needs}, which it needs, was {before}"
-            if f"needs job {need.needs}, which" in (change.error or "") and before not in ("failed", "discarded"):
-                yield f"job {need.job} was discarded while job {need.needs}, which it needs, was {before}"
+                yield f"job {need.job} began while job {need.needs}, which it needs, was {needed_status}"
+            if f"needs job {need.needs}, which" in (change.error or "") and needed_status not in (
+                "failed",
+                "discarded",
+            ):
+                yield f"job {need.job} was discarded while job {need.needs}, which it needs, was {needed_status}"
 
 
 # Judging
 
 SEQUENCES = ("sequence", "halting")
 
-KEPT = 0.1
+SURPLUS_SECONDS = 0.1
 """A key may have more tokens than its burst: the tokens of this number of seconds, because supervisors may be late."""
 
 
@@ -166,11 +171,12 @@ class Bucket:
             offset_before, clock_offset = self.last.statement_began - self.last.at, change.statement_began - change.at
             if offset_before - clock_offset > CLOCK_JUMP:  # set back: the bucket is empty, and fills from now on
                 self.full_at = min(self.full_at, self.last.at + clock_offset + burst * interval)
-        missing = max(self.full_at - change.statement_began, -KEPT) / interval
-        self.full_at = change.statement_began + (missing + 1) * interval
+        # The bucket was filled up to `full_at`, so the time until then says how many tokens are missing now.
+        tokens_missing = max(self.full_at - change.statement_began, -SURPLUS_SECONDS) / interval
+        self.full_at = change.statement_began + (tokens_missing + 1) * interval
         self.last = change
-        excess = missing - (burst - 1)
-        return excess * interval if excess > TOLERANCE else 0.0
+        tokens_too_many = tokens_missing - (burst - 1)
+        return tokens_too_many * interval if tokens_too_many > TOLERANCE else 0.0
 
 
 def _holds_permit(change: Change) -> bool:
@@ -183,19 +189,21 @@ def _holds_permit(change: Change) -> bool:
 def _judge_end(
     evidence: Evidence,
     batch: BatchChange,
-    ends: dict[int, int],
-    members: dict[int, list[Change]],
-    inner: list[int],
+    end_by_batch: dict[int, int],
+    enqueued_by_batch: dict[int, list[Change]],
+    inner_batches: list[int],
 ) -> Iterator[str]:
     """Yield the violations at the end of a batch: unfinished jobs, and wrong callbacks."""
-    end = ends[batch.batch]
-    jobs = [change.job for change in members.get(batch.batch, ()) if change.calls_back is None]
-    callbacks = [change for change in members.get(batch.batch, ()) if change.calls_back is not None]
+    end = end_by_batch[batch.batch]
+    jobs = [change.job for change in enqueued_by_batch.get(batch.batch, ()) if change.calls_back is None]
+    callbacks = [change for change in enqueued_by_batch.get(batch.batch, ()) if change.calls_back is not None]
     statuses = {job: evidence.status_at(job, end) for job in jobs}
-    for inner_batch in inner:
-        if ends.get(inner_batch, end) >= end:
+    for inner_batch in inner_batches:
+        if end_by_batch.get(inner_batch, end) >= end:
             yield f"batch {batch.batch} was finished before batch {inner_batch}, which is in it"
-        statuses |= {change.job: evidence.status_at(change.job, end) for change in members.get(inner_batch, ())}
+        statuses |= {
+            change.job: evidence.status_at(change.job, end) for change in enqueued_by_batch.get(inner_batch, ())
+        }
     for job, status in statuses.items():
         if status not in FINISHED:
             yield f"batch {batch.batch} was finished while job {job} was {status or 'not there'}"

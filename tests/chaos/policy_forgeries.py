@@ -81,27 +81,27 @@ def begin_out_of_order(builder: EvidenceBuilder) -> None:
 # Rates: one token a second, and a burst of two
 
 
-def admit(builder: EvidenceBuilder, job: int, after: float, *, clock: float = 0.0, claim: bool = True) -> None:
-    """Admit a job at the time 200 + `after`, while the clock of PostgreSQL is wrong by `clock` seconds."""
-    builder.time = 200 + after
+def admit(builder: EvidenceBuilder, job: int, seconds: float, *, clock_error: float = 0.0, claim: bool = True) -> None:
+    """Admit a job at the time 200 + `seconds`, while the clock of PostgreSQL is wrong by `clock_error` seconds."""
+    builder.time = 200 + seconds
     builder.change(job, None, "blocked", **RATE)
-    builder.time = 200 + after
-    builder.change(job, "blocked", "queued", statement_began=builder.time + clock, **RATE)
+    builder.time = 200 + seconds
+    builder.change(job, "blocked", "queued", statement_began=builder.time + clock_error, **RATE)
     if claim:
         builder.change(job, "queued", "running", lease=1, attempts=1, **RATE)
 
 
 def keep_to_the_rate(builder: EvidenceBuilder) -> None:
     """Admit each job when the rate has a token: no violation."""
-    for job, after in enumerate((0, 0, 1, 2, 5, 5.5, 6), start=20):
-        admit(builder, job, after)
+    for job, seconds in enumerate((0, 0, 1, 2, 5, 5.5, 6), start=20):
+        admit(builder, job, seconds)
 
 
 def keep_to_the_rate_with_another_clock(builder: EvidenceBuilder) -> None:
     """The clock goes forward, which allows a burst, and back, which empties the bucket: no violation."""
-    times = ((0, 0), (0, 0), (1, 8), (1, 8), (2, 8), (4, 0), (5, 0), (5.1, 8), (5.1, 8), (6.1, 0))
-    for job, (after, clock) in enumerate(times, start=20):
-        admit(builder, job, after, clock=clock)
+    seconds_and_clock_errors = ((0, 0), (0, 0), (1, 8), (1, 8), (2, 8), (4, 0), (5, 0), (5.1, 8), (5.1, 8), (6.1, 0))
+    for job, (seconds, clock_error) in enumerate(seconds_and_clock_errors, start=20):
+        admit(builder, job, seconds, clock_error=clock_error)
 
 
 def release_with_a_token(builder: EvidenceBuilder) -> None:
@@ -120,19 +120,19 @@ def exceed_the_burst(builder: EvidenceBuilder) -> None:
 
 def exceed_the_rate(builder: EvidenceBuilder) -> None:
     """Admit a fourth job after 1.8 seconds, although two tokens at first and one a second allow it after two."""
-    for job, after in enumerate((0, 0, 1, 1.8), start=20):
-        admit(builder, job, after)
+    for job, seconds in enumerate((0, 0, 1, 1.8), start=20):
+        admit(builder, job, seconds)
 
 
 def exceed_the_rate_after_the_clock(builder: EvidenceBuilder) -> None:
     """Admit two jobs after the clock was set back, although the key then has no token."""
-    for job, (after, clock) in enumerate(((0, 8), (0, 8), (0.1, 0), (0.1, 0)), start=20):
-        admit(builder, job, after, clock=clock)
+    for job, (seconds, clock_error) in enumerate(((0, 8), (0, 8), (0.1, 0), (0.1, 0)), start=20):
+        admit(builder, job, seconds, clock_error=clock_error)
 
 
 def queue_more_than_the_burst(builder: EvidenceBuilder) -> None:
-    for job, after in enumerate((0, 1, 2), start=20):
-        admit(builder, job, after, claim=False)
+    for job, seconds in enumerate((0, 1, 2), start=20):
+        admit(builder, job, seconds, claim=False)
 
 
 def queue_without_a_token(builder: EvidenceBuilder) -> None:
@@ -291,7 +291,11 @@ def never_complete_a_callback(builder: EvidenceBuilder) -> None:
 
 def run_a_chain(builder: EvidenceBuilder) -> None:
     """Run a chain of two jobs, a chain that continues after a failure, and a chain that does not: no violation."""
-    builder.evidence.needs += [Need(21, 20, "discard"), Need(23, 22, "run"), Need(25, 24, "discard")]
+    builder.evidence.needs += [
+        Need(job=21, needs=20, after_failure="discard"),
+        Need(job=23, needs=22, after_failure="run"),
+        Need(job=25, needs=24, after_failure="discard"),
+    ]
     batches = Batches(builder)
     for job in (20, 21):
         batches.run_job(job)

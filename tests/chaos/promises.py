@@ -22,10 +22,10 @@ def promise(ids: list[int], task: str, *, created: bool = True, priority: int = 
 
 def promise_all(jobs: Iterable[Job]) -> list[int]:
     """Write a promise for each of these jobs, which may have different tasks. Returns the ids of the jobs."""
-    listed = list(jobs)
-    for job in listed:
+    deferred_jobs = list(jobs)
+    for job in deferred_jobs:
         promise([job.pk], job.task, priority=job.priority)
-    return [job.pk for job in listed]
+    return [job.pk for job in deferred_jobs]
 
 
 def promise_signal(job_id: int, payload: str) -> None:
@@ -37,10 +37,10 @@ def promise_signal(job_id: int, payload: str) -> None:
 def promise_order(steps: list[list[Job]], after_failure: str) -> None:
     """Record that each job of a step needs each job of the step before."""
     needs = [
-        (later.pk, earlier.pk, after_failure)
-        for before, step in pairwise(steps)
-        for later in step
-        for earlier in before
+        (job.pk, needed_job.pk, after_failure)
+        for previous_step, step in pairwise(steps)
+        for job in step
+        for needed_job in previous_step
     ]
     with connection.cursor() as cursor:
         cursor.executemany("INSERT INTO chaos_need VALUES (%s, %s, %s)", needs)

@@ -33,7 +33,7 @@ class Link:
         self.server = server
         self.client_port: int = client.get_extra_info("peername")[1]
         self.flowing = asyncio.Event()
-        self.torn = False
+        self.is_half_open = False
         """Whether one end is closed and the other end does not know it."""
         self.delay = 0.0
         """Seconds at most by which each of the first messages is delayed."""
@@ -46,10 +46,10 @@ class Proxy:
         self._server = server
         self._links: set[Link] = set()
         self._flowing = asyncio.Event()
-        self._outcast: int | None = None
+        self._blocked_pid: int | None = None
         """The id of a process that the proxy lets send and receive nothing."""
-        self._is_full = False
-        """Whether the proxy tells the outcast process that no connection is free; otherwise it does not respond."""
+        self._says_it_is_full = False
+        """Whether the proxy tells the blocked process that no connection is free; otherwise it does not respond."""
         self._delay = 0.0
         self._rate = float("inf")
         self._loop = asyncio.new_event_loop()
@@ -61,13 +61,13 @@ class Proxy:
         """Start to listen, which sets `port`."""
         self._thread.start()
         self._do(self._listen())
-        self._soon(self._flowing.set)
+        self._call_in_loop(self._flowing.set)
 
     def stop(self) -> None:
         """Close everything."""
         self.refuse()
         self._do(self._end())
-        self._soon(self._loop.stop)
+        self._call_in_loop(self._loop.stop)
         self._thread.join()
         self._loop.close()
 
@@ -85,25 +85,25 @@ class Proxy:
 
     def stall(self) -> None:
         """Hold back all bytes and errors, in both directions."""
-        self._soon(self._flowing.clear)
+        self._call_in_loop(self._flowing.clear)
 
     def flow(self) -> None:
         """Transmit bytes again, also the bytes that were held back."""
-        self._soon(self._flowing.set)
+        self._call_in_loop(self._flowing.set)
 
     def stall_process(self, pid: int) -> None:
         """Hold back all bytes on the connections of this process."""
-        self._outcast, self._is_full = pid, False
-        self._do(self._cast_out(pid))
+        self._blocked_pid, self._says_it_is_full = pid, False
+        self._do(self._block_process(pid))
 
     def be_full_for(self, pid: int) -> None:
         """Cut the connections of this process, and tell it that no connection is free."""
-        self._outcast, self._is_full = pid, True
-        self._do(self._cast_out(pid))
+        self._blocked_pid, self._says_it_is_full = pid, True
+        self._do(self._block_process(pid))
 
     def let_in(self) -> None:
         """Serve every process again."""
-        self._outcast = None
+        self._blocked_pid = None
         self._do(self._let_all_flow())
 
     def delay_connects(self, seconds: float) -> None:
@@ -124,12 +124,12 @@ class Proxy:
 
     def tell_server(self) -> None:
         """Close the server's ends too, as TCP keepalives would, so that the server does not run out of connections."""
-        self._do(self._break(client=False, server=True, torn=True))
+        self._do(self._break(client=False, server=True, is_half_open=True))
 
     def _do(self, coroutine: Coroutine[Any, Any, None]) -> None:
         asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(30)
 
-    def _soon(self, call: Callable[[], object]) -> None:
+    def _call_in_loop(self, call: Callable[[], object]) -> None:
         self._loop.call_soon_threadsafe(call)
 
     # In the thread of the loop
@@ -151,8 +151,8 @@ class Proxy:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _serve(self, reader: asyncio.StreamReader, client: asyncio.StreamWriter) -> None:
-        is_outcast = self._outcast is not None and client.get_extra_info("peername")[1] in _ports(self._outcast)
-        if is_outcast and self._is_full:
+        is_blocked = self._blocked_pid is not None and client.get_extra_info("peername")[1] in _ports(self._blocked_pid)
+        if is_blocked and self._says_it_is_full:
             await self._turn_away(reader, client)
             return
         try:
@@ -162,7 +162,7 @@ class Proxy:
             return
         link = Link(client, server)
         link.delay = self._delay
-        if not is_outcast:
+        if not is_blocked:
             link.flowing.set()
         self._links.add(link)
         await asyncio.gather(self._pump(link, reader, server), self._pump(link, from_server, client))
@@ -183,7 +183,7 @@ class Proxy:
         client.close()
 
     async def _pump(self, link: Link, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Copy bytes from one end to the other until an end closes. Then close the other, unless the link is torn."""
+        """Copy bytes from end to end until one closes. Then close the other one unless the link is half-open."""
         messages, seconds_to_wait = 0, 0.0
         with contextlib.suppress(OSError):
             while data := await reader.read(65_536):
@@ -196,16 +196,16 @@ class Proxy:
                 if seconds_to_wait > 0.01:
                     await asyncio.sleep(seconds_to_wait)
                     seconds_to_wait = 0.0
-                if not link.torn:
+                if not link.is_half_open:
                     writer.write(data)
                     await writer.drain()
-        if not link.torn:
+        if not link.is_half_open:
             writer.close()
 
-    async def _cast_out(self, pid: int) -> None:
+    async def _block_process(self, pid: int) -> None:
         ports = _ports(pid)
-        for link in [link for link in self._links if link.client_port in ports and not link.torn]:
-            if self._is_full:
+        for link in [link for link in self._links if link.client_port in ports and not link.is_half_open]:
+            if self._says_it_is_full:
                 link.client.transport.abort()
                 link.server.transport.abort()
             else:
@@ -215,9 +215,9 @@ class Proxy:
         for link in self._links:
             link.flowing.set()
 
-    async def _break(self, *, client: bool, server: bool, torn: bool = False) -> None:
-        for link in [link for link in self._links if link.torn == torn]:
-            link.torn = True
+    async def _break(self, *, client: bool, server: bool, is_half_open: bool = False) -> None:
+        for link in [link for link in self._links if link.is_half_open == is_half_open]:
+            link.is_half_open = True
             for end in [link.client] * client + [link.server] * server:
                 with contextlib.suppress(OSError):
                     if end.get_extra_info("socket").family != socket.AF_UNIX:

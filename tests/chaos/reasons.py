@@ -10,7 +10,7 @@ from .evidence import LOG_BLOCKED, POSTGRES, Change, Death, Evidence, Fault, Hel
 RECONNECT = 10.0
 """Seconds at most until a process reconnects to a database that is available again."""
 
-SOON = 3.0
+LOG_DELAY = 3.0
 """Seconds at most between a change of a job and the log line about it."""
 
 LOG_LINES = {
@@ -58,19 +58,21 @@ def _has_log_line_of_release(evidence: Evidence, held_lease: HeldLease) -> bool:
     """Whether a log line says that jobs of the worker were released, or that the worker died after the claim."""
     assert held_lease.end is not None
     name = evidence.names.get(held_lease.claim.holder)
-    released, died = f"jobs released worker={name} ", f"worker died worker={name} "
+    release_line, death_line = f"jobs released worker={name} ", f"worker died worker={name} "
     return any(
-        (released in line.text and _is_soon(evidence, line, held_lease.end.at))
-        or (died in line.text and held_lease.claim.at <= line.at and line.at - held_lease.end.at <= SOON)
+        (release_line in line.text and _is_soon(evidence, line, held_lease.end.at))
+        or (death_line in line.text and held_lease.claim.at <= line.at and line.at - held_lease.end.at <= LOG_DELAY)
         for line in evidence.log
     )
 
 
 def _is_soon(evidence: Evidence, line: Line, at: float) -> bool:
     """Whether a line was read soon after this time. Time during which the log was blocked does not count."""
-    blocked = (fault for fault in evidence.faults if fault.what == LOG_BLOCKED and fault.target == line.machine)
-    until = max((fault.ended for fault in blocked if fault.overlaps(at, at + SOON)), default=at) + SOON
-    return at - 0.5 <= line.at <= until
+    faults_of_log = (fault for fault in evidence.faults if fault.what == LOG_BLOCKED and fault.target == line.machine)
+    latest_time = (
+        max((fault.ended for fault in faults_of_log if fault.overlaps(at, at + LOG_DELAY)), default=at) + LOG_DELAY
+    )
+    return at - 0.5 <= line.at <= latest_time
 
 
 def _supervisor_died_before_logging(evidence: Evidence, recovery: Change) -> bool:
@@ -84,7 +86,7 @@ def _answer_was_lost(evidence: Evidence, recovery: Change) -> bool:
     The commit may have come long before or long after the loss of the connection.
     """
     return any(
-        'database lost who="supervisor ' in line.text and abs(line.at - recovery.at) <= RECONNECT + SOON
+        'database lost who="supervisor ' in line.text and abs(line.at - recovery.at) <= RECONNECT + LOG_DELAY
         for line in evidence.log
     )
 
@@ -97,8 +99,10 @@ def hindrance(evidence: Evidence, began: float, ended: float, machine: str, *, o
 
     An orderly stop of the machine does not count, because the machine then releases the jobs that it has not begun.
     """
-    others = [fault for fault in _others(evidence, own, began, ended) if _hits(fault, machine) and not fault.stops]
-    return max((fault.ended for fault in others), default=0.0)
+    other_faults = [
+        fault for fault in _slowing_faults(evidence, own, began, ended) if _hits(fault, machine) and not fault.stops
+    ]
+    return max((fault.ended for fault in other_faults), default=0.0)
 
 
 def was_silenced(evidence: Evidence, holder: str | None, at: float) -> bool:
@@ -114,16 +118,16 @@ def was_silenced(evidence: Evidence, holder: str | None, at: float) -> bool:
 
 def excuse(evidence: Evidence, own: Fault, death: Death, held_lease: HeldLease) -> float:
     """The seconds of a delay that do not count, because no process could recover the job during another fault."""
-    others = _others(evidence, own, death.at, held_lease.end.at if held_lease.end else float("inf"))
+    other_faults = _slowing_faults(evidence, own, death.at, held_lease.end.at if held_lease.end else float("inf"))
     # The supervisor of a worker that died alone recovers its jobs; any other machine recovers the jobs of a machine.
-    hindering = [fault for fault in others if not death.alone or _hits(fault, own.target)]
-    return max((fault.ended - death.at + RECONNECT for fault in hindering), default=0.0)
+    hindering_faults = [fault for fault in other_faults if not death.alone or _hits(fault, own.target)]
+    return max((fault.ended - death.at + RECONNECT for fault in hindering_faults), default=0.0)
 
 
 def _hits(fault: Fault, machine: str) -> bool:
     return fault.target in (POSTGRES, machine)
 
 
-def _others(evidence: Evidence, own: Fault | None, began: float, ended: float) -> list[Fault]:
+def _slowing_faults(evidence: Evidence, own: Fault | None, began: float, ended: float) -> list[Fault]:
     """The faults in this time, except `own`, that keep a machine from working with the database."""
     return [fault for fault in evidence.faults if fault is not own and fault.slows and fault.overlaps(began, ended)]

@@ -55,10 +55,12 @@ class Records:
 
     def gaps(self) -> Iterator[float]:
         """Yield, for each fault and each database that it did not hit, the longest time without a finished job."""
-        for fault, _, record in _others(self):
+        for fault, _, record in _faults_and_unaffected_databases(self):
             finished = record.finished
-            during = finished[bisect(finished, fault.began) : bisect(finished, fault.ended)]
-            yield max(later - earlier for earlier, later in pairwise([fault.began, *during, fault.ended]))
+            finish_times_during_fault = finished[bisect(finished, fault.began) : bisect(finished, fault.ended)]
+            yield max(
+                later - earlier for earlier, later in pairwise([fault.began, *finish_times_during_fault, fault.ended])
+            )
 
 
 def violations(records: Records) -> Iterator[str]:
@@ -81,23 +83,23 @@ def lost(records: Records) -> Iterator[str]:
 
 def slowed(records: Records) -> Iterator[str]:
     """Yield the databases in which fewer jobs were finished a second while another database was down than before."""
-    for fault, alias, record in _others(records):
-        speed, wanted = record.speed(fault.began, fault.ended), FULL_SPEED * records.calm_speed(alias)
-        if speed < wanted:
-            yield f"{fault.what} of {fault.target}: {alias} finished {speed:.0f} jobs/s, not {wanted:.0f}"
+    for fault, alias, record in _faults_and_unaffected_databases(records):
+        speed, expected_speed = record.speed(fault.began, fault.ended), FULL_SPEED * records.calm_speed(alias)
+        if speed < expected_speed:
+            yield f"{fault.what} of {fault.target}: {alias} finished {speed:.0f} jobs/s, not {expected_speed:.0f}"
 
 
 def silenced(records: Records) -> Iterator[str]:
     """Yield the databases whose heartbeats were too old, or not read, while another database was down."""
     limit = records.heartbeat_interval + GRACE
-    for fault, alias, record in _others(records):
+    for fault, alias, record in _faults_and_unaffected_databases(records):
         ages = [age for at, age in record.ages if fault.began <= at <= fault.ended]
         if not ages or max(ages) > limit:
-            seen = f"{max(ages):.1f} s old" if ages else "never seen"
-            yield f"{fault.what} of {fault.target}: a heartbeat of {alias} was {seen}"
+            description = f"{max(ages):.1f} s old" if ages else "never seen"
+            yield f"{fault.what} of {fault.target}: a heartbeat of {alias} was {description}"
 
 
-def _others(records: Records) -> Iterator[tuple[Fault, str, Record]]:
+def _faults_and_unaffected_databases(records: Records) -> Iterator[tuple[Fault, str, Record]]:
     """Yield each fault with each database that it did not hit."""
     for fault in records.faults:
         for alias, record in records.databases.items():

@@ -65,9 +65,9 @@ def judge_by(invariants: Sequence[Invariant], scenario: str, evidence: Evidence,
 
 def write(table: list[str], page: Path) -> None:
     """Replace the table between the marks of a page."""
-    marked = re.compile("(<!-- figures -->\n).*(\n<!-- end of figures -->)", re.DOTALL)
+    table_with_marks = re.compile("(<!-- figures -->\n).*(\n<!-- end of figures -->)", re.DOTALL)
     lines = "\n".join(table)
-    page.write_text(marked.sub(lambda marks: f"{marks[1]}{lines}{marks[2]}", page.read_text()))
+    page.write_text(table_with_marks.sub(lambda marks: f"{marks[1]}{lines}{marks[2]}", page.read_text()))
 
 
 def _repeats(evidence: Evidence) -> str:

@@ -23,7 +23,7 @@ from .load import Load
 from .machines import Machine
 from .scenarios import Run
 
-HELD = "SELECT count(*) FROM skipqueue_job WHERE status = 'running' AND locked_by = %s"
+COUNT_CARRIED_JOBS = "SELECT count(*) FROM skipqueue_job WHERE status = 'running' AND locked_by = %s"
 
 COUNT_INTERVAL = 0.1
 """Seconds between two counts of the jobs that the carrier (Celery) holds."""
@@ -42,7 +42,7 @@ class RunWithCarrier(Run):
     def __init__(self, name: str, cluster: Cluster, folder: Path, *, seed: int, seconds: float, rate: float) -> None:
         rate = min(rate, MOST_A_SECOND)
         super().__init__(name, cluster, folder, seed=seed, seconds=seconds, rate=rate)
-        self._load = Load(random.Random(self._choose.random()), rate=rate, has_timeouts=True)
+        self._load = Load(random.Random(self._rng.random()), rate=rate, has_timeouts=True)
         self._counts: list[tuple[float, int]] = []
         self._messages_left: dict[str, int] = {}
 
@@ -55,15 +55,15 @@ class RunWithCarrier(Run):
 
     def evidence(self) -> Evidence:
         """See `Run.evidence`."""
-        over = threading.Event()
-        counting = threading.Thread(target=self._count_held, args=[over], daemon=True)
+        is_over = threading.Event()
+        counting = threading.Thread(target=self._count_carried_jobs, args=[is_over], daemon=True)
         try:
             self._broker.node.start()
             self._celery.boot()
             counting.start()
             evidence = super().evidence()
         finally:
-            over.set()
+            is_over.set()
             self._celery.end()
             self._celery.logbook.save(self._folder)
             self._broker.node.remove()
@@ -82,12 +82,12 @@ class RunWithCarrier(Run):
             lines += [f"{job} {at:.3f} {what}\n" for at, what in sorted(entries + changes)]
         (self._folder / "twice.txt").write_text("".join(lines))
 
-    def _count_held(self, over: threading.Event) -> None:
-        while not over.wait(COUNT_INTERVAL):
+    def _count_carried_jobs(self, is_over: threading.Event) -> None:
+        while not is_over.wait(COUNT_INTERVAL):
             try:
                 with self._cluster.connect() as connection:
-                    while not over.wait(COUNT_INTERVAL):
-                        row = connection.execute(HELD, [carrier_id(CARRIER)]).fetchone()
+                    while not is_over.wait(COUNT_INTERVAL):
+                        row = connection.execute(COUNT_CARRIED_JOBS, [carrier_id(CARRIER)]).fetchone()
                         self._counts.append((time.time(), int(row[0]) if row else 0))
             except psycopg.Error:  # PostgreSQL is down
                 continue

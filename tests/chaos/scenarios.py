@@ -171,9 +171,9 @@ class Run:
         self._cluster = cluster
         self._folder = folder
         folder.mkdir(parents=True)
-        self._choose = random.Random(f"{seed} {name}")
+        self._rng = random.Random(f"{seed} {name}")
         self._stage = Stage(cluster, self._machines(cluster, folder))
-        self._load = Load(random.Random(self._choose.random()), rate=rate, has_steps=self.scenario.has_steps)
+        self._load = Load(random.Random(self._rng.random()), rate=rate, has_steps=self.scenario.has_steps)
 
     def _machines(self, cluster: Cluster, folder: Path) -> list[Machine]:
         options = {"own_clock": self.scenario.has_clocks, "knows_standby": self.scenario.has_standby}
@@ -225,7 +225,7 @@ class Run:
                 load_until=load_until,
             )
 
-    def _wait_for_speed(self, wanted: float, *, at_least: float, at_most: float) -> None:
+    def _wait_for_speed(self, jobs_per_second: float, *, at_least: float, at_most: float) -> None:
         """Wait until `wanted` jobs are finished in a second; wait for `at_least` to `at_most` seconds."""
         statement = (
             "SELECT count(*) FROM chaos_change, to_timestamp(%s) AS now"
@@ -234,7 +234,7 @@ class Run:
         began = time.monotonic()
         with self._cluster.connect() as connection:
             while (waited := time.monotonic() - began) < at_most:
-                if waited >= at_least and _count(connection, statement, time.time(), list(FINISHED)) >= wanted:
+                if waited >= at_least and _count(connection, statement, time.time(), list(FINISHED)) >= jobs_per_second:
                     return
                 time.sleep(0.2)
 
@@ -249,7 +249,7 @@ class Run:
         """Run the strokes of each lane in a thread until the time is over."""
         with ThreadPoolExecutor() as pool:
             lanes = [
-                pool.submit(self._strike, strokes, machines, random.Random(self._choose.random()))
+                pool.submit(self._strike, strokes, machines, random.Random(self._rng.random()))
                 for strokes, machines in self._lanes()
             ]
             time.sleep(self._seconds)
@@ -263,17 +263,17 @@ class Run:
             return [(self.scenario.strokes, machines)]
         return list(zip(self.scenario.lanes, [machines, *([machine] for machine in machines)], strict=True))
 
-    def _strike(self, strokes: Sequence[Stroke], machines: list[Machine], choose: random.Random) -> None:
+    def _strike(self, strokes: Sequence[Stroke], machines: list[Machine], rng: random.Random) -> None:
         """Call each stroke once in a random order, then again; the machines take turns."""
         turn = 0
         while not self._stage.over.is_set():
-            for stroke in choose.sample(strokes, len(strokes)):
+            for stroke in rng.sample(strokes, len(strokes)):
                 # Without lanes, each stroke is called at least once, even if the time is over.
                 if self.scenario.lanes and self._stage.over.is_set():
                     return
-                stroke(self._stage, machines[turn % len(machines)], choose)
+                stroke(self._stage, machines[turn % len(machines)], rng)
                 turn += 1
-                self._stage.over.wait(choose.uniform(*self.scenario.pause))
+                self._stage.over.wait(rng.uniform(*self.scenario.pause))
 
     def _drain(self) -> None:
         """Wait until every job and batch is finished; the invariants call unfinished jobs lost.

@@ -39,10 +39,10 @@ class Stage:
         """Let a fault last this number of seconds, even if `over` is set meanwhile."""
         time.sleep(seconds)
 
-    def wait_for(self, holds: Callable[[], bool], seconds: float) -> bool:
+    def wait_for(self, condition: Callable[[], bool], seconds: float) -> bool:
         """Wait for a condition, at most this number of seconds. Returns whether it was met."""
         deadline = time.monotonic() + seconds
-        while not holds():
+        while not condition():
             if time.monotonic() > deadline:
                 return False
             time.sleep(0.1)

@@ -22,11 +22,11 @@ EFFECTS = ("step account", *(f"step item {number}" for number in range(ITEMS)), 
 def steps_happen_once(evidence: Evidence) -> Iterator[str]:
     """(22) An atomic step or item has its effect at most once, and exactly once if its job is completed."""
     for job in sorted(evidence.with_steps):
-        times = Counter(entry.what for entry in evidence.entries_of.get(job, ()))
-        least = 1 if evidence.statuses.get(job) == "completed" else 0
+        effect_counts = Counter(entry.what for entry in evidence.entries_of.get(job, ()))
+        least_count = 1 if evidence.statuses.get(job) == "completed" else 0
         for effect in EFFECTS:
-            if not least <= times[effect] <= 1:
-                yield f"job {job} is {evidence.statuses.get(job)}, and did {effect!r} {times[effect]} times"
+            if not least_count <= effect_counts[effect] <= 1:
+                yield f"job {job} is {evidence.statuses.get(job)}, and did {effect!r} {effect_counts[effect]} times"
 
 
 def steps_are_in_order(evidence: Evidence) -> Iterator[str]:
@@ -37,8 +37,8 @@ def steps_are_in_order(evidence: Evidence) -> Iterator[str]:
         if (recorded := evidence.recorded.get(job, ())) != STEPS:
             yield f"job {job} is completed, and its recorded steps are {', '.join(recorded) or 'none'}"
         effects = [entry.what for entry in evidence.entries_of.get(job, ()) if entry.what in EFFECTS]
-        order = [EFFECTS.index(effect) for effect in effects]
-        if order != sorted(order):
+        positions = [EFFECTS.index(effect) for effect in effects]
+        if positions != sorted(positions):
             yield f"job {job} had its effects in the order {', '.join(effects)}"
 
 
@@ -50,6 +50,6 @@ def signals_arrive(evidence: Evidence) -> Iterator[str]:
     for job in sorted(evidence.with_steps):
         if evidence.statuses.get(job) != "completed":
             continue
-        taken = evidence.taken.get(job)
-        if [taken] != evidence.signals.get(job, []):
-            yield f"job {job} took the signal {taken!r}, and {evidence.signals.get(job, [])} was committed"
+        taken_payload = evidence.taken.get(job)
+        if [taken_payload] != evidence.signals.get(job, []):
+            yield f"job {job} took the signal {taken_payload!r}, and {evidence.signals.get(job, [])} was committed"

@@ -6,7 +6,7 @@ import pytest
 
 from django_skipqueue.contrib.celery.carrier import carrier_id
 
-from .carried import BROKER, CARRIER, CHILD_KILLED, CUT, KILLED, STALLED
+from .carried import BROKER, BROKER_KILLED, CARRIER, CHILD_KILLED, CONNECTIONS_CUT, CONNECTIONS_STALLED
 from .carrier_invariants import (
     INVARIANTS,
     MOST_CARRIED,
@@ -18,7 +18,7 @@ from .carrier_invariants import (
     window_holds,
 )
 from .evidence import Death, Entry, Evidence, Stop
-from .evidence_builder import DIED, EvidenceBuilder, without_violations
+from .evidence_builder import DEATH_ERROR, THIRD_PID, EvidenceBuilder, without_violations
 from .invariants import changes_are_legal, deaths_are_noticed, nothing_is_lost, stops_are_clean
 
 HOLDER = carrier_id(CARRIER)
@@ -96,9 +96,9 @@ def run_again(builder: EvidenceBuilder, *, jobs: int = 40) -> None:
 
 def fail_for_two_deaths(builder: EvidenceBuilder) -> None:
     leave_a_job_with_the_carrier(builder)
-    for what in (KILLED, CHILD_KILLED, STALLED):
+    for what in (BROKER_KILLED, CHILD_KILLED, CONNECTIONS_STALLED):
         builder.add_fault(what, began=builder.time, ended=builder.time)
-    builder.settle(5_002, "failed", error=DIED, ran_under=None)
+    builder.settle(5_002, "failed", error=DEATH_ERROR, ran_under=None)
 
 
 # The invariant, the function that adds a violation, and the beginning of the sentence about it.
@@ -172,9 +172,9 @@ def test_a_job_that_is_released_while_the_carrier_has_it_runs_twice() -> None:
 def test_a_job_that_fails_after_three_faults_is_no_violation() -> None:
     builder = build_carried()
     leave_a_job_with_the_carrier(builder)
-    for what in (KILLED, CHILD_KILLED, CUT):
+    for what in (BROKER_KILLED, CHILD_KILLED, CONNECTIONS_CUT):
         builder.add_fault(what, began=builder.time, ended=builder.time).target = BROKER
-    builder.settle(5_002, "failed", error=DIED, ran_under=None)
+    builder.settle(5_002, "failed", error=DEATH_ERROR, ran_under=None)
     assert violations_of(carried_deaths_are_counted_right, builder) == []
 
 
@@ -183,8 +183,8 @@ def test_a_job_that_was_handed_over_does_not_belong_to_its_relay() -> None:
     builder.defer(5_002)
     builder.claim(5_002, "third")
     builder.hand_over(5_002, HOLDER)
-    builder.add_fault(began=builder.time, ended=builder.time, deaths=[Death(12, builder.time, alone=True)])
-    stop = Stop(frozenset({12}), builder.time, builder.time + 1, 0)
+    builder.add_fault(began=builder.time, ended=builder.time, deaths=[Death(THIRD_PID, builder.time, alone=True)])
+    stop = Stop(frozenset({THIRD_PID}), began=builder.time, ended=builder.time + 1, code=0)
     builder.add_fault("SIGTERM", began=stop.began, ended=stop.ended, stops=[stop])
     assert violations_of(deaths_are_noticed, builder) == []
     assert violations_of(stops_are_clean, builder) == []
@@ -192,5 +192,5 @@ def test_a_job_that_was_handed_over_does_not_belong_to_its_relay() -> None:
 
 def test_a_repeated_effect_does_not_count_as_a_job_that_ran_twice() -> None:
     builder = build_carried()
-    builder.evidence.entries += [Entry(2, 1, "effect", builder.time)]
+    builder.evidence.entries += [Entry(job=2, lease=1, what="effect", at=builder.time)]
     assert 2 not in jobs_run_twice(builder.evidence), "another invariant finds a repeated effect"

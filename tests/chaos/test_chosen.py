@@ -17,15 +17,15 @@ def test_a_run_has_all_scenarios_or_the_named_ones() -> None:
 
 
 def test_the_seed_chooses_further_scenarios() -> None:
-    first = chosen(["mixed"], KNOWN, seed=1, others=3)
-    assert first[0] == "mixed"
-    assert len(set(first)) == 4
-    assert first == chosen(["mixed"], KNOWN, seed=1, others=3)
-    assert first != chosen(["mixed"], KNOWN, seed=2, others=3)
+    scenarios_of_seed_1 = chosen(["mixed"], KNOWN, seed=1, others=3)
+    assert scenarios_of_seed_1[0] == "mixed"
+    assert len(set(scenarios_of_seed_1)) == 4
+    assert scenarios_of_seed_1 == chosen(["mixed"], KNOWN, seed=1, others=3)
+    assert scenarios_of_seed_1 != chosen(["mixed"], KNOWN, seed=2, others=3)
     assert sorted(chosen(["mixed"], KNOWN, seed=1, others=99)) == sorted(KNOWN)
 
 
 def test_over_many_seeds_each_scenario_is_chosen() -> None:
-    ran = Counter(name for seed in range(300) for name in chosen(["mixed"], KNOWN, seed=seed, others=3))
-    assert ran.keys() == set(KNOWN)
-    assert min(ran.values()) > 15, "about 40 of each"
+    count_by_scenario = Counter(name for seed in range(300) for name in chosen(["mixed"], KNOWN, seed=seed, others=3))
+    assert count_by_scenario.keys() == set(KNOWN)
+    assert min(count_by_scenario.values()) > 15, "about 40 of each"

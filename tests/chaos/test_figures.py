@@ -23,9 +23,9 @@ def test_the_first_second_at_full_speed_may_begin_at_any_moment() -> None:
     builder = without_violations()
     evidence = builder.evidence
     evidence.changes = [change for change in evidence.changes if change.at < evidence.calm_again]
-    (last,) = evidence.changes[-1:]
-    moments = [evidence.load_until - 0.01 - 0.11 * number for number in range(10)]
-    evidence.changes += [last._replace(at=moment, after="completed") for moment in moments]
+    (last_change,) = evidence.changes[-1:]
+    finish_times = [evidence.load_until - 0.01 - 0.11 * number for number in range(10)]
+    evidence.changes += [last_change._replace(at=moment, after="completed") for moment in finish_times]
     assert full_speed_after(evidence) == pytest.approx(evidence.load_until - 1.01 - evidence.calm_again)
 
 

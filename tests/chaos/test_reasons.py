@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from . import forgeries
 from .evidence import CANCELLED, LOG_BLOCKED, POSTGRES, Death, Line, Stop
-from .evidence_builder import without_violations
+from .evidence_builder import OTHER_PID, without_violations
 from .figures import repeats
 from .invariants import (
     INVARIANTS,
@@ -22,20 +22,20 @@ def test_an_unlogged_recovery_is_excused_by_the_death_of_the_supervisor() -> Non
     builder = without_violations()
     builder.evidence.log = []
     recovery = next(change for change in builder.evidence.changes if change.verb == "recover")
-    builder.add_fault("supervisor killed", began=0, ended=0, deaths=[Death(9, recovery.at + 0.1, alone=False)])
+    builder.add_fault("supervisor killed", began=0, ended=0, deaths=[Death(pid=9, at=recovery.at + 0.1, alone=False)])
     assert list(repeats_are_explained(builder.evidence)) == []
 
 
 def test_an_unlogged_recovery_is_excused_by_a_lost_connection_of_the_supervisor() -> None:
     builder = without_violations()
     recovery = next(change for change in builder.evidence.changes if change.verb == "recover")
-    lost = 'database lost who="{}" retry_in=0.3s error="server closed the connection unexpectedly"'
+    connection_lost = 'database lost who="{}" retry_in=0.3s error="server closed the connection unexpectedly"'
     builder.evidence.log = [
-        Line(recovery.at - 60, "machine-2", lost.format("supervisor machine-2")),
-        Line(recovery.at - 5, "machine-2", lost.format("worker machine-2/1")),
+        Line(recovery.at - 60, "machine-2", connection_lost.format("supervisor machine-2")),
+        Line(recovery.at - 5, "machine-2", connection_lost.format("worker machine-2/1")),
     ]
     assert len(list(repeats_are_explained(builder.evidence))) == 1, "a loss long before, or of a worker, is no excuse"
-    builder.evidence.log.append(Line(recovery.at - 5, "machine-2", lost.format("supervisor machine-2")))
+    builder.evidence.log.append(Line(recovery.at - 5, "machine-2", connection_lost.format("supervisor machine-2")))
     assert list(repeats_are_explained(builder.evidence)) == []
 
 
@@ -70,25 +70,25 @@ def test_the_death_of_a_worker_explains_the_release_of_its_job() -> None:
     builder = without_violations()
     forgeries.release_without_a_log_line(builder)
     assert len(list(repeats_are_explained(builder.evidence))) == 1
-    released = next(change for change in builder.evidence.changes if change.job == 7 and change.verb == "release")
-    died = "12:00:00 ERROR   worker died worker=machine-2/1 cause=..."
-    builder.evidence.log.append(Line(released.at - 60, "machine-2", died))
+    release = next(change for change in builder.evidence.changes if change.job == 7 and change.verb == "release")
+    death_line = "12:00:00 ERROR   worker died worker=machine-2/1 cause=..."
+    builder.evidence.log.append(Line(release.at - 60, "machine-2", death_line))
     assert len(list(repeats_are_explained(builder.evidence))) == 1, "an earlier process of this name died"
-    builder.evidence.log.append(Line(released.at, "machine-2", died))
+    builder.evidence.log.append(Line(release.at, "machine-2", death_line))
     assert list(repeats_are_explained(builder.evidence)) == []
 
 
 def test_recovering_the_job_of_a_live_worker_is_excused_if_its_machine_was_silent() -> None:
     builder = without_violations()
     forgeries.recover_a_job_of_a_live_worker(builder)
-    taken_at = builder.evidence.changes[-3].at
+    taken_at = builder.evidence.changes[-3].at  # the recovery; after it the job was claimed and settled
     fault = builder.add_fault("supervisor paused", began=taken_at - 5, ended=taken_at + 5, slows=False)
     assert len(list(live_workers_keep_their_jobs(builder.evidence))) == 1
     fault.silences = True
     assert list(live_workers_keep_their_jobs(builder.evidence)) == []
     fault.target = "machine-2"
     assert len(list(live_workers_keep_their_jobs(builder.evidence))) == 1
-    fault.deaths = [Death(11, taken_at - 5, alone=False)]
+    fault.deaths = [Death(OTHER_PID, taken_at - 5, alone=False)]
     assert list(live_workers_keep_their_jobs(builder.evidence)) == [], "the worker itself was paused"
 
 
@@ -104,7 +104,7 @@ def test_a_worker_may_end_if_a_line_says_that_it_was_recycled() -> None:
 
 def test_a_job_that_killed_three_workers_may_fail() -> None:
     builder = without_violations()
-    builder.end_process(11)
+    builder.end_process(OTHER_PID)
     forgeries.fail_for_deaths_of_one_worker(builder, "victim", "other", "third")
     assert list(deaths_are_counted_right(builder.evidence)) == []
 
@@ -113,8 +113,8 @@ def test_a_job_whose_worker_died_in_its_last_attempt_may_fail() -> None:
     builder = without_violations()
     forgeries.fail_for_deaths_of_one_worker(builder, "victim")
     assert len(list(deaths_are_counted_right(builder.evidence))) == 1
-    last = builder.evidence.changes[-1]
-    builder.evidence.changes[-1] = last._replace(attempts=last.max_attempts)
+    last_change = builder.evidence.changes[-1]
+    builder.evidence.changes[-1] = last_change._replace(attempts=last_change.max_attempts)
     builder.evidence = replace(builder.evidence)
     assert list(deaths_are_counted_right(builder.evidence)) == []
 
@@ -144,7 +144,7 @@ def test_a_late_recovery_is_excused_while_postgresql_was_not_available() -> None
 def test_a_charged_attempt_after_sigterm_is_excused_only_during_an_outage() -> None:
     builder = without_violations()
     forgeries.charge_a_job_for_sigterm(builder)
-    builder.add_fault("SIGTERM", began=149, ended=149.5, stops=[Stop(frozenset(), 149, 149.5, 0)])
+    builder.add_fault("SIGTERM", began=149, ended=149.5, stops=[Stop(frozenset(), began=149, ended=149.5, code=0)])
     assert len(list(stops_are_clean(builder.evidence))) == 1
     builder.add_fault("PostgreSQL crashed", began=149, ended=149.5).target = POSTGRES
     assert list(stops_are_clean(builder.evidence)) == []

@@ -19,11 +19,11 @@ def with_steps() -> EvidenceBuilder:
     builder = without_violations()
     builder.defer(JOB)
     builder.claim(JOB)
-    builder.change(JOB, "running", "scheduled", lease=2, attempts=0, holder="")
+    builder.change(JOB, "running", "scheduled", lease=2, attempts=0, holder="")  # it sleeps
     builder.change(JOB, "scheduled", "queued")
     builder.claim(JOB)
-    builder.change(JOB, "running", "running", attempts=1)
-    builder.change(JOB, "running", "blocked", lease=4, attempts=0, holder="")
+    builder.change(JOB, "running", "running", attempts=1)  # its attempts are counted again
+    builder.change(JOB, "running", "blocked", lease=4, attempts=0, holder="")  # it waits for its signal
     builder.change(JOB, "blocked", "queued")
     builder.claim(JOB)
     builder.write_entries(JOB, *EFFECTS)
@@ -57,9 +57,9 @@ def record_in_another_order(builder: EvidenceBuilder) -> None:
 
 
 def do_the_last_step_first(builder: EvidenceBuilder) -> None:
-    last = next(entry for entry in builder.evidence.entries if entry.what == "step last")
-    builder.evidence.entries.remove(last)
-    builder.evidence.entries.insert(0, last)
+    entry_of_last_step = next(entry for entry in builder.evidence.entries if entry.what == "step last")
+    builder.evidence.entries.remove(entry_of_last_step)
+    builder.evidence.entries.insert(0, entry_of_last_step)
 
 
 def send_a_signal_twice(builder: EvidenceBuilder) -> None:
@@ -75,7 +75,7 @@ def take_another_signal(builder: EvidenceBuilder) -> None:
     builder.evidence.taken = {JOB: "no"}
 
 
-def take_none(builder: EvidenceBuilder) -> None:
+def take_no_signal(builder: EvidenceBuilder) -> None:
     builder.evidence.taken = {}
 
 
@@ -89,7 +89,7 @@ FORGERIES: list[tuple[Callable[[Evidence], Iterator[str]], Forgery, str]] = [
     (signals_arrive, send_a_signal_twice, "job 7 got 2 signals of one name"),
     (signals_arrive, take_a_signal_that_was_rolled_back, "job 7 took the signal 'yes', and [] was committed"),
     (signals_arrive, take_another_signal, "job 7 took the signal 'no', and ['yes'] was committed"),
-    (signals_arrive, take_none, "job 7 took the signal None, and ['yes'] was committed"),
+    (signals_arrive, take_no_signal, "job 7 took the signal None, and ['yes'] was committed"),
 ]
 
 

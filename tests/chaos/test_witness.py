@@ -128,8 +128,8 @@ def test_the_witness_records_worker_processes() -> None:
 
 
 def test_the_witness_records_the_key_of_a_limit() -> None:
-    limited: dict[str, Any] = {"limit_key": "k", "limit_kind": "concurrency", "capacity": 1}
-    job = make_job("blocked", **limited)
+    limit_columns: dict[str, Any] = {"limit_key": "k", "limit_kind": "concurrency", "capacity": 1}
+    job = make_job("blocked", **limit_columns)
     admit_keys(store, ["k"])
     claim()
     store.cancel([job.pk], reason=CANCELLED)
@@ -185,13 +185,13 @@ def make_callback(name: str) -> TaskCall:
 
 
 def test_a_job_that_begins_before_its_predecessor_has_completed_is_found() -> None:
-    first, second = make_job("queued"), make_job("queued")
+    predecessor, successor = make_job("queued"), make_job("queued")
     with connection.cursor() as cursor:
-        cursor.execute("INSERT INTO chaos_need VALUES (%s, %s, 'run')", [second.pk, first.pk])
-    running = claim()
+        cursor.execute("INSERT INTO chaos_need VALUES (%s, %s, 'run')", [successor.pk, predecessor.pk])
+    first_claimed_job = claim()
     assert not list(chains_are_in_order(gather_evidence()))
-    other = claim()
+    second_claimed_job = claim()
     assert list(chains_are_in_order(gather_evidence())) == [
-        f"job {second.pk} began while job {first.pk}, which it needs, was running"
+        f"job {successor.pk} began while job {predecessor.pk}, which it needs, was running"
     ]
-    assert [running.pk, other.pk] == [first.pk, second.pk]
+    assert [first_claimed_job.pk, second_claimed_job.pk] == [predecessor.pk, successor.pk]

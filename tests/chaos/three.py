@@ -26,15 +26,15 @@ from .proxy import Proxy
 from .records_of_three import Record
 from .settings import SKIPQUEUE
 
-TOGETHER = 10
+JOBS_PER_STATEMENT = 10
 """The number of jobs that are deferred by one statement."""
 
-LOOK_INTERVAL = 0.1
+SECONDS_BETWEEN_CHECKS = 0.1
 """Seconds between two checks of the heartbeats."""
 
-AGE = "SELECT extract(epoch FROM now() - min(heartbeat_at))::float8 FROM skipqueue_worker"
+OLDEST_HEARTBEAT_AGE = "SELECT extract(epoch FROM now() - min(heartbeat_at))::float8 FROM skipqueue_worker"
 
-ROWS = "SELECT id, status, extract(epoch FROM finished_at)::float8 FROM skipqueue_job"
+STATUSES_AND_FINISH_TIMES = "SELECT id, status, extract(epoch FROM finished_at)::float8 FROM skipqueue_job"
 
 FINISHED_LATELY = "SELECT count(*) FROM skipqueue_job WHERE finished_at > now() - interval '1 second'"
 
@@ -44,12 +44,12 @@ UNFINISHED = "SELECT 1 FROM skipqueue_job WHERE finished_at IS NULL LIMIT 1"
 class Database:
     """One of the three databases."""
 
-    def __init__(self, alias: str, home: Path, *, rate: float) -> None:
-        home.mkdir(parents=True)
+    def __init__(self, alias: str, folder: Path, *, rate: float) -> None:
+        folder.mkdir(parents=True)
         self.alias = alias
         self.record = Record()
-        self.cluster = Cluster(home / "postgres")
-        (home / "postgres").mkdir()
+        self.cluster = Cluster(folder / "postgres")
+        (folder / "postgres").mkdir()
         self.proxy = Proxy(self.cluster.sockets[0])
         self._rate = rate
         self._is_deferring, self._is_watching = threading.Event(), threading.Event()
@@ -96,26 +96,26 @@ class Database:
     def read(self) -> None:
         """Read the statuses and times of all jobs into the record."""
         with self.cluster.connect() as connection:
-            rows = connection.execute(ROWS).fetchall()
+            rows = connection.execute(STATUSES_AND_FINISH_TIMES).fetchall()
         self.record.statuses = {id: status for id, status, _ in rows}
         self.record.finished = sorted(at for *_, at in rows if at is not None)
 
     @property
     def address(self) -> str:
         """The URL by which `runworker` connects, through the proxy."""
-        where = f"host=127.0.0.1&port={self.proxy.port}&sslmode=disable&gssencmode=disable"
-        return f"postgres://postgres@/chaos?{where}"
+        query = f"host=127.0.0.1&port={self.proxy.port}&sslmode=disable&gssencmode=disable"
+        return f"postgres://postgres@/chaos?{query}"
 
     def _defer(self) -> None:
-        due = time.monotonic()
+        due_at = time.monotonic()
         while self._is_deferring.is_set():
             try:
-                ids = jobs.blink.using(database=self.alias).defer_many([()] * TOGETHER)
+                ids = jobs.blink.using(database=self.alias).defer_many([()] * JOBS_PER_STATEMENT)
                 self.record.promised.update(ids)
             except Error:  # the server is down: these jobs may be committed or not
                 connections[self.alias].close()
-            due = max(due + TOGETHER / self._rate, time.monotonic() - 1)
-            time.sleep(max(due - time.monotonic(), 0))
+            due_at = max(due_at + JOBS_PER_STATEMENT / self._rate, time.monotonic() - 1)
+            time.sleep(max(due_at - time.monotonic(), 0))
         connections[self.alias].close()
 
     def _watch(self) -> None:
@@ -123,12 +123,12 @@ class Database:
             try:
                 with self.cluster.connect() as connection:
                     while self._is_watching.is_set():
-                        row = connection.execute(AGE).fetchone()
+                        row = connection.execute(OLDEST_HEARTBEAT_AGE).fetchone()
                         if row and row[0] is not None:
                             self.record.ages.append((time.time(), row[0]))
-                        time.sleep(LOOK_INTERVAL)
+                        time.sleep(SECONDS_BETWEEN_CHECKS)
             except psycopg.Error:
-                time.sleep(LOOK_INTERVAL)
+                time.sleep(SECONDS_BETWEEN_CHECKS)
 
 
 class Runworker:

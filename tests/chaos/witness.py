@@ -72,7 +72,7 @@ CREATE TABLE chaos_process (worker_id text PRIMARY KEY, pid int NOT NULL, name t
 
 CREATE FUNCTION chaos_note_job() RETURNS trigger LANGUAGE plpgsql AS $$
 DECLARE
-    said text;
+    error_text text;
 BEGIN
     IF TG_OP = 'DELETE' THEN
         INSERT INTO chaos_change (
@@ -85,7 +85,7 @@ BEGIN
         RETURN NULL;
     END IF;
     IF TG_OP = 'UPDATE' THEN
-        said := CASE
+        error_text := CASE
             WHEN NEW.errors IS DISTINCT FROM OLD.errors
                 THEN (NEW.errors->-1->>'exception') || ': ' || (NEW.errors->-1->>'message')
             WHEN NEW.status = 'discarded' THEN NEW.last_error
@@ -104,8 +104,8 @@ BEGIN
         NEW.id, NEW.unique_key, OLD.status, NEW.status, OLD.lease, NEW.lease, OLD.attempts, NEW.attempts,
         NEW.max_attempts, OLD.locked_by, NEW.locked_by,
         CASE WHEN NEW.status = 'completed' THEN NEW.result->>'lease'
-             ELSE substring(said from 'ran under lease ([0-9]+)') END::bigint,
-        said, NEW.limit_key, NEW.limit_kind, NEW.capacity, NEW.rate_key, NEW.rate_interval, NEW.rate_burst,
+             ELSE substring(error_text from 'ran under lease ([0-9]+)') END::bigint,
+        error_text, NEW.limit_key, NEW.limit_kind, NEW.capacity, NEW.rate_key, NEW.rate_interval, NEW.rate_burst,
         NEW.batch_id, CASE WHEN NEW.task = 'tests.chaos.jobs.called_back' THEN NEW.args->>0 END,
         OLD.started_at IS NOT NULL OR OLD.attempts > 0, NEW.started_at IS NOT NULL OR NEW.attempts > 0,
         NEW.gate IS NOT DISTINCT FROM 'ahead'

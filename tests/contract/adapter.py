@@ -63,13 +63,13 @@ def objects() -> Iterator[str]:
     yield from (f"the task {task.name}" for task in registry if is_ours(task.name))
 
 
-def defaults(keys: Any) -> dict[str, str]:
+def defaults(dataclass: Any) -> dict[str, str]:
     """The default of each field of a dataclass."""
     return {
         field.name: "required"
         if field.default is field.default_factory is MISSING
         else f"default {field.default if field.default_factory is MISSING else field.default_factory()!r}"
-        for field in fields(keys)
+        for field in fields(dataclass)
     }
 
 
@@ -90,10 +90,10 @@ def metrics() -> Iterator[tuple[str, str, tuple[str, ...], str]]:
         yield metric.name, metric.kind, metric.labels, metric.text
 
 
-def event_classes(kind: type[events.Event] = events.Event) -> Iterator[type[events.Event]]:
+def event_classes(base_class: type[events.Event] = events.Event) -> Iterator[type[events.Event]]:
     """Yield the event classes of the package, without their base classes."""
-    subclasses = [subclass for subclass in kind.__subclasses__() if is_ours(subclass.__module__)]
-    yield from (event for subclass in subclasses for event in event_classes(subclass)) if subclasses else [kind]
+    subclasses = [subclass for subclass in base_class.__subclasses__() if is_ours(subclass.__module__)]
+    yield from (event for subclass in subclasses for event in event_classes(subclass)) if subclasses else [base_class]
 
 
 send: Callable[[Any], None] = sinks.send
@@ -116,8 +116,8 @@ PART_LOGS = r"django_skipqueue\.parts\.(\w+\.events|archive\.move)"
 
 def line_writers() -> Iterator[Callable[..., None]]:
     """Yield the functions that write log lines about things that are not events."""
-    of_parts = [module for name, module in sys.modules.items() if re.fullmatch(PART_LOGS, name)]
-    for module in dict.fromkeys([carried_logs, liveness_logs, logs, queue_logs, relay_logs, *of_parts]):
+    modules_of_parts = [module for name, module in sys.modules.items() if re.fullmatch(PART_LOGS, name)]
+    for module in dict.fromkeys([carried_logs, liveness_logs, logs, queue_logs, relay_logs, *modules_of_parts]):
         functions = [
             value for value in vars(module).values() if isfunction(value) and value.__module__ == module.__name__
         ]

@@ -61,7 +61,8 @@ def permissions() -> Iterator[str]:
         patch.object(SimpleTemplateResponse, "rendered_content", ""),
         patch.object(logging.getLogger("django.request"), "disabled", True),
     ):
-        clients, (rows, queries) = [_client(*person_and_kinds) for person_and_kinds in PEOPLE.items()], _make_rows()
+        clients = [_client(*person_and_kinds) for person_and_kinds in PEOPLE.items()]
+        ids, query_parameters = _make_rows()
         yield _table_line("", PEOPLE)
         yield _table_line(
             "metrics.view GET", [_response_status(client, "get", "/metrics/skipqueue") for client in clients]
@@ -72,15 +73,16 @@ def permissions() -> Iterator[str]:
                 continue
             for pattern in model_admin.get_urls():
                 path, url_name = f"{name}/{pattern.pattern}", str(pattern.name).removeprefix("django_skipqueue_")
-                row = quote(str(rows.get(url_name, rows[name])))
-                address = f"/admin/django_skipqueue/{re.sub('<.*>', row, path)}?{urlencode(queries.get(url_name, {}))}"
+                row_id = quote(str(ids.get(url_name, ids[name])))
+                query = urlencode(query_parameters.get(url_name, {}))
+                address = f"/admin/django_skipqueue/{re.sub('<.*>', row_id, path)}?{query}"
                 for method in ("get", "post"):
                     yield _table_line(
                         f"{path} {method.upper()}", [_response_status(client, method, address) for client in clients]
                     )
-            offered = [_actions(model_admin, client) for client in clients]
-            for action in set().union(*offered):
-                yield _table_line(f"{name} {action}", ["yes" if action in actions else "no" for actions in offered])
+            allowed = [_actions(model_admin, client) for client in clients]
+            for action in set().union(*allowed):
+                yield _table_line(f"{name} {action}", ["yes" if action in actions else "no" for actions in allowed])
 
 
 def _client(person: str, kinds: str) -> Client:
@@ -97,34 +99,34 @@ def _client(person: str, kinds: str) -> Client:
 
 def _make_rows() -> tuple[dict[str, Any], dict[str, dict[str, str]]]:
     """Make rows. Returns their ids, by model or URL name, and the query parameters of addresses, by URL name."""
-    archived, worker = make_job("failed", finished_at=timedelta(days=-100)).pk, make_worker().pk
+    archived_id, worker_id = make_job("failed", finished_at=timedelta(days=-100)).pk, make_worker().pk
     call_command("prunejobs", stdout=StringIO())
     Queue.pause("mail")
     Queue.limit("mail", 4)
     Queue.rate("mail", "4/s")
     cause = {"task": "shop.jobs.send", "exception": "builtins.ValueError", "place": "shop.jobs.post"}
-    schedule = {"task": FORM_VALUES["task"], "interval": timedelta(minutes=5)}
-    queued, running, done = make_job("queued").pk, make_job("running").pk, make_job("completed").pk
-    rows = {
-        "archivedjob": archived,
+    schedule_columns = {"task": FORM_VALUES["task"], "interval": timedelta(minutes=5)}
+    queued_id, running_id, completed_id = make_job("queued").pk, make_job("running").pk, make_job("completed").pk
+    ids = {
+        "archivedjob": archived_id,
         "job": make_job("failed").pk,
-        "job_cancel": running,
+        "job_cancel": running_id,
         "job_progress": make_job("running", task="django_skipqueue.apply_to_all", kwargs=BULK).pk,
         "job_run_now": make_job("scheduled").pk,
         "jobbatch": JobBatch.objects.create(name="b").pk,
         "queue": "mail",
-        "schedule": Schedule.objects.create(name="s", **schedule).pk,
-        "schedule_resume": Schedule.objects.create(name="paused", paused_at=Now(), **schedule).pk,
-        "worker": worker,
-        **dict.fromkeys(("job_change_priority", "job_change_queue", "job_discard", "job_reschedule"), queued),
-        **dict.fromkeys(("job_edit", "job_run_again"), done),
+        "schedule": Schedule.objects.create(name="s", **schedule_columns).pk,
+        "schedule_resume": Schedule.objects.create(name="paused", paused_at=Now(), **schedule_columns).pk,
+        "worker": worker_id,
+        **dict.fromkeys(("job_change_priority", "job_change_queue", "job_discard", "job_reschedule"), queued_id),
+        **dict.fromkeys(("job_edit", "job_run_again"), completed_id),
     }
-    queries = {
+    query_parameters = {
         "job_cause": {"task": cause["task"], "cause": f"{cause['exception']} in {cause['place']}"},
         **{f"queue_{verb}": {"queue": "mail"} for verb in ("limit", "pause", "rate", "resume")},
-        **{f"worker_{verb}": {"worker": worker} for verb in ("restart", "stop")},
+        **{f"worker_{verb}": {"worker": worker_id} for verb in ("restart", "stop")},
     }
-    return rows, queries
+    return ids, query_parameters
 
 
 def _response_status(client: Client, method: str, address: str) -> str:

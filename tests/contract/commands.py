@@ -35,13 +35,13 @@ def _apps_of_commands() -> dict[str, str]:
     return {name: app for app, folder in folders.items() for name in find_commands(str(folder))}
 
 
-def _command(name: str, text: str, parser: argparse.ArgumentParser) -> Iterator[str]:
-    yield f"{name}: {text}"
+def _command(name: str, help_text: str, parser: argparse.ArgumentParser) -> Iterator[str]:
+    yield f"{name}: {help_text}"
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
-            texts = {choice.dest: str(choice.help) for choice in action._choices_actions}
-            for subcommand, its_parser in action.choices.items():
-                yield from _command(f"{name} {subcommand}", texts[subcommand], its_parser)
+            help_texts = {choice.dest: str(choice.help) for choice in action._choices_actions}
+            for subcommand, parser_of_subcommand in action.choices.items():
+                yield from _command(f"{name} {subcommand}", help_texts[subcommand], parser_of_subcommand)
         elif not DJANGO_OPTIONS.intersection(action.option_strings):
             yield f"{name} {_usage(action)}: {_help(action)}"
 

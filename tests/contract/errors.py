@@ -21,11 +21,11 @@ def errors() -> Iterator[str]:
     This includes the default messages of exceptions that are raised without a message. `problem: text` is a message
     that a `*problem*` function returns to its caller, which raises an error or reports a system check with it.
     """
-    classes = {
+    exception_names = {
         _name(node.exc.func) for node in nodes() if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call)
     }
     for node in nodes():
-        if isinstance(node, ast.Call) and _name(node.func) in classes - {"", "with_traceback"} and node.args:
+        if isinstance(node, ast.Call) and _name(node.func) in exception_names - {"", "with_traceback"} and node.args:
             yield from _lines(_name(node.func), node.args[0])
         elif isinstance(node, FUNCTION) and "problem" in node.name:
             for sentence in _returned(node):
@@ -40,10 +40,10 @@ def checks() -> Iterator[str]:
     for node in nodes():
         if isinstance(node, ast.Call):
             keywords = {keyword.arg: keyword.value for keyword in node.keywords}
-            id = template(keywords["id"]) if "id" in keywords else ""
-            if id.startswith("skipqueue."):
-                yield from (f"{id} {_name(node.func)}: {text}" for text in _texts(node.args[0]))
-                yield from (f"{id} hint: {text}" for text in _texts(keywords["hint"]))
+            check_id = template(keywords["id"]) if "id" in keywords else ""
+            if check_id.startswith("skipqueue."):
+                yield from (f"{check_id} {_name(node.func)}: {text}" for text in _texts(node.args[0]))
+                yield from (f"{check_id} hint: {text}" for text in _texts(keywords["hint"]))
 
 
 @cache

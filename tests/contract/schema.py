@@ -41,18 +41,18 @@ def _dump() -> str:
     )
 
 
-def _pg_dump(version: int) -> Path:
+def _pg_dump(server_version: int) -> Path:
     """The oldest `pg_dump` that is not older than the server."""
-    programs = [*Path("/usr/lib/postgresql").glob("*/bin/pg_dump"), binaries() / "pg_dump"]
+    paths = [*Path("/usr/lib/postgresql").glob("*/bin/pg_dump"), binaries() / "pg_dump"]
     if on_path := shutil.which("pg_dump"):
-        programs.append(Path(on_path))
-    versions = {int(re.findall(r"\d+", _output(path, "--version"))[0]): path for path in programs}
-    new_enough = [number for number in versions if number >= version]
+        paths.append(Path(on_path))
+    versions = {int(re.findall(r"\d+", _output(path, "--version"))[0]): path for path in paths}
+    new_enough = [version for version in versions if version >= server_version]
     if not new_enough:
-        pytest.skip(f"There is no pg_dump of PostgreSQL {version} or newer.")
+        pytest.skip(f"There is no pg_dump of PostgreSQL {server_version} or newer.")
     return versions[min(new_enough)]
 
 
 def _output(program: Path, *arguments: str, **environment: str) -> str:
-    command, variables = [str(program), *arguments], os.environ | environment
-    return subprocess.run(command, env=variables, stdout=subprocess.PIPE, text=True, check=True).stdout
+    command, all_variables = [str(program), *arguments], os.environ | environment
+    return subprocess.run(command, env=all_variables, stdout=subprocess.PIPE, text=True, check=True).stdout

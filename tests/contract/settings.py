@@ -18,23 +18,23 @@ class Wrong:
         return "…"
 
 
-X = Wrong()
+WRONG = Wrong()
 NESTED: list[dict[str, Any]] = [
-    {"?": X},
+    {"?": WRONG},
     {"ALERTS": {}},
-    {"CARRIERS": {"?": {}, "celery": dict.fromkeys((*CARRIER_OPTIONS, "?"), X)}},
-    {"CARRIERS": {"celery": {"APP": "shop.celery", "QUEUES": {"mail": X, "pdf": "amq.pdf"}}, "sms": X}},
+    {"CARRIERS": {"?": {}, "celery": dict.fromkeys((*CARRIER_OPTIONS, "?"), WRONG)}},
+    {"CARRIERS": {"celery": {"APP": "shop.celery", "QUEUES": {"mail": WRONG, "pdf": "amq.pdf"}}, "sms": WRONG}},
     {"DATABASE": "a", "DATABASES": ("b", "b"), "RETIRING": ("b",)},
-    {"LINKS": {"a": "a", "b": "https://b/{?}", "c": "https://c/{", " ": X}},
-    {"PERIODIC": {"a": {"?": X}, "b": X}},
+    {"LINKS": {"a": "a", "b": "https://b/{?}", "c": "https://c/{", " ": WRONG}},
+    {"PERIODIC": {"a": {"?": WRONG}, "b": WRONG}},
     {"PLACEMENT": "spread"},
-    {"QUEUES": {"mail": {"?": X, "concurrency": X, "rate": X}, "a,b": X}},
-    {"SEARCHABLE": {"shop.jobs.send": X}},
-    {"RETENTION": {"?": X, "completed": X}},
-    {"RULES": {"?": 1, "late-worker": 1, "no-free-slot": {"mail": 1}, "paused-queue": {"mail": X}}},
+    {"QUEUES": {"mail": {"?": WRONG, "concurrency": WRONG, "rate": WRONG}, "a,b": WRONG}},
+    {"SEARCHABLE": {"shop.jobs.send": WRONG}},
+    {"RETENTION": {"?": WRONG, "completed": WRONG}},
+    {"RULES": {"?": 1, "late-worker": 1, "no-free-slot": {"mail": 1}, "paused-queue": {"mail": WRONG}}},
     {"RULES": {"?": 1, "late-worker": 1, "no-free-slot": {"mail": 1}}},
 ]
-"""Values of the setting SKIPQUEUE with mistakes inside nested values."""
+"""Values of the setting SKIPQUEUE with mistakes inside nested values. `?` stands for an unknown key."""
 
 
 def settings() -> Iterator[str]:
@@ -42,10 +42,10 @@ def settings() -> Iterator[str]:
     yield from (f"SKIPQUEUE[{key!r}]: {default}" for key, default in SETTINGS.items())
     yield from (f"SKIPQUEUE['CARRIERS'][…][{key!r}]: {default}" for key, default in CARRIER_OPTIONS.items())
     yield from (f"TASKS[…]['OPTIONS'][{key!r}]: {default}" for key, default in BACKEND_OPTIONS.items())
-    for value in [*({key: X} for key in SETTINGS), *NESTED]:
+    for value in [*({key: WRONG} for key in SETTINGS), *NESTED]:
         with override_settings(SKIPQUEUE=value):
             problems = run_checks(tags=["django_skipqueue"])
             yield from (str(problem.msg) for problem in problems if problem.id in ("skipqueue.E001", "skipqueue.E012"))
     for key in ("?", *BACKEND_OPTIONS):
-        backend = SkipQueueBackend("default", {"OPTIONS": {key: X}})
+        backend = SkipQueueBackend("default", {"OPTIONS": {key: WRONG}})
         yield from (str(problem.msg) for problem in backend.check())

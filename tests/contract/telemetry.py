@@ -36,45 +36,45 @@ def metrics() -> Iterator[str]:
 
 def events() -> Iterator[str]:
     """Yield a line for each field of an event."""
-    for kind in adapter.event_classes():
-        members = members_of(kind)
-        yield from (kind.__name__ + line for field in fields(kind) for line in members[field.name])
+    for event_class in adapter.event_classes():
+        members = members_of(event_class)
+        yield from (event_class.__name__ + line for field in fields(event_class) for line in members[field.name])
 
 
 def signals() -> Iterator[str]:
     """Yield a line for the sender of each signal, and a line for each argument with its types."""
     signals_by_name = {name: value for name, value in vars(public_signals).items() if isinstance(value, Signal)}
-    types = defaultdict[str, set[str]](set)
+    names_by_beginning = defaultdict[str, set[str]](set)
 
     def receiver_of(name: str) -> Callable[..., None]:
         def receive(sender: str, signal: Signal, **arguments: Any) -> None:
-            types[f"{name} is sent by"].add(sender)
+            names_by_beginning[f"{name} is sent by"].add(sender)
             for argument, value in arguments.items():
-                types[f"{name}({argument}):"].add(type(value).__name__)
+                names_by_beginning[f"{name}({argument}):"].add(type(value).__name__)
 
         return receive
 
     with _captured(), _receivers({signal: receiver_of(name) for name, signal in signals_by_name.items()}):
         _send(Filling(True), Filling(False))
-    yield from (f"{name} {' or '.join(sorted(type_names))}" for name, type_names in types.items())
-    yield from (f"{name} is never sent" for name in signals_by_name if f"{name} is sent by" not in types)
+    yield from (f"{name} {' or '.join(sorted(type_names))}" for name, type_names in names_by_beginning.items())
+    yield from (f"{name} is never sent" for name in signals_by_name if f"{name} is sent by" not in names_by_beginning)
 
 
 def logs() -> Iterator[str]:
     """Yield the text, level, logger and fields of each log line that an event or a function writes."""
-    fillings = [Filling(*each) for each in product((True, False), range(3))]
+    fillings = [Filling(*options) for options in product((True, False), range(3))]
     with _receivers({}):
-        with _captured() as of_events:
+        with _captured() as event_records:
             _send(*fillings)
-        with _captured(logging.INFO) as of_large_events:
+        with _captured(logging.INFO) as large_event_records:
             _send(Filling(True, 0, size=60))
-    with _captured() as of_functions:
+    with _captured() as function_records:
         for function, filling in product(adapter.line_writers(), fillings):
             arguments = signature(function).parameters.values()
             function(**{argument.name: _invented(argument.annotation, "text", filling) for argument in arguments})
-    events = {getattr(record, "event", None) for record in of_events}
-    others = [record for record in of_functions if getattr(record, "event", None) not in events]
-    yield from map(_line, [*of_events, *of_large_events, *others])
+    event_names = {getattr(record, "event", None) for record in event_records}
+    other_records = [record for record in function_records if getattr(record, "event", None) not in event_names]
+    yield from map(_line, [*event_records, *large_event_records, *other_records])
     yield from _plain_lines()
 
 
@@ -94,7 +94,7 @@ def _receivers(receivers: Mapping[Signal, Callable[..., None]]) -> Iterator[None
 def _captured(level: int = logging.DEBUG) -> Iterator[list[logging.LogRecord]]:
     """Collect the log records of a process with one database and without a worker."""
     logger, records = logging.getLogger("django_skipqueue"), list[logging.LogRecord]()
-    handler, before = logging.Handler(), logger.level
+    handler, level_before = logging.Handler(), logger.level
     handler.emit = records.append  # type: ignore[assignment,method-assign]
     no_worker = dict.fromkeys(adapter.WORKER_OF_PROCESS)
     with (
@@ -106,11 +106,11 @@ def _captured(level: int = logging.DEBUG) -> Iterator[list[logging.LogRecord]]:
         try:
             yield records
         finally:
-            logger.setLevel(before)
+            logger.setLevel(level_before)
 
 
 def _line(record: logging.LogRecord) -> str:
-    extra = {k: value for k, value in vars(record).items() if k not in RECORD_ATTRIBUTES and value is not None}
+    extra = {name: value for name, value in vars(record).items() if name not in RECORD_ATTRIBUTES and value is not None}
     event = extra.pop("event", "no event")
     error = ["the exception"] * bool(record.exc_info)
     return f"{record.getMessage()} ({record.levelname} of {record.name}: {', '.join([event, *sorted(extra), *error])})"
@@ -143,31 +143,31 @@ class Filling(NamedTuple):
 
 def _send(*fillings: Filling) -> None:
     """Send each event with each filling."""
-    for kind, filling in product(adapter.event_classes(), fillings):
-        adapter.send(_invented(kind, "", filling))
+    for event_class, filling in product(adapter.event_classes(), fillings):
+        adapter.send(_invented(event_class, "", filling))
 
 
-def _invented(kind: Any, name: str, filling: Filling) -> Any:
-    """Invent a value of the type `kind`. An invented string is the name of the field or argument."""
-    origin, inner, field = get_origin(kind), get_args(kind), name.rpartition(".")[2]
+def _invented(annotation: Any, name: str, filling: Filling) -> Any:
+    """Invent a value of the type `annotation`. An invented string is the name of the field or argument."""
+    origin, arguments, field = get_origin(annotation), get_args(annotation), name.rpartition(".")[2]
     if origin in (Union, UnionType):
-        return None if type(None) in inner and not filling.gives_options else _invented(inner[0], name, filling)
+        return None if type(None) in arguments and not filling.gives_options else _invented(arguments[0], name, filling)
     if origin is Literal:
-        return inner[0]
+        return arguments[0]
     if origin is not None and issubclass(origin, Mapping):
-        mapping = {"text": _invented(inner[1], "text", filling)}
-        return defaultdict(lambda: "text", mapping) if inner[1] is Any else mapping
+        mapping = {"text": _invented(arguments[1], "text", filling)}
+        return defaultdict(lambda: "text", mapping) if arguments[1] is Any else mapping
     if origin is not None:
-        return [_invented(inner[0], name, filling)] * filling.size
-    if kind in VALUES:
-        return VALUES[kind]
-    if kind in (str, Any):
+        return [_invented(arguments[0], name, filling)] * filling.size
+    if annotation in VALUES:
+        return VALUES[annotation]
+    if annotation in (str, Any):
         choices = adapter.CHOICES.get(name)
         return field if choices is None or filling.choice is None else choices[filling.choice % len(choices)]
-    if issubclass(kind, BaseException):
+    if issubclass(annotation, BaseException):
         return OSError(field)
-    types = {each: hint for each, hint in get_type_hints(kind).items() if get_origin(hint) is not ClassVar}
-    return kind(**{field: _invented(types[field], f"{kind.__name__}.{field}", filling) for field in types})
+    types = {field: hint for field, hint in get_type_hints(annotation).items() if get_origin(hint) is not ClassVar}
+    return annotation(**{field: _invented(types[field], f"{annotation.__name__}.{field}", filling) for field in types})
 
 
 VALUES: dict[Any, Any] = {bool: True, datetime: datetime(2030, 1, 1, tzinfo=UTC), float: 0.5, int: 7}

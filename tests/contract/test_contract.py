@@ -38,13 +38,13 @@ MANAGERS = {
 """The name by which users reach the members of each class that they do not import."""
 
 
-@pytest.mark.parametrize("name", READERS)
-def test_the_package_matches_the_contract_file(name: str) -> None:
-    lines = "".join(f"{line}\n" for line in sorted(set(READERS[name]())))
+@pytest.mark.parametrize("file", READERS)
+def test_the_package_matches_the_contract_file(file: str) -> None:
+    lines = "".join(f"{line}\n" for line in sorted(set(READERS[file]())))
     if os.environ.get("SKIPQUEUE_WRITE_CONTRACT"):
-        (FOLDER / name).write_text(lines)
-    contract = (FOLDER / name).read_text()
-    diff = "\n".join(difflib.unified_diff(contract.splitlines(), lines.splitlines(), name, "the package", lineterm=""))
+        (FOLDER / file).write_text(lines)
+    contract = (FOLDER / file).read_text()
+    diff = "\n".join(difflib.unified_diff(contract.splitlines(), lines.splitlines(), file, "the package", lineterm=""))
     if diff:
         pytest.fail(f"{diff}\nTo keep this change: make contract. README.md has the rule.", pytrace=False)
 
@@ -60,8 +60,8 @@ def documented() -> Iterator[str]:
         text = page.read_text()
         for names in re.findall(r"^ *from django_skipqueue[\w.]* import ([\w, ]+)$", text, re.MULTILINE):
             yield from names.split(", ")
-        described = r"^\.\. auto(class|decorator|function|method):: ([\w.]+).*(?:\n   :members: (.+))?"
-        for kind, path, members in re.findall(described, text, re.MULTILINE):
+        pattern_of_directive = r"^\.\. auto(class|decorator|function|method):: ([\w.]+).*(?:\n   :members: (.+))?"
+        for kind, path, members in re.findall(pattern_of_directive, text, re.MULTILINE):
             owner, _, name = path.rpartition(".")
             public_name = MANAGERS.get(name, name)
             yield f"{MANAGERS[owner.rpartition('.')[2]]}.{name}" if kind == "method" else public_name

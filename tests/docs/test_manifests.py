@@ -15,11 +15,12 @@ from django_skipqueue.models import Queue
 from ..app.rows import STATUSES, make_job, multiply
 from .test_pages import PAGES, code_blocks
 
-CODES = [block for page in PAGES if page.stem in ("deploy", "scale", "celery-relay") for block in code_blocks(page)]
+BLOCKS = [block for page in PAGES if page.stem in ("deploy", "scale", "celery-relay") for block in code_blocks(page)]
 
 
 def manifests(kind: str) -> Iterator[dict[str, Any]]:
-    for block in CODES:
+    """The manifests of a kind on all three pages."""
+    for block in BLOCKS:
         if block.language == "yaml":
             for manifest in yaml.safe_load_all(block.code):
                 if manifest.get("kind") == kind:
@@ -66,14 +67,14 @@ def test_labels_and_names_of_the_manifests_match() -> None:
     assert {name: spec["selector"]["matchLabels"]["app"] for name, spec in budgets.items()} == {
         name: name for name in DEPLOYMENTS
     }
-    (scaled,) = manifests("ScaledObject")
-    assert scaled["spec"]["scaleTargetRef"]["name"] in DEPLOYMENTS
+    (scaled_object,) = manifests("ScaledObject")
+    assert scaled_object["spec"]["scaleTargetRef"]["name"] in DEPLOYMENTS
 
 
 def run_scaling_query() -> int:
     """The result of the scaling query of the page."""
-    (scaled,) = manifests("ScaledObject")
-    (trigger,) = scaled["spec"]["triggers"]
+    (scaled_object,) = manifests("ScaledObject")
+    (trigger,) = scaled_object["spec"]["triggers"]
     with connection.cursor() as cursor:
         cursor.execute(trigger["metadata"]["query"])
         ((count,),) = cursor.fetchall()
@@ -87,7 +88,7 @@ def test_the_scaling_query_counts_queued_and_running_jobs_of_a_queue() -> None:
     for status in STATUSES:
         make_job(status)
         make_job(status, queue_name="another")
-    assert run_scaling_query() == 2
+    assert run_scaling_query() == 2, "the queued and the running job of the queue default"
     make_job("running", locked_by="carrier:celery")
     assert run_scaling_query() == 3, "jobs that are with a carrier count"
 
@@ -99,15 +100,15 @@ def test_the_scaling_query_leaves_out_jobs_of_a_paused_queue() -> None:
     Queue.pause("another")
     assert run_scaling_query() == 2
     Queue.pause("default")
-    assert run_scaling_query() == 1
+    assert run_scaling_query() == 1, "only the running job counts"
     Queue.resume("default")
     assert run_scaling_query() == 2
     Queue.objects.filter(name="default").update(paused_at=Now(), paused_until=Now() - timedelta(seconds=1))
-    assert run_scaling_query() == 2
+    assert run_scaling_query() == 2, "the pause is over"
 
 
 @pytest.mark.django_db
 def test_the_scaling_query_counts_at_most_a_thousand_queued_jobs() -> None:
     multiply(make_job("queued"), 1_005)
     make_job("running")
-    assert run_scaling_query() == 1_001
+    assert run_scaling_query() == 1_001, "a thousand queued jobs and the running one"

@@ -27,7 +27,9 @@ class OtherSystem(ThreadingHTTPServer):
         self.plan: dict[str, list[int | None]] = {}
         """The planned responses to an event, by its name. Later responses are 204."""
         self.received: list[tuple[int, str, int | None]] = []
+        """Order, event and planned response of each request."""
         self.keys: dict[str, set[str]] = {}
+        """The idempotency keys of the requests, by the name of the event."""
         super().__init__(("127.0.0.1", 0), Handler)
 
     def answer(self, key: str, order_id: int, event: str) -> int | None:
@@ -42,6 +44,8 @@ class OtherSystem(ThreadingHTTPServer):
 
 
 class Handler(BaseHTTPRequestHandler):
+    """Answers each request as the other system has planned."""
+
     server: OtherSystem
 
     def do_POST(self) -> None:
@@ -76,21 +80,21 @@ def defer_events(page: Any, *events: tuple[int, str]) -> None:
 
 def test_events_of_an_order_arrive_in_order_although_the_other_system_fails_at_first(other_system: OtherSystem) -> None:
     page = run_blocks("replay-safe", "publish(")
-    other_system.plan["a1"] = [503, 500]
+    other_system.plan["a1"] = [503, 500]  # the event is refused twice
     defer_events(page, (1, "a1"), (2, "b1"), (1, "a2"), (2, "b2"), (1, "a3"))
     run_jobs()
     assert (other_system.accepted_events(1), other_system.accepted_events(2)) == ([], ["b1", "b2"]), (
         "events of the other order do not wait"
     )
-    ran = run_jobs(include_scheduled=True)
-    assert {job.status for job in ran} == {"completed"}
+    jobs_run = run_jobs(include_scheduled=True)
+    assert {job.status for job in jobs_run} == {"completed"}
     assert other_system.accepted_events(1) == ["a1", "a2", "a3"]
     assert [event for order, event, _ in other_system.received if order == 1] == ["a1", "a1", "a1", "a2", "a3"]
 
 
 def test_an_event_whose_answer_is_lost_is_sent_again_with_its_id(other_system: OtherSystem) -> None:
     page = run_blocks("replay-safe", "publish(")
-    other_system.plan["a1"] = [None]
+    other_system.plan["a1"] = [None]  # the first response is lost
     defer_events(page, (1, "a1"), (1, "a2"))
     run_jobs(include_scheduled=True)
     assert other_system.accepted_events(1) == ["a1", "a1", "a2"]
@@ -118,7 +122,7 @@ def test_a_rolled_back_order_publishes_no_event(other_system: OtherSystem) -> No
 
 def test_an_event_that_has_failed_for_good_holds_up_its_order_until_it_is_discarded(other_system: OtherSystem) -> None:
     page = run_blocks("replay-safe", "publish(")
-    other_system.plan["a1"] = [400]
+    other_system.plan["a1"] = [400]  # the task does not retry after this status
     page.publish.using(max_attempts=1).defer(order_id=1, event="a1", event_id="id of a1")
     defer_events(page, (1, "a2"))
     run_jobs()

@@ -54,11 +54,11 @@ class Block(NamedTuple):
 
 def code_blocks(page: Path) -> Iterator[Block]:
     text = page.read_text()
-    for found in re.finditer(r"^( *)```(\w+)\n(.*?)^ *```$", text, re.DOTALL | re.MULTILINE):
-        above = text[: found.start()].rstrip().rpartition("\n")[2]
-        mark = re.fullmatch(r" *<!-- (.*) -->", above)
-        line = text[: found.start()].count("\n") + 1
-        yield Block(line, found[2], textwrap.dedent(found[3]), mark[1] if mark else "")
+    for match in re.finditer(r"^( *)```(\w+)\n(.*?)^ *```$", text, re.DOTALL | re.MULTILINE):
+        line_above = text[: match.start()].rstrip().rpartition("\n")[2]
+        comment = re.fullmatch(r" *<!-- (.*) -->", line_above)
+        line = text[: match.start()].count("\n") + 1
+        yield Block(line, match[2], textwrap.dedent(match[3]), comment[1] if comment else "")
 
 
 USUAL_IMPORTS = {
@@ -77,10 +77,10 @@ USUAL_IMPORTS = {
 class Reader:
     """Runs the blocks of a page one after the other, with stand-ins for names of the reader's project."""
 
-    def __init__(self, page: str) -> None:
+    def __init__(self, page_text: str) -> None:
         self.names: dict[str, Any] = {"__name__": "tests.app.page"}
         self.queues: dict[str, Any] = {}  # the key QUEUES of the settings that the page has shown so far
-        self._tasks = set(re.findall(r"\b(\w+)\.a?(?:defer|defer_many|using)\(", page))
+        self._tasks = set(re.findall(r"\b(\w+)\.a?(?:defer|defer_many|using)\(", page_text))
 
     def run(self, code: str, place: str) -> None:
         """Run one block, with a stand-in for each name that the block uses and no block has defined."""
@@ -99,10 +99,10 @@ class Reader:
         if name not in self._tasks:
             return MagicMock(unsafe=True)  # a page may call a method that begins with `assert`
 
-        def anything(*args: Any, **kwargs: Any) -> None: ...
+        def do_nothing(*args: Any, **kwargs: Any) -> None: ...
 
-        anything.__qualname__ = anything.__name__ = name
-        return job(anything)
+        do_nothing.__qualname__ = do_nothing.__name__ = name
+        return job(do_nothing)
 
 
 SKIP_IDS_UP_TO_42 = """
@@ -147,17 +147,17 @@ def test_the_sql_blocks_of_a_page_run(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_the_management_commands_on_a_page_can_be_parsed(page: Path) -> None:
-    for name, arguments in re.findall(
+    for command, arguments in re.findall(
         rf"manage\.py ({'|'.join(COMMANDS_OF_THE_APP)})\b([^\n`|&;>]*)", page.read_text()
     ):
         words = [word for word in shlex.split(arguments, comments=True) if word != "…"]
-        load_command_class(get_commands()[name], name).create_parser("manage.py", name).parse_args(words)
+        load_command_class(get_commands()[command], command).create_parser("manage.py", command).parse_args(words)
 
 
 def test_every_not_run_comment_is_directly_above_a_code_block() -> None:
     for page in PAGES:
-        marks = re.findall(r"^ *<!-- (?:only|not run): ", page.read_text(), re.MULTILINE)
-        assert len(marks) == sum(bool(block.mark) for block in code_blocks(page)), page
+        comments = re.findall(r"^ *<!-- (?:only|not run): ", page.read_text(), re.MULTILINE)
+        assert len(comments) == sum(bool(block.mark) for block in code_blocks(page)), page
 
 
 def test_a_code_block_with_a_wrong_option_fails_the_test_of_its_page(registry: Registry) -> None:

@@ -78,6 +78,7 @@ def python_blocks() -> list[str]:
 
 
 def readme_block(start: str) -> str:
+    """The Python block of the README that begins with this text."""
     return next(code for code in python_blocks() if code.startswith(start))
 
 
@@ -87,9 +88,11 @@ def database(django_db_setup: None) -> Iterator[dict[str, object]]:
     settings = connections["default"].settings_dict
     name = f"readme_{uuid.uuid4().hex[:12]}"
     parameters = connections["default"].get_connection_params()
-    server = {key: value for key, value in parameters.items() if isinstance(value, str | int) and key != "dbname"}
-    server.pop("context", None)
-    with psycopg.connect(**{**server, "dbname": "postgres"}, autocommit=True) as admin:  # type: ignore[arg-type]
+    connection_parameters = {
+        key: value for key, value in parameters.items() if isinstance(value, str | int) and key != "dbname"
+    }
+    connection_parameters.pop("context", None)
+    with psycopg.connect(**{**connection_parameters, "dbname": "postgres"}, autocommit=True) as admin:  # type: ignore[arg-type]
         admin.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
         yield {key: settings[key] for key in ("ENGINE", "USER", "PASSWORD", "HOST", "PORT", "OPTIONS")} | {"NAME": name}
         admin.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
@@ -123,7 +126,7 @@ class Project:
         }
 
     def manage(self, *arguments: str, stdin: str = "") -> str:
-        done = subprocess.run(
+        process = subprocess.run(
             [sys.executable, "-m", "django", *arguments],
             cwd=self.folder,
             env=self.environment,
@@ -133,8 +136,8 @@ class Project:
             timeout=60,
             check=False,
         )
-        assert done.returncode == 0, done.stderr
-        return done.stdout
+        assert process.returncode == 0, process.stderr
+        return process.stdout
 
 
 def test_the_install_steps_of_the_readme_work_without_its_example_app(
@@ -170,9 +173,9 @@ def test_the_example_signs_a_user_up_and_mails_a_welcome(tmp_path: Path, databas
 def test_the_other_options_that_the_readme_shows_defer_jobs(tmp_path: Path, database: dict[str, object]) -> None:
     project = Project(tmp_path, database)
     project.manage("migrate", "--verbosity", "0")
-    options = next(code for code in python_blocks() if "send_welcome.using(" in code)
-    start = "from django.contrib.auth import models\nmodels.User.objects.create_user('ada', 'ada@example.com')\n"
-    project.manage("shell", stdin=start + options)
+    code_with_options = next(code for code in python_blocks() if "send_welcome.using(" in code)
+    make_user = "from django.contrib.auth import models\nmodels.User.objects.create_user('ada', 'ada@example.com')\n"
+    project.manage("shell", stdin=make_user + code_with_options)
     assert project.manage("shell", stdin=PRINT_JOBS).count("accounts.jobs.send_welcome") == 3
 
 
@@ -207,9 +210,9 @@ def names_in_backticks(cells: list[list[str]], column: int = 0) -> set[str]:
 
 def test_settings_page_has_every_key_with_its_default() -> None:
     documented = {row[0].strip("`"): row[2] for row in table_cells("settings") if re.fullmatch("`[A-Z_]+`", row[0])}
-    of_apps = {key.upper(): setting.made_from({}) for key, setting in conf.APP_SETTINGS.items()}
+    defaults_of_apps = {key.upper(): setting.made_from({}) for key, setting in conf.APP_SETTINGS.items()}
     keys = [field.name for field in fields(conf.Settings) if field.metadata.get("is_key", True)]
-    defaults = of_apps | {key.upper(): getattr(conf.DEFAULTS, key) for key in keys}
+    defaults = defaults_of_apps | {key.upper(): getattr(conf.DEFAULTS, key) for key in keys}
     assert set(documented) == set(defaults)
     for key, default in documented.items():
         if key != "RETENTION":
@@ -220,9 +223,9 @@ def test_settings_page_has_the_retention_of_every_finished_status() -> None:
     documented = {
         row[0].strip("`"): row[1] for row in table_cells("settings") if row[0].strip("`") in conf.DEFAULTS.retention
     }
-    in_days = {status: int(text.split()[0]) for status, text in documented.items()}
+    documented_days = {status: int(text.split()[0]) for status, text in documented.items()}
     retention = {status: conf.DEFAULTS.retention_of(status) for status in conf.DEFAULTS.retention}
-    assert in_days == {status: time.days for status, time in retention.items() if time is not None}
+    assert documented_days == {status: duration.days for status, duration in retention.items() if duration is not None}
 
 
 def test_settings_page_has_every_key_of_a_carrier_with_its_default() -> None:
@@ -271,20 +274,20 @@ def test_commands_page_has_every_option_of_a_subcommand(subcommand: Subcommand) 
     parser = CommandParser(add_help=False)
     subcommand.add_arguments(parser)
     subcommand.add_common_arguments(parser)
-    names = {name for action in parser._actions for name in action.option_strings or [str(action.metavar)]}
-    names -= {"--database", "--watch"}  # the text above the subcommands documents both options
-    criteria = CommandParser(add_help=False)
-    add_criteria(criteria)
-    if takes_criteria := set(criteria._option_string_actions) <= names:
-        names -= set(criteria._option_string_actions)
+    options = {name for action in parser._actions for name in action.option_strings or [str(action.metavar)]}
+    options -= {"--database", "--watch"}  # the text above the subcommands documents both options
+    parser_of_criteria = CommandParser(add_help=False)
+    add_criteria(parser_of_criteria)
+    if takes_criteria := set(parser_of_criteria._option_string_actions) <= options:
+        options -= set(parser_of_criteria._option_string_actions)
     assert ("[job filters](#skipqueue)" in text_about_subcommand(subcommand.name)) == takes_criteria
     assert ("[verb options](#verbs)" in text_about_subcommand(subcommand.name)) == isinstance(subcommand, ChangeJobs)
     if isinstance(subcommand, ChangeJobs):
-        names -= options_of_verbs()
+        options -= options_of_verbs()
     documented = options_in_list(text_about_subcommand(subcommand.name))
     if isinstance(subcommand, Watchable):  # the text above the subcommands says what these subcommands print
         documented.add("--json")
-    assert documented == names
+    assert documented == options
 
 
 def options_in_list(text: str) -> set[str]:
@@ -299,7 +302,7 @@ def options_of_verbs() -> set[str]:
 
 
 def test_commands_page_has_the_options_that_all_verbs_have() -> None:
-    names: list[set[str]] = []
+    options: list[set[str]] = []
     for verb in (
         subcommand
         for subcommand in SkipQueue.subcommands
@@ -307,10 +310,10 @@ def test_commands_page_has_the_options_that_all_verbs_have() -> None:
     ):
         parser = CommandParser(add_help=False)
         verb.add_arguments(parser)
-        names.append({name for action in parser._actions for name in action.option_strings or [str(action.metavar)]})
-    criteria = CommandParser(add_help=False)
-    add_criteria(criteria)
-    assert options_of_verbs() == set.intersection(*names) - set(criteria._option_string_actions)
+        options.append({name for action in parser._actions for name in action.option_strings or [str(action.metavar)]})
+    parser_of_criteria = CommandParser(add_help=False)
+    add_criteria(parser_of_criteria)
+    assert options_of_verbs() == set.intersection(*options) - set(parser_of_criteria._option_string_actions)
 
 
 def test_commands_page_has_every_option_that_selects_jobs() -> None:
@@ -322,23 +325,25 @@ def test_commands_page_has_every_option_that_selects_jobs() -> None:
 
 
 def test_commands_page_has_every_exit_code_of_skipqueue() -> None:
-    codes = [int(row[0]) for row in table_cells("commands", "skipqueue") if row[0].isdecimal()]
-    assert codes == sorted({int(code) for code in Exit})
+    documented_codes = [int(row[0]) for row in table_cells("commands", "skipqueue") if row[0].isdecimal()]
+    assert documented_codes == sorted({int(code) for code in Exit})
 
 
-WITHOUT_VARIABLE = {"--no-reload", "--reclaim", "--yes", "--show-topology"}
+OPTIONS_WITHOUT_VARIABLE = {"--no-reload", "--reclaim", "--yes", "--show-topology"}
 """Options without an environment variable, of commands whose other options have one."""
 
 
-@pytest.mark.parametrize("name", [name for name in COMMANDS if name != "skipqueue"])
-def test_commands_page_has_every_option_and_the_rule_for_environment_variables(name: str) -> None:
+@pytest.mark.parametrize("command", [command for command in COMMANDS if command != "skipqueue"])
+def test_commands_page_has_every_option_and_the_rule_for_environment_variables(command: str) -> None:
     parser = CommandParser(add_help=False)
-    load_command_class(COMMANDS[name], name).add_arguments(parser)
-    options = {flag for action in parser._actions for flag in action.option_strings}
-    assert names_in_backticks(table_cells("commands", name)) == options
-    helps = " ".join(str(action.help) for action in parser._actions)
-    variables = {flag[2:].upper().replace("-", "_") for flag in options - WITHOUT_VARIABLE if flag.startswith("--")}
-    assert set(re.findall(r"SKIPQUEUE_(\w+)", helps)) in (variables, set())
+    load_command_class(COMMANDS[command], command).add_arguments(parser)
+    options = {option for action in parser._actions for option in action.option_strings}
+    assert names_in_backticks(table_cells("commands", command)) == options
+    help_texts = " ".join(str(action.help) for action in parser._actions)
+    variables = {
+        option[2:].upper().replace("-", "_") for option in options - OPTIONS_WITHOUT_VARIABLE if option.startswith("--")
+    }
+    assert set(re.findall(r"SKIPQUEUE_(\w+)", help_texts)) in (variables, set())
 
 
 def test_signals_page_has_every_signal() -> None:
@@ -360,11 +365,13 @@ def test_statuses_page_has_every_status() -> None:
 
 
 def test_exceptions_page_has_every_exception() -> None:
-    of_the_app = {name for name, value in vars(exceptions).items() if isinstance(value, type)}
-    classes = [value for value in vars(outcomes).values() if isinstance(value, type)]
-    of_tasks = {outcome.__name__ for outcome in classes if issubclass(outcome, Exception)} - of_the_app
-    assert names_in_backticks(table_cells("exceptions", "Raised by this app")) == of_the_app
-    assert names_in_backticks(table_cells("exceptions", "Raised by tasks")) == of_tasks
+    exceptions_of_the_app = {name for name, value in vars(exceptions).items() if isinstance(value, type)}
+    outcome_classes = [value for value in vars(outcomes).values() if isinstance(value, type)]
+    exceptions_of_tasks = {
+        outcome.__name__ for outcome in outcome_classes if issubclass(outcome, Exception)
+    } - exceptions_of_the_app
+    assert names_in_backticks(table_cells("exceptions", "Raised by this app")) == exceptions_of_the_app
+    assert names_in_backticks(table_cells("exceptions", "Raised by tasks")) == exceptions_of_tasks
 
 
 def test_tasks_page_has_every_option_of_the_decorator() -> None:

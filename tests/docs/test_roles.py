@@ -62,31 +62,31 @@ def roles(transactional_db: None) -> Iterator[Mapping[str, str]]:
         for name, statements in SQL.items():
             execute(f"{statements}; ALTER ROLE {names[str(name)]} PASSWORD '{PASSWORD}'")
         execute(GRANTS_FOR_CELERY)
-        yield {str(name): value for name, value in names.items()}
+        yield {str(name): role for name, role in names.items()}
     finally:
-        for value in names.values():
-            execute(f"DROP OWNED BY {value}; DROP ROLE {value}")
+        for role in names.values():
+            execute(f"DROP OWNED BY {role}; DROP ROLE {role}")
 
 
 @contextmanager
 def acting_as(role: str) -> Iterator[None]:
     """Within this context, the process logs in to the database as the role."""
-    settings = connections["default"].settings_dict
-    before = {name: settings[name] for name in ("USER", "PASSWORD")}
+    django_settings = connections["default"].settings_dict
+    original_login = {name: django_settings[name] for name in ("USER", "PASSWORD")}
     connection.close()
-    settings.update(USER=role, PASSWORD=PASSWORD)
+    django_settings.update(USER=role, PASSWORD=PASSWORD)
     try:
         yield
     finally:
         connection.close()
-        settings.update(before)
+        django_settings.update(original_login)
 
 
 @contextmanager
 def refused_for_lack_of_rights() -> Iterator[None]:
-    with pytest.raises(ProgrammingError) as caught:
+    with pytest.raises(ProgrammingError) as error_info:
         yield
-    assert isinstance(caught.value.__cause__, psycopg.errors.InsufficientPrivilege)
+    assert isinstance(error_info.value.__cause__, psycopg.errors.InsufficientPrivilege)
 
 
 def charge(token: str) -> None:
@@ -96,14 +96,14 @@ def charge(token: str) -> None:
 def test_the_role_of_a_web_server_enqueues_jobs_but_cannot_read_arguments(
     roles: Mapping[str, str], registry: Registry
 ) -> None:
-    charged = job(unique=unique_by("token"))(charge)
+    charge_task = job(unique=unique_by("token"))(charge)
     with acting_as(roles["web"]):
         jobs.noop.defer()
         jobs.noop.defer_many([(), ()])
         limited_jobs.two_per_account.defer("x")
         rated_jobs.hundred_a_minute.defer(1)
-        charged.defer("abc")
-        assert charged.defer_many([("abc",), ("def",)])
+        charge_task.defer("abc")
+        assert charge_task.defer_many([("abc",), ("def",)])
         for statement in (
             "SELECT args FROM skipqueue_job",
             "SELECT result, last_error FROM skipqueue_job",
@@ -117,21 +117,21 @@ def test_the_role_of_a_web_server_enqueues_jobs_but_cannot_read_arguments(
             with refused_for_lack_of_rights():
                 execute(statement)
         with refused_for_lack_of_rights():
-            charged.defer("abc")
+            charge_task.defer("abc")
         with refused_for_lack_of_rights():
             jobs.noop.using(after=[1]).defer()
-    assert Job.objects.count() == 7
+    assert Job.objects.count() == 7, "the refused statements and calls have enqueued nothing"
 
 
 def test_the_optional_grants_let_a_web_server_use_unique_keys_and_batches(
     roles: Mapping[str, str], registry: Registry
 ) -> None:
-    charged = job(unique=unique_by("token"))(charge)
+    charge_task = job(unique=unique_by("token"))(charge)
     execute(
         f"GRANT SELECT ON skipqueue_job TO {roles['web']}; GRANT SELECT, INSERT ON skipqueue_batch TO {roles['web']}"
     )
     with acting_as(roles["web"]):
-        assert charged.defer("abc").pk == charged.defer("abc").pk
+        assert charge_task.defer("abc").pk == charge_task.defer("abc").pk
         with Batch(name="b", on_finish=jobs.noop):
             jobs.noop.defer()
 
@@ -174,9 +174,9 @@ def test_the_role_of_a_worker_runs_jobs_but_cannot_change_the_schema(
 
 def test_a_worker_whose_role_cannot_read_the_migrations_reports_the_lacking_right(roles: Mapping[str, str]) -> None:
     execute(f"REVOKE SELECT ON django_migrations FROM {roles['worker']}")
-    with acting_as(roles["worker"]), pytest.raises(QueueUnavailable) as caught:
+    with acting_as(roles["worker"]), pytest.raises(QueueUnavailable) as error_info:
         check_database("default")
-    assert str(caught.value) == (
+    assert str(error_info.value) == (
         "The role that logs in to the database 'default' lacks a right: permission denied for table django_migrations. "
         "A worker reads django_migrations, and needs the rights on the queue's tables that the page Security "
         "of the documentation lists."
@@ -194,20 +194,20 @@ def test_the_role_of_a_reader_sees_every_admin_page_but_changes_nothing(
     superuser = Client()
     superuser.force_login(User.objects.create_superuser("boss"))
     addresses = make_pages()
-    failed = Job.objects.failed().order_by("pk")[0].pk
+    job_id = Job.objects.failed().order_by("pk")[0].pk
     execute(f"GRANT SELECT ON {TABLES_OF_DJANGO} TO {roles['reader']}")
     try:
         with acting_as(roles["reader"]):
             for name, address in addresses.items():
                 with subtests.test(name):
                     assert superuser.get(f"/admin/{address}").status_code == 200
-            for command in ("list", "status", "limits", "batches", "schedules", "health", "doctor", f"show {failed}"):
+            for command in ("list", "status", "limits", "batches", "schedules", "health", "doctor", f"show {job_id}"):
                 with subtests.test(command):
                     assert skipqueue(*command.split()).code in (0, 3)
             changes: list[Callable[[], object]] = [
                 lambda: jobs.noop.defer(),
-                lambda: Job.objects.get(pk=failed).retry(),
-                lambda: Job.objects.filter(pk=failed).delete(),
+                lambda: Job.objects.get(pk=job_id).retry(),
+                lambda: Job.objects.filter(pk=job_id).delete(),
                 lambda: Schedule.objects.create(name="s", task="t", cron="@daily"),
                 lambda: execute("CREATE TABLE t ()"),
             ]

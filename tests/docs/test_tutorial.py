@@ -13,10 +13,10 @@ SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "try_tutorial.py"
 @pytest.mark.slow  # `.ci/run` follows the tutorial on three versions of Django
 @pytest.mark.timeout(300)
 def test_the_steps_of_the_tutorial_work(tmp_path: Path) -> None:
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("SKIPQUEUE_")}
-    done = subprocess.run(
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("SKIPQUEUE_")}
+    process = subprocess.run(
         [sys.executable, SCRIPT],
-        env=clean,
+        env=environment,
         cwd=tmp_path,
         text=True,
         stdout=subprocess.PIPE,
@@ -24,5 +24,5 @@ def test_the_steps_of_the_tutorial_work(tmp_path: Path) -> None:
         timeout=280,
         check=False,
     )
-    assert done.returncode == 0, done.stdout
-    assert "The tutorial's" in done.stdout
+    assert process.returncode == 0, process.stdout
+    assert "The tutorial's" in process.stdout

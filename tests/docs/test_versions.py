@@ -16,8 +16,8 @@ def test_the_versions_page_names_the_versions_that_the_ci_workflow_tests() -> No
     workflow = (ROOT / ".github" / "workflows" / "ci.yml").read_text()
     matrix = workflow.partition("matrix:")[2].partition("services:")[0]
     for name, key in (("Python", "python"), ("Django", "django"), ("PostgreSQL", "postgres")):
-        tested = re.findall(rf"{key}: (?:\[.*?\]|\".*?\")", matrix)
-        assert set(PROMISED[name]) == set(re.findall(r"\d[\d.]*", " ".join(tested))), name
+        lines_of_versions = re.findall(rf"{key}: (?:\[.*?\]|\".*?\")", matrix)
+        assert set(PROMISED[name]) == set(re.findall(r"\d[\d.]*", " ".join(lines_of_versions))), name
 
 
 def test_the_classifiers_of_the_package_name_the_documented_versions() -> None:
@@ -39,13 +39,13 @@ def test_ci_tests_the_oldest_and_the_newest_documented_postgresql() -> None:
 def test_ci_tests_the_documented_versions_of_celery_and_rabbitmq() -> None:
     page = (REFERENCE / "versions.md").read_text()
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    oldest = re.search(r"^\| Celery, .* \| (\d+\.\d+) with kombu (\d+\.\d+),", page, re.MULTILINE)
-    assert oldest
-    assert set(extras["celery"]) == {f"celery>={oldest[1]}", f"kombu>={oldest[2]}"}
-    assert f"OLD_CELERY={oldest[1]}\n" in (ROOT / ".ci" / "run").read_text()
+    oldest_versions = re.search(r"^\| Celery, .* \| (\d+\.\d+) with kombu (\d+\.\d+),", page, re.MULTILINE)
+    assert oldest_versions
+    assert set(extras["celery"]) == {f"celery>={oldest_versions[1]}", f"kombu>={oldest_versions[2]}"}
+    assert f"OLD_CELERY={oldest_versions[1]}\n" in (ROOT / ".ci" / "run").read_text()
     (rabbitmq,) = re.findall(r"^\| RabbitMQ, .* \| (\d+\.\d+),", page, re.MULTILINE)
-    relay = (ROOT / "docs" / "how-to" / "celery-relay.md").read_text()
-    assert f"RabbitMQ {rabbitmq}." in relay
+    page_about_relay = (ROOT / "docs" / "how-to" / "celery-relay.md").read_text()
+    assert f"RabbitMQ {rabbitmq}." in page_about_relay
 
 
 def test_the_readme_names_the_oldest_and_the_newest_versions() -> None:

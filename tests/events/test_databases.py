@@ -19,9 +19,12 @@ from django_skipqueue.values.records import Attempt, ClaimedJob
 
 from ..harness.processes import ManagePy
 
-Run = Callable[..., ManagePy]
+RunWorker = Callable[..., ManagePy]
 
-JOB = ClaimedJob(7, 1, "shop.jobs.send", "mail", "[]", "{}", 2, 10, 0, 100.0, 100.25, "{}")
+JOB = ClaimedJob(
+    id=7, lease=1, task="shop.jobs.send", queue_name="mail", args="[]", kwargs="{}", attempt=2, max_attempts=10,
+    priority=0, run_after=100.0, locked_at=100.25, metadata="{}",
+)  # fmt: skip
 ALIASES = ("default", "other")
 TWO_DATABASES = {"DATABASES": ALIASES}
 
@@ -51,7 +54,7 @@ def test_a_line_about_an_event_names_the_database_of_the_event(log: pytest.LogCa
 
 def test_lines_of_a_worker_name_the_database_that_it_serves(log: pytest.LogCaptureFixture) -> None:
     log_context.serve("other")
-    send(AttemptsCompleted([Attempt(JOB, COMPLETED, 0.0, 0.01, "w@other/1", database="other")]))
+    send(AttemptsCompleted([Attempt(JOB, COMPLETED, started=0.0, ended=0.01, worker="w@other/1", database="other")]))
     liveness_logs.service_back("prune")
     assert log.messages[0].startswith("job completed database=other task=shop.jobs.send id=7 ")
     assert log.messages[1] == "service back database=other service=prune"
@@ -126,7 +129,7 @@ EVENTS_OF_THE_COMMAND = {"supervisor_starting"}
 
 @pytest.mark.django_db(transaction=True, databases=ALIASES)
 @pytest.mark.parametrize("database", ["default,other", "other"])
-def test_every_line_of_supervisors_and_workers_names_their_database(runworker: Run, database: str) -> None:
+def test_every_line_of_supervisors_and_workers_names_their_database(runworker: RunWorker, database: str) -> None:
     aliases = database.split(",")
     enqueued_jobs = {
         (alias, Job.objects.db_manager(alias).enqueue(f"extra.jobs.{name}", max_attempts=1).pk)
@@ -137,10 +140,9 @@ def test_every_line_of_supervisors_and_workers_names_their_database(runworker: R
     process = runworker(*options, jobs=CODE, skipqueue=TWO_DATABASES)
     assert process.wait() == 0
     records = [json.loads(text) for text in process.log.splitlines()]
-    assert {record.get("database") for record in records if record.get("event") not in EVENTS_OF_THE_COMMAND} == set(
-        aliases
-    )
-    for event in ("job_failed", None):
+    databases = {record.get("database") for record in records if record.get("event") not in EVENTS_OF_THE_COMMAND}
+    assert databases == set(aliases)
+    for event in ("job_failed", None):  # a line that a task writes has no event
         assert {
             (record["database"], record["job_id"]) for record in records if record.get("event") == event
         } == enqueued_jobs

@@ -15,9 +15,12 @@ from django_skipqueue.values.records import ClaimedJob
 
 from ..harness.processes import ManagePy
 
-Run = Callable[..., ManagePy]
+RunWorker = Callable[..., ManagePy]
 
-JOB = ClaimedJob(7, 1, "shop.jobs.send", "mail", "[]", "{}", 2, 10, 0, 100.0, 100.25, "{}")
+JOB = ClaimedJob(
+    id=7, lease=1, task="shop.jobs.send", queue_name="mail", args="[]", kwargs="{}", attempt=2, max_attempts=10,
+    priority=0, run_after=100.0, locked_at=100.25, metadata="{}",
+)  # fmt: skip
 CONTEXT = ("job_id", "task", "queue_name", "attempt", "worker_id", "worker_name")
 
 CODE = """
@@ -94,6 +97,8 @@ def test_a_json_line_has_the_stack_of_a_record_with_stack_info() -> None:
 
 
 class Broken:
+    """A value that cannot be printed."""
+
     def __str__(self) -> str:
         raise RuntimeError("no")
 
@@ -114,9 +119,9 @@ def test_the_formatter_never_raises_whatever_the_record() -> None:
     assert parsed_line["broken"] == "<Broken that cannot be shown: RuntimeError>"
     assert parsed_line["text"] == values["text"]
     assert parsed_line["when"] == "<class 'object'>"
-    broken = log_record()
-    broken.exc_info = (KeyError, KeyError(Broken()), None)
-    assert json_line(broken)["exception"]["message"] == "<KeyError that cannot be shown: RuntimeError>"
+    broken_record = log_record()
+    broken_record.exc_info = (KeyError, KeyError(Broken()), None)
+    assert json_line(broken_record)["exception"]["message"] == "<KeyError that cannot be shown: RuntimeError>"
 
 
 def test_an_attribute_cannot_replace_the_fields_of_the_line() -> None:
@@ -135,20 +140,20 @@ def test_a_record_within_an_attempt_has_its_job_unless_it_names_another_job(monk
     monkeypatch.setattr(log_context, "worker", {"worker_id": "host/1:0", "worker_name": "host/1"})
     token = log_context.job.set(JOB)
     try:
-        own, other = log_record(), log_record(job_id=8, task=None)
-        assert JobContextFilter().filter(own)
-        assert JobContextFilter().filter(other)
+        jobless_record, record_of_another_job = log_record(), log_record(job_id=8, task=None)
+        assert JobContextFilter().filter(jobless_record)
+        assert JobContextFilter().filter(record_of_another_job)
     finally:
         log_context.job.reset(token)
-    assert [getattr(own, name) for name in CONTEXT] == [7, "shop.jobs.send", "mail", 2, "host/1:0", "host/1"]
-    assert [getattr(other, name) for name in CONTEXT] == [8, None, "mail", 2, "host/1:0", "host/1"]
+    assert [getattr(jobless_record, name) for name in CONTEXT] == [7, "shop.jobs.send", "mail", 2, "host/1:0", "host/1"]
+    assert [getattr(record_of_another_job, name) for name in CONTEXT] == [8, None, "mail", 2, "host/1:0", "host/1"]
 
 
 # In a worker
 
 
 @pytest.mark.django_db(transaction=True)
-def test_text_lines_that_a_task_logs_name_its_job(runworker: Run) -> None:
+def test_text_lines_that_a_task_logs_name_its_job(runworker: RunWorker) -> None:
     send, asend, fail = (Job.objects.enqueue(f"extra.jobs.{name}", args=args, max_attempts=1) for name, args in CALLS)
     process = runworker("--drain", jobs=CODE)
     assert process.wait() == 0
@@ -160,10 +165,10 @@ def test_text_lines_that_a_task_logs_name_its_job(runworker: Run) -> None:
 
 
 @pytest.mark.django_db(transaction=True)
-@pytest.mark.parametrize("by", ["option", "environment"])
-def test_every_json_line_that_a_task_logs_has_its_job(runworker: Run, by: str) -> None:
+@pytest.mark.parametrize("given_by", ["option", "environment"])
+def test_every_json_line_that_a_task_logs_has_its_job(runworker: RunWorker, given_by: str) -> None:
     send, asend, fail = (Job.objects.enqueue(f"extra.jobs.{name}", args=args, max_attempts=1) for name, args in CALLS)
-    options = ("--log-format", "json") if by == "option" else ()
+    options = ("--log-format", "json") if given_by == "option" else ()
     environment = {} if options else {"SKIPQUEUE_LOG_FORMAT": "json"}
     process = runworker("--drain", *options, jobs=CODE, environment=environment)
     assert process.wait() == 0
@@ -177,16 +182,16 @@ def test_every_json_line_that_a_task_logs_has_its_job(runworker: Run, by: str) -
         line_of_task = lines_of_tasks[job.pk]
         assert (line_of_task["task"], line_of_task["queue_name"], line_of_task["attempt"]) == (job.task, "default", 1)
         assert line_of_task["worker_id"].startswith(f"{line_of_task['worker_name']}:")
-    (failed,) = (parsed_line for parsed_line in parsed_lines if parsed_line.get("event") == "job_failed")
-    assert failed["exception"]["type"] == "builtins.KeyError"
-    assert (failed["job_id"], failed["attempt"], failed["level"]) == (fail.pk, 1, "ERROR")
+    (failure_line,) = (parsed_line for parsed_line in parsed_lines if parsed_line.get("event") == "job_failed")
+    assert failure_line["exception"]["type"] == "builtins.KeyError"
+    assert (failure_line["job_id"], failure_line["attempt"], failure_line["level"]) == (fail.pk, 1, "ERROR")
 
 
 CALLS = [("send", "[1]"), ("asend", "[2]"), ("fail", "[]")]
 
 
 @pytest.mark.django_db(transaction=True)
-def test_the_projects_logging_configuration_overrides_the_log_format_option(runworker: Run) -> None:
+def test_the_projects_logging_configuration_overrides_the_log_format_option(runworker: RunWorker) -> None:
     Job.objects.enqueue("extra.jobs.send", args="[1]")
     settings = """
         LOGGING = {
@@ -205,7 +210,7 @@ def test_the_projects_logging_configuration_overrides_the_log_format_option(runw
 
 
 @pytest.mark.django_db(transaction=True)
-def test_an_unknown_format_is_refused(runworker: Run) -> None:
+def test_an_unknown_format_is_refused(runworker: RunWorker) -> None:
     process = runworker("--drain", environment={"SKIPQUEUE_LOG_FORMAT": "xml"})
     assert process.wait() == 2
     assert "SKIPQUEUE_LOG_FORMAT = 'xml' is not text or json" in process.log

@@ -54,7 +54,10 @@ from django_skipqueue.values.records import Attempt, ClaimedJob, Dependant, Reco
 from ..docs.test_reference import names_in_backticks, table_cells
 from ..harness.parts import modules_of_parts
 
-JOB = ClaimedJob(7, 1, "shop.jobs.send", "mail", '["secret"]', "{}", 2, 10, 0, 100.0, 100.25, "{}")
+JOB = ClaimedJob(
+    id=7, lease=1, task="shop.jobs.send", queue_name="mail", args='["secret"]', kwargs="{}", attempt=2, max_attempts=10,
+    priority=0, run_after=100.0, locked_at=100.25, metadata="{}",
+)  # fmt: skip
 FIELDS_OF_JOB = {
     "job_id": 7,
     "task": "shop.jobs.send",
@@ -66,7 +69,7 @@ FIELDS_OF_JOB = {
 
 
 def make_attempt(outcome: Outcome = COMPLETED, job: ClaimedJob = JOB) -> Attempt:
-    return Attempt(job, outcome, 0.0, 0.01234, "host/1")
+    return Attempt(job, outcome, started=0.0, ended=0.01234, worker="host/1")
 
 
 @pytest.fixture
@@ -140,17 +143,20 @@ def test_an_event_of_a_job_is_one_log_line_with_level_text_and_fields(
 
 
 @pytest.mark.parametrize(
-    ("status", "level", "ago", "claimed"),
+    ("status", "level", "ago", "time_format"),
     [("queued", "WARNING", timedelta(0), "%H:%M:%S"), ("failed", "ERROR", timedelta(days=2), '"%Y-%m-%d %H:%M:%S"')],
 )
 def test_the_line_about_a_recovered_job_names_its_former_worker(
-    log: pytest.LogCaptureFixture, status: str, level: str, ago: timedelta, claimed: str
+    log: pytest.LogCaptureFixture, status: str, level: str, ago: timedelta, time_format: str
 ) -> None:
-    since = datetime.now(UTC) - ago
-    job = RecoveredJob(7, "shop.jobs.send", "mail", 2, status, "web:1/2:0123456789ab", since, "{}", since)
+    claimed_at = datetime.now(UTC) - ago
+    job = RecoveredJob(
+        id=7, task="shop.jobs.send", queue_name="mail", attempt=2, status=status,
+        locked_by="web:1/2:0123456789ab", locked_at=claimed_at, metadata="{}", recovered_at=claimed_at,
+    )  # fmt: skip
     send(JobsRecovered("default", [job]))
     (record,) = log.records
-    claimed_text = f"{since.astimezone():{claimed}}"
+    claimed_text = f"{claimed_at.astimezone():{time_format}}"
     assert record.levelname == level
     assert record.getMessage() == (
         f"job recovered task=shop.jobs.send id=7 attempt=2 worker=web:1/2 claimed={claimed_text} now={status}"
@@ -185,9 +191,10 @@ def every_record(log: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
         **dict.fromkeys(["timeout", "retry_in", "restart_in", "grace", "seconds", "interval"], 1.5),
         **dict.fromkeys(["count", "job_id"], 3),
     }
-    recovered = RecoveredJob(
-        7, "shop.jobs.send", "mail", 2, "queued", "w:1", datetime.now(UTC), "{}", datetime.now(UTC)
-    )
+    recovered_job = RecoveredJob(
+        id=7, task="shop.jobs.send", queue_name="mail", attempt=2, status="queued",
+        locked_by="w:1", locked_at=datetime.now(UTC), metadata="{}", recovered_at=datetime.now(UTC),
+    )  # fmt: skip
     functions = {
         name: function
         for module in (logs, liveness_logs, queue_logs, relay_logs, carried_logs)
@@ -201,7 +208,7 @@ def every_record(log: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
             )
     for kind in vars(events).values():
         if isinstance(kind, type) and issubclass(kind, Event) and kind.level is not None:
-            field_values = values | {"jobs": [recovered]}
+            field_values = values | {"jobs": [recovered_job]}
             kind(**{field.name: field_values.get(field.name, field.name) for field in fields(kind)}).write_lines()
     for module_of_part in modules_of_parts("lines"):
         module_of_part.write_lines()
@@ -234,12 +241,12 @@ def test_every_line_has_an_event_and_key_value_pairs(log: pytest.LogCaptureFixtu
 
 def test_the_reference_documents_every_event_and_every_field_of_a_line(log: pytest.LogCaptureFixture) -> None:
     records = every_record(log)
-    common = vars(logging.makeLogRecord({})).keys() | {"message", "asctime"}
+    attributes_of_every_record = vars(logging.makeLogRecord({})).keys() | {"message", "asctime"}
     events = names_in_backticks(
-        [row for part in ("Events of jobs", "Events of workers") for row in table_cells("logs", part)]
+        [row for heading in ("Events of jobs", "Events of workers") for row in table_cells("logs", heading)]
     )
     assert {event.replace(" ", "_") for event in events} == {record.__dict__["event"] for record in records}
-    fields = {name for record in records for name in record.__dict__.keys() - common}
+    fields = {name for record in records for name in record.__dict__.keys() - attributes_of_every_record}
     assert names_in_backticks(table_cells("logs", "Fields of a record")) == fields
 
 
@@ -262,8 +269,8 @@ def test_each_completed_job_has_a_line(log: pytest.LogCaptureFixture) -> None:
 
 
 def test_the_line_about_a_blocked_event_loop_names_the_longest_running_attempts(log: pytest.LogCaptureFixture) -> None:
-    running = {f"shop.jobs.send id={number}": float(number) for number in range(1, 8)}
-    logs.event_loop_blocked("host/1", running, '  File "/shop/jobs.py", line 3, in fetch\n    requests.get(url)\n', 3)
+    durations = {f"shop.jobs.send id={number}": float(number) for number in range(1, 8)}
+    logs.event_loop_blocked("host/1", durations, '  File "/shop/jobs.py", line 3, in fetch\n    requests.get(url)\n', 3)
     (message,) = log.messages
     longest = "shop.jobs.send id=7 for 7.0s, shop.jobs.send id=6 for 6.0s, "
     assert message.startswith(f'event loop blocked worker=host/1 released=3 running="{longest}')
@@ -283,21 +290,23 @@ def test_many_jobs_completed_at_once_have_one_line_except_at_level_debug(log: py
     assert len(log.records) == 1200
 
 
-@pytest.mark.parametrize("bad", ["\n", "\r", "\x1b[31m", "\u2028", "\x85", "\u202e", "\0"])
-def test_control_characters_in_names_and_errors_are_removed_from_lines(log: pytest.LogCaptureFixture, bad: str) -> None:
-    job = JOB._replace(task=f"a{bad}b")
-    send(AttemptsFailed([make_attempt(Outcome("failed", last_error=f"E: {bad}forged"), job)]))
-    send(WorkerStarted(f"w{bad}", "u", [], 1))
+@pytest.mark.parametrize("control_character", ["\n", "\r", "\x1b[31m", "\u2028", "\x85", "\u202e", "\0"])
+def test_control_characters_in_names_and_errors_are_removed_from_lines(
+    log: pytest.LogCaptureFixture, control_character: str
+) -> None:
+    job = JOB._replace(task=f"a{control_character}b")
+    send(AttemptsFailed([make_attempt(Outcome("failed", last_error=f"E: {control_character}forged"), job)]))
+    send(WorkerStarted(f"w{control_character}", "u", [], 1))
     send(AttemptStarted(job, "w", 1.0))
-    liveness_logs.worker_died(f"w{bad}", "exit code 1", 0.5)
-    liveness_logs.worker_not_started(f"w{bad}", OSError(f"x{bad}y"), 0.5)
-    liveness_logs.database_lost(f"worker w{bad}", ValueError(f"x{bad}y"), 1.0)
-    logs.running_released(f"w{bad}", 1)
-    logs.orphans_released(f"w{bad}", 1)
-    liveness_logs.supervisor_gone(f"w{bad}", 1)
+    liveness_logs.worker_died(f"w{control_character}", "exit code 1", 0.5)
+    liveness_logs.worker_not_started(f"w{control_character}", OSError(f"x{control_character}y"), 0.5)
+    liveness_logs.database_lost(f"worker w{control_character}", ValueError(f"x{control_character}y"), 1.0)
+    logs.running_released(f"w{control_character}", 1)
+    logs.orphans_released(f"w{control_character}", 1)
+    liveness_logs.supervisor_gone(f"w{control_character}", 1)
     assert log.messages
     for message in log.messages:
-        assert bad not in message
+        assert control_character not in message
 
 
 def test_printable_names_of_any_language_are_kept() -> None:
@@ -379,12 +388,14 @@ def test_a_value_with_spaces_or_quotes_is_quoted() -> None:
 
 
 class Terminal(io.StringIO):
+    """A stream that says it is a terminal."""
+
     def isatty(self) -> bool:
         return True
 
 
 @pytest.mark.parametrize(
-    ("stream", "environment", "asked", "coloured"),
+    ("stream", "environment", "setting", "is_coloured"),
     [
         (Terminal(), {}, None, True),
         (io.StringIO(), {}, None, False),
@@ -400,8 +411,8 @@ def test_lines_are_coloured_on_a_terminal_unless_colours_are_turned_off(
     monkeypatch: pytest.MonkeyPatch,
     stream: io.StringIO,
     environment: dict[str, str],
-    asked: bool | None,
-    coloured: bool,
+    setting: bool | None,
+    is_coloured: bool,
 ) -> None:
     for name in ("NO_COLOR", "DJANGO_COLORS"):
         monkeypatch.delenv(name, raising=False)
@@ -409,12 +420,12 @@ def test_lines_are_coloured_on_a_terminal_unless_colours_are_turned_off(
         monkeypatch.setenv(name, value)
     monkeypatch.setattr("sys.stderr", stream)
     monkeypatch.setattr(logging.getLogger(), "handlers", [])
-    configure(1, colour=asked)
+    configure(1, colour=setting)
     AttemptsCompleted([make_attempt()]).write_lines()
     stream.seek(0)
     line = stream.read()
-    assert ("\x1b[32mINFO    job completed\x1b[0m task=" in line) is coloured
-    assert ("\x1b" in line) is coloured
+    assert ("\x1b[32mINFO    job completed\x1b[0m task=" in line) is is_coloured
+    assert ("\x1b" in line) is is_coloured
 
 
 def test_each_level_has_a_colour_of_its_own() -> None:
@@ -426,21 +437,21 @@ def outcome_of_error(error: BaseException) -> Outcome:
     return Outcome("failed", last_error=summary(error), error=entry, exception=error)
 
 
-@pytest.mark.parametrize(("stream", "asked"), [(Terminal(), False), (io.StringIO(), True), (io.StringIO(), False)])
+@pytest.mark.parametrize(("stream", "setting"), [(Terminal(), False), (io.StringIO(), True), (io.StringIO(), False)])
 def test_the_traceback_of_a_failed_job_is_shown_on_a_terminal_or_on_request(
-    package_logger: logging.Logger, monkeypatch: pytest.MonkeyPatch, stream: io.StringIO, asked: bool
+    package_logger: logging.Logger, monkeypatch: pytest.MonkeyPatch, stream: io.StringIO, setting: bool
 ) -> None:
     monkeypatch.setattr("sys.stderr", stream)
     monkeypatch.setattr(logging.getLogger(), "handlers", [])
-    configure(1, colour=False, tracebacks=asked)
+    configure(1, colour=False, tracebacks=setting)
     AttemptsFailed([make_attempt(outcome_of_error(ValueError("first\nforged \x1b[31m")))]).write_lines()
     stream.seek(0)
-    first, *others = stream.read().splitlines()
-    assert 'error="ValueError: first"' in first
-    if not (asked or stream.isatty()):
-        assert others == []
+    first_line, *other_lines = stream.read().splitlines()
+    assert 'error="ValueError: first"' in first_line
+    if not (setting or stream.isatty()):
+        assert other_lines == []
         return
-    assert others == ["    ValueError: first", "    forged \N{REPLACEMENT CHARACTER}[31m"]
+    assert other_lines == ["    ValueError: first", "    forged \N{REPLACEMENT CHARACTER}[31m"]
 
 
 def test_the_traceback_of_an_error_of_the_worker_itself_is_always_shown(
@@ -472,8 +483,10 @@ def test_a_secret_in_an_exception_is_masked_in_the_record(
         outcome = outcome_of_error(error)
     assert outcome.error is not None
     text = "ValueError: card ••••••"
-    masked = replace(outcome, last_error=text, error=outcome.error | {"message": "card ••••••", "traceback": text})
-    send(AttemptsFailed([make_attempt(masked)]))
+    masked_outcome = replace(
+        outcome, last_error=text, error=outcome.error | {"message": "card ••••••", "traceback": text}
+    )
+    send(AttemptsFailed([make_attempt(masked_outcome)]))
     (record,) = log.records
     assert record.exc_info is not None
     kind, error_in_record, traceback_in_record = record.exc_info

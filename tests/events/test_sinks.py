@@ -26,7 +26,7 @@ Received = list[tuple[str, dict[str, Any]]]
 @pytest.fixture
 def record_signal() -> Iterator[Callable[[Signal], Received]]:
     """Returns, for a signal, a list that collects the sender and the arguments of each sending."""
-    connected: list[tuple[Signal, Callable[..., None]]] = []
+    signals_and_receivers: list[tuple[Signal, Callable[..., None]]] = []
 
     def connect(signal: Signal) -> Received:
         received: Received = []
@@ -35,11 +35,11 @@ def record_signal() -> Iterator[Callable[[Signal], Received]]:
             received.append((sender, values))
 
         signal.connect(receive, weak=False)
-        connected.append((signal, receive))
+        signals_and_receivers.append((signal, receive))
         return received
 
     yield connect
-    for signal, receive in connected:
+    for signal, receive in signals_and_receivers:
         signal.disconnect(receive)
 
 
@@ -90,16 +90,16 @@ ARGUMENTS: dict[str, list[Any]] = {
 def test_a_change_by_an_operator_sends_one_signal_for_all_changed_jobs(
     record_signal: Callable[[Signal], Received], verb: str, status: str
 ) -> None:
-    changed = [make_job(status).pk for _ in range(2)]
-    other = make_job("completed").pk
+    changed_ids = [make_job(status).pk for _ in range(2)]
+    other_id = make_job("completed").pk
     received = record_signal(signals.jobs_operated)
     arguments = ARGUMENTS.get(verb, [])
-    changed_count = getattr(Job.objects.filter(pk__in=[*changed, other]), verb)(*arguments, by="ada", reason="why")
-    assert changed_count == 2
+    count = getattr(Job.objects.filter(pk__in=[*changed_ids, other_id]), verb)(*arguments, by="ada", reason="why")
+    assert count == 2
     [(sender, values)] = received
-    assert (sender, sorted(values.pop("job_ids"))) == (verb, changed)
+    assert (sender, sorted(values.pop("job_ids"))) == (verb, changed_ids)
     assert values == {"database": "default", "by": "ada", "reason": "why"}
-    assert getattr(Job.objects.filter(pk=other), verb)(*arguments) == 0
+    assert getattr(Job.objects.filter(pk=other_id), verb)(*arguments) == 0
     assert len(received) == 1, "nothing was changed"
 
 
@@ -114,14 +114,14 @@ def test_admitting_pruning_and_releasing_jobs_send_signals(
     store = Store("default")
     store.admit()
     store.prune()
-    claimed = store.claim(queue_names=["default"], limit=1, worker_id="w")
-    store.release([job.ref for job in claimed])
+    claimed_jobs = store.claim(queue_names=["default"], limit=1, worker_id="w")
+    store.release([job.ref for job in claimed_jobs])
     assert admitted == [("default", {"counts": {"default": 1}})]
     assert pruned == [("default", {"counts": {"completed": 1}})]
-    assert released == [("default", {"job_ids": [claimed[0].id]})]
+    assert released == [("default", {"job_ids": [claimed_jobs[0].id]})]
     store.admit()
     store.prune()
-    store.release([job.ref for job in claimed])
+    store.release([job.ref for job in claimed_jobs])
     assert len(admitted) == len(pruned) == len(released) == 1, "nothing was changed"
 
 
@@ -129,10 +129,10 @@ def test_admitting_pruning_and_releasing_jobs_send_signals(
 def test_a_store_passes_its_events_to_its_send_function(record_signal: Callable[[Signal], Received]) -> None:
     """A supervisor relies on this: no receiver runs in the thread that uses the store."""
     received = record_signal(signals.jobs_admitted)
-    sent: list[Event] = []
+    sent_events: list[Event] = []
     make_job("scheduled", run_after=timedelta(seconds=-1))
-    Store("default", send=sent.append).admit()
-    assert [type(event) for event in sent] == [events.JobsAdmitted]
+    Store("default", send=sent_events.append).admit()
+    assert [type(event) for event in sent_events] == [events.JobsAdmitted]
     assert not received
 
 
@@ -141,12 +141,12 @@ def test_a_store_with_a_send_function_does_not_call_receivers_of_job_deferred(
     record_signal: Callable[[Signal], Received],
 ) -> None:
     received = record_signal(signals.job_deferred)
-    sent: list[Event] = []
+    sent_events: list[Event] = []
     jobs.noop.defer()
     assert len(received) == 1
     spec, call = jobs.noop.spec(), EncodedCall("[]", "{}")
-    Store("default", send=sent.append).enqueue(spec, call)
-    assert [type(event) for event in sent] == [events.JobsDeferred]
+    Store("default", send=sent_events.append).enqueue(spec, call)
+    assert [type(event) for event in sent_events] == [events.JobsDeferred]
     assert len(received) == 1
 
 

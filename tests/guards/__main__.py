@@ -34,11 +34,11 @@ def main() -> int:
     guards = [guard for guard in all_guards() if any(text in guard.name for text in options.texts or [""])]
     if not guards:
         parser.error("no guard has such a name")
-    with tempfile.TemporaryDirectory(prefix="skipqueue-guards-") as home:
+    with tempfile.TemporaryDirectory(prefix="skipqueue-guards-") as folder_of_copies:
         copies: SimpleQueue[Path] = SimpleQueue()
         for number in range(options.jobs):
-            copies.put(copy_tree(Path(home) / str(number)))
-        if failure_output := run_with_all_guards(Path(home) / "0", guards, options.jobs):
+            copies.put(copy_tree(Path(folder_of_copies) / str(number)))
+        if failure_output := run_with_all_guards(Path(folder_of_copies) / "0", guards, options.jobs):
             print_at_once(f"The tests are not green with all guards in place:\n{failure_output}")
             return 1
         with ThreadPoolExecutor(options.jobs) as pool:
@@ -66,28 +66,28 @@ def copy_tree(folder: Path) -> Path:
 def run_with_all_guards(copy: Path, guards: Iterable[Guard], jobs: int) -> str:
     """Run all tests that the guards name. Return the output of pytest if a test fails, otherwise an empty string."""
     tests = sorted({test for guard in guards for test in guard.failing_tests})
-    began = time.monotonic()
-    code, output = run_pytest(copy, f"-n{jobs}", *tests)
-    print_at_once(f"{len(tests)} tests with all guards in place  ({time.monotonic() - began:.0f} s)")
-    return output if code else ""
+    began_at = time.monotonic()
+    exit_code, output = run_pytest(copy, f"-n{jobs}", *tests)
+    print_at_once(f"{len(tests)} tests with all guards in place  ({time.monotonic() - began_at:.0f} s)")
+    return output if exit_code else ""
 
 
 def all_tests_fail_without(guard: Guard, copies: "SimpleQueue[Path]") -> bool:
     """Take the guard out of a free copy of the tree, run its tests one by one, and return whether all of them fail."""
-    copy, began, failure_output = copies.get(), time.monotonic(), ""
+    copy, began_at, failure_output = copies.get(), time.monotonic(), ""
     try:
         guard.apply(copy)
         verdict = "red"
         for test in guard.failing_tests:
             if verdict == "red":
-                code, output = run_pytest(copy, test)
-                verdict = "red" if code == 1 and has_failed(test, output) else "BROKEN" if code else "GREEN"
+                exit_code, output = run_pytest(copy, test)
+                verdict = "red" if exit_code == 1 and has_failed(test, output) else "BROKEN" if exit_code else "GREEN"
                 failure_output = "" if verdict == "red" else f"{test}\n{output[-3000:]}"
         guard.apply(copy, "--reverse")
     except ValueError as error:
         verdict, failure_output = "BROKEN", str(error)
     copies.put(copy)
-    line = f"{verdict:<6} {guard.name}  ({time.monotonic() - began:.0f} s)"
+    line = f"{verdict:<6} {guard.name}  ({time.monotonic() - began_at:.0f} s)"
     print_at_once(f"{line}\n{failure_output}" if failure_output else line)
     return verdict == "red"
 
@@ -99,7 +99,7 @@ def run_pytest(copy: Path, *arguments: str) -> tuple[int, str]:
     """
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     path = os.pathsep.join([str(copy), str(copy / "example_project")])
-    done = subprocess.run(
+    process = subprocess.run(
         [*PYTEST, *PLUGINS, f"--timeout={LONGEST_TEST_SECONDS}", *arguments],
         cwd=copy,
         env={**environment, "PYTHONPATH": path, "PGOPTIONS": LOCK_TIMEOUT},
@@ -108,7 +108,7 @@ def run_pytest(copy: Path, *arguments: str) -> tuple[int, str]:
         stderr=subprocess.STDOUT,
         text=True,
     )
-    return done.returncode, done.stdout
+    return process.returncode, process.stdout
 
 
 def has_failed(test: str, output: str) -> bool:

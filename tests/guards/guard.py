@@ -41,15 +41,15 @@ class Guard:
     def apply(self, tree: Path, *options: str) -> None:
         """Apply the patch to a tree of files, with options of `git apply`. Raises ValueError if git refuses it."""
         # Without the ceiling, `git apply` in a folder inside another checkout would skip all files without an error.
-        done = subprocess.run(
+        process = subprocess.run(
             ["git", "apply", *options, self.patch],
             cwd=tree,
             env={**os.environ, "GIT_CEILING_DIRECTORIES": str(tree.parent)},
             capture_output=True,
             text=True,
         )
-        if done.returncode:
-            raise ValueError(f"{self.name} cannot be applied: {done.stderr.strip()}")
+        if process.returncode:
+            raise ValueError(f"{self.name} cannot be applied: {process.stderr.strip()}")
 
 
 def all_guards() -> list[Guard]:

@@ -28,8 +28,8 @@ def no_job_can_complete() -> Iterator[None]:
 @pytest.mark.usefixtures("no_job_can_complete")
 def test_an_outcome_that_is_refused_rolls_back_what_the_task_wrote() -> None:
     atomic_write.using(max_attempts=1).defer("once")
-    _, [claimed] = settle_and_claim([], queue_names=["default"], limit=1, worker_id="w")
-    attempt = Executor(worker="w", database="default").execute(RunningAttempt(claimed))
+    _, [claimed_job] = settle_and_claim([], queue_names=["default"], limit=1, worker_id="w")
+    attempt = Executor(worker="w", database="default").execute(RunningAttempt(claimed_job))
     assert (attempt.is_written, attempt.outcome.status) == (False, "failed")
     assert Job.objects.running().exists()
     assert not Ledger.objects.exists()

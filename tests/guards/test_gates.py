@@ -17,8 +17,8 @@ def divide_by_zero(*_: object, **__: object) -> None:
 
 
 def test_a_gate_that_is_refused_leaves_the_gates_after_it_to_admit(monkeypatch: pytest.MonkeyPatch) -> None:
-    waiting = make_job("blocked", limit_key="k", limit_kind="concurrency", capacity=1)
+    waiting_job = make_job("blocked", limit_key="k", limit_kind="concurrency", capacity=1)
     monkeypatch.setattr(TIME_GATE, "admit", divide_by_zero)
     with pytest.raises(DataError, match="division by zero"):
         Store("default").admit()
-    assert state(waiting)["status"] == "queued"
+    assert state(waiting_job)["status"] == "queued"

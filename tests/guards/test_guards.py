@@ -19,9 +19,9 @@ def test_every_test_that_a_guard_names_exists() -> None:
 
 
 def test_every_test_that_the_table_of_attacks_names_exists() -> None:
-    table = (ROOT / "tests" / "ATTACKS.md").read_text()
-    named = set(re.findall(r"`(tests/[\w/]+\.py(?:::\w+)*)`", table))
-    assert {test for test in named if not (exists(test) if "::" in test else (ROOT / test).is_file())} == set()
+    page = (ROOT / "tests" / "ATTACKS.md").read_text()
+    named_tests = set(re.findall(r"`(tests/[\w/]+\.py(?:::\w+)*)`", page))
+    assert {test for test in named_tests if not (exists(test) if "::" in test else (ROOT / test).is_file())} == set()
 
 
 def test_there_are_at_least_sixty_guards() -> None:

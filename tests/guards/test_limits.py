@@ -13,8 +13,8 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 
 def test_a_job_that_waits_for_its_rate_holds_its_permit() -> None:
-    limit: dict[str, Any] = {"limit_key": "k", "limit_kind": "concurrency", "capacity": 1}
-    make_job("blocked", **limit, gate="rate", rate_key="r", rate_interval=60.0, rate_burst=1)
-    waiting = make_job("blocked", **limit)
+    limit_columns: dict[str, Any] = {"limit_key": "k", "limit_kind": "concurrency", "capacity": 1}
+    make_job("blocked", **limit_columns, gate="rate", rate_key="r", rate_interval=60.0, rate_burst=1)
+    waiting_job = make_job("blocked", **limit_columns)
     assert admit_keys(Store("default"), ["k"]).counts == {}
-    assert state(waiting)["status"] == "blocked"
+    assert state(waiting_job)["status"] == "blocked"

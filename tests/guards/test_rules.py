@@ -33,15 +33,15 @@ def test_a_job_whose_worker_died_once_is_not_blamed() -> None:
 def test_a_task_that_fails_in_runs_of_a_failing_schedule_is_not_blamed() -> None:
     """`failing-schedule` names the schedule, also while no run is due again after a success or a pause."""
     cause = Cause("shop.export", "builtins.ValueError", "shop.export")
-    note = {"schedule": {"name": "nightly"}}
-    ids = [make_failing(cause, status, metadata=note).pk for status in ("failed", "scheduled") * 3]
-    ids.append(make_job("completed", task="shop.export", metadata=note).pk)
+    metadata = {"schedule": {"name": "nightly"}}
+    ids = [make_failing(cause, status, metadata=metadata).pk for status in ("failed", "scheduled") * 3]
+    ids.append(make_job("completed", task="shop.export", metadata=metadata).pk)
     count_attempts("shop.export", failed=20, completed=1)
     count_failures(cause, 20)
-    for known, expected in ((ids[:1], 1), (ids[:2], 0), ([ids[-1], *ids[:4]], 0), ([ids[0], ids[-1], ids[1]], 1)):
+    for runs, finding_count in ((ids[:1], 1), (ids[:2], 0), ([ids[-1], *ids[:4]], 0), ([ids[0], ids[-1], ids[1]], 1)):
         Schedule.objects.all().delete()
-        make_schedule("nightly", due=-60, last_job_id=known[0], earlier_job_ids=known[1:])
-        assert len(list(rules.failing_tasks(DEFAULT))) == expected
+        make_schedule("nightly", due=-60, last_job_id=runs[0], earlier_job_ids=runs[1:])
+        assert len(list(rules.failing_tasks(DEFAULT))) == finding_count
     Schedule.objects.update(last_job_id=ids[0], earlier_job_ids=ids[1:4], paused_at=Now())
     make_failing(cause, finished_at=timedelta(minutes=-11))
     assert list(rules.failing_tasks(DEFAULT)) == [], "a job of the past says nothing"

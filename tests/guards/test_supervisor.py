@@ -29,13 +29,15 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 POLL_INTERVAL = 30.0
 
+# The argument of `run` is the time of a clock in seconds. The tests begin at 100.
+
 
 def test_locked_jobs_of_a_dead_process_are_recovered_once_they_are_free(
     session: Callable[[], Session], worker_id: str
 ) -> None:
     job = make_job("running", locked_by=worker_id)
-    dead = DeadProcess(worker_id, -9, "signal 9 (SIGKILL)", [job.pk], no_statement_after=0.0)
-    service = RecoverOwn(store, [WorkerProcess("w", 1, awaiting_recovery=[dead])])
+    dead_process = DeadProcess(worker_id, code=-9, cause="signal 9 (SIGKILL)", job_ids=[job.pk], no_statement_after=0.0)
+    service = RecoverOwn(store, [WorkerProcess("w", 1, awaiting_recovery=[dead_process])])
     locker = session()
     locker.begin()
     locker(lambda: list(Job.objects.select_for_update()))
@@ -64,15 +66,15 @@ def queues_found_by_look() -> list[list[str]]:
 @pytest.fixture
 def watch_queues(process: WorkerProcess, queues_found_by_look: list[list[str]]) -> Iterator[WatchQueues]:
     """The service of a supervisor that gets no notifications."""
-    before, alarm = connections["default"], signal.getsignal(signal.SIGALRM)
+    connection_before, alarm_handler = connections["default"], signal.getsignal(signal.SIGALRM)
     control = ControlConnection(store, who="test")
     options = WorkerOptions(name="w", database="default", listen=False, poll_interval=POLL_INTERVAL)
     yield WatchQueues(
         store, control, [process], options, queues_found=lambda names, paused: queues_found_by_look.append(names)
     )
     control.close()
-    connections["default"] = before
-    signal.signal(signal.SIGALRM, alarm)
+    connections["default"] = connection_before
+    signal.signal(signal.SIGALRM, alarm_handler)
 
 
 def test_a_job_that_nobody_was_notified_of_is_found_by_the_next_look(
@@ -95,8 +97,8 @@ def test_slow_looks_for_jobs_take_a_tenth_of_the_supervisors_time(
 ) -> None:
     clock = iter([0.0, 7.0])  # before and after the look: it takes 7 s, so the next look comes 70 s later
     monkeypatch.setattr(Store, "queues_with_jobs", lambda self, **_: [])
-    with monkeypatch.context() as patched:
-        patched.setattr(calls, "time", SimpleNamespace(monotonic=lambda: next(clock, 7.0)))
+    with monkeypatch.context() as patch:
+        patch.setattr(calls, "time", SimpleNamespace(monotonic=lambda: next(clock, 7.0)))
         watch_queues.run(100.0)
     watch_queues.run(100.0 + POLL_INTERVAL)
     watch_queues.run(169.0)

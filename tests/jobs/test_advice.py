@@ -34,10 +34,10 @@ DEFER_MANY = "from tests.app import jobs; jobs.noop.defer_many([(), ()])"
     ],
 )
 def test_the_error_for_a_method_of_another_job_queue_names_our_method(name: str, expected: str) -> None:
-    with pytest.raises(AttributeError) as raised:
+    with pytest.raises(AttributeError) as error_info:
         getattr(jobs.send_mail, name)(1)
-    assert str(raised.value).startswith(f"'Task' object has no attribute '{name}'.")
-    assert str(raised.value).endswith(expected)
+    assert str(error_info.value).startswith(f"'Task' object has no attribute '{name}'.")
+    assert str(error_info.value).endswith(expected)
     assert not hasattr(jobs.send_mail, name)
 
 
@@ -54,9 +54,11 @@ SUGGESTION_FOR_OPTION = {
 
 @pytest.mark.parametrize("name", SUGGESTION_FOR_OPTION)
 def test_the_error_for_an_option_of_another_job_queue_names_our_option(name: str) -> None:
-    with pytest.raises(TypeError) as raised:
+    with pytest.raises(TypeError) as error_info:
         jobs.send_mail.using(**{name: 1})  # type: ignore[arg-type]
-    assert str(raised.value).startswith(f"using() has no option {name!r}. Did you mean {SUGGESTION_FOR_OPTION[name]}")
+    assert str(error_info.value).startswith(
+        f"using() has no option {name!r}. Did you mean {SUGGESTION_FOR_OPTION[name]}"
+    )
 
 
 @pytest.mark.parametrize("name", ["queue", "retries", "time_limit", "bind"])
@@ -83,9 +85,9 @@ SUGGESTION_FOR_POLICY = {
 def test_the_error_for_a_policy_of_another_job_queue_names_our_policy(subtests: pytest.Subtests) -> None:
     for name, expected in SUGGESTION_FOR_POLICY.items():
         with subtests.test(name):
-            with pytest.raises(TypeError) as raised:
+            with pytest.raises(TypeError) as error_info:
                 job(**{name: 1})  # type: ignore[call-overload]
-            assert str(raised.value).startswith(f"job() has no option {name!r}. {expected}")
+            assert str(error_info.value).startswith(f"job() has no option {name!r}. {expected}")
 
 
 def test_the_error_for_a_policy_given_to_using_says_to_give_it_to_the_decorator() -> None:
@@ -120,9 +122,9 @@ def test_the_error_for_an_unknown_option_lists_all_options() -> None:
     ],
 )
 def test_the_error_for_a_wrong_keyword_argument_suggests_the_right_one(keywords: dict[str, Any], expected: str) -> None:
-    with pytest.raises(InvalidArguments) as raised:
+    with pytest.raises(InvalidArguments) as error_info:
         jobs.send_mail.defer(**keywords)
-    assert str(raised.value).endswith(expected)
+    assert str(error_info.value).endswith(expected)
 
 
 def test_the_error_for_a_naive_run_after_says_how_to_make_an_aware_one(settings: Any) -> None:
@@ -166,16 +168,16 @@ def test_a_function_typed_into_an_interactive_shell_cannot_be_a_task(manage: Cal
 @pytest.fixture
 def register_in_module(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], Any]]:
     """Registers a task in the given module after all apps are ready, as happens if only a view imports the module."""
-    registered = []
+    registered_names = []
 
     def register_late(module: str) -> Any:
         monkeypatch.setattr(module_level_function, "__module__", module)
         task = job(module_level_function)
-        registered.append(task.name)
+        registered_names.append(task.name)
         return task
 
     yield register_late
-    for name in registered:
+    for name in registered_names:
         registry.by_name.pop(name, None)
 
 
@@ -223,9 +225,11 @@ def test_no_warning_is_issued_without_debug_or_for_a_task_that_workers_find(
 def test_the_error_of_defer_with_sqlite_says_that_postgresql_is_needed(manage: Callable[..., ManagePy]) -> None:
     process = manage("shell", "-c", DEFER, settings=SQLITE)
     assert process.wait() == 1
-    last = process.log.strip().splitlines()[-1]
-    assert "QueueUnavailable: The queue needs PostgreSQL, but the database 'default' is SQLite." in last
-    assert "Set DATABASES['default']['ENGINE'] to 'django.db.backends.postgresql', or SKIPQUEUE['DATABASE']" in last
+    last_line = process.log.strip().splitlines()[-1]
+    assert "QueueUnavailable: The queue needs PostgreSQL, but the database 'default' is SQLite." in last_line
+    assert (
+        "Set DATABASES['default']['ENGINE'] to 'django.db.backends.postgresql', or SKIPQUEUE['DATABASE']" in last_line
+    )
 
 
 @pytest.mark.django_db(transaction=True)

@@ -29,19 +29,19 @@ SCALARS = (
     MOMENT, datetime.date(2026, 3, 29), datetime.time(9, 30), datetime.timedelta(hours=36), Decimal("9.90"),
     UUID(int=7),
 )  # fmt: skip
-STORED = ["2026-03-29T01:30:00+00:00", "2026-03-29", "09:30:00", "P1DT12H00M00S", "9.90", str(UUID(int=7))]
+STORED_SCALARS = ["2026-03-29T01:30:00+00:00", "2026-03-29", "09:30:00", "P1DT12H00M00S", "9.90", str(UUID(int=7))]
 
 pytestmark = pytest.mark.django_db
 
 
 @pytest.fixture(autouse=True)
-def received() -> Iterator[list[Any]]:
+def received_arguments() -> Iterator[list[Any]]:
     tasks.seen.clear()
     yield tasks.seen
     tasks.seen.clear()
 
 
-def run_one() -> Job:
+def run_only_job() -> Job:
     (finished_job,) = run_jobs()
     return finished_job
 
@@ -51,29 +51,29 @@ def user() -> User:
     return User.objects.create(username="ada")
 
 
-def test_scalars_arrive_as_they_were_passed(received: list[Any]) -> None:
-    assert tasks.scalars.defer(*SCALARS).args == STORED
-    assert run_one().status == "completed"
-    assert received == [SCALARS]
+def test_scalars_arrive_as_they_were_passed(received_arguments: list[Any]) -> None:
+    assert tasks.scalars.defer(*SCALARS).args == STORED_SCALARS
+    assert run_only_job().status == "completed"
+    assert received_arguments == [SCALARS]
 
 
-def test_nested_values_arrive_however_they_are_passed(received: list[Any]) -> None:
+def test_nested_values_arrive_however_they_are_passed(received_arguments: list[Any]) -> None:
     order = Order(MOMENT, [Line("a", Decimal("1.5"), Size.LARGE)], Plan.PAID, Order(MOMENT, []))
     prices = {"eu": [Decimal(1), Decimal("2.50")]}
     plans = (Plan.PAID, Level.HIGH, Access.READ | Access.WRITE)
     days = (datetime.date(2026, 1, 1), datetime.date(2026, 1, 2))
     tasks.nested.defer(order, *days, prices=prices, plans=plans, cents=Decimal(5), shirt=Size.SMALL)  # type: ignore[arg-type]
-    assert run_one().status == "completed"
-    assert received == [(order, days, prices, plans, Decimal(5), {"shirt": Size.SMALL})]
-    assert isinstance(received[0][5]["shirt"], Size)
+    assert run_only_job().status == "completed"
+    assert received_arguments == [(order, days, prices, plans, Decimal(5), {"shirt": Size.SMALL})]
+    assert isinstance(received_arguments[0][5]["shirt"], Size)
 
 
-def test_defer_many_and_s_encode_arguments_as_defer_does(received: list[Any]) -> None:
+def test_defer_many_and_s_encode_arguments_as_defer_does(received_arguments: list[Any]) -> None:
     names = ("at", "day", "time", "span", "price", "key")
     tasks.scalars.defer_many([SCALARS, dict(zip(names, SCALARS, strict=True))])
-    assert tasks.scalars.encoded(SCALARS, {}).args == json.dumps(STORED, separators=(",", ":"))
+    assert tasks.scalars.encoded(SCALARS, {}).args == json.dumps(STORED_SCALARS, separators=(",", ":"))
     run_jobs()
-    assert received == [SCALARS, SCALARS]
+    assert received_arguments == [SCALARS, SCALARS]
 
 
 def test_a_wrong_argument_is_refused_before_anything_is_written() -> None:
@@ -90,22 +90,22 @@ def test_without_an_annotation_a_value_is_refused_and_the_annotation_advised(val
         tasks.plain.defer(1, value)
 
 
-def test_an_ambiguous_annotation_means_plain_json(received: list[Any]) -> None:
+def test_an_ambiguous_annotation_means_plain_json(received_arguments: list[Any]) -> None:
     with pytest.raises(InvalidArguments, match="which is not JSON"):
         tasks.ambiguous.defer(MOMENT)
     tasks.ambiguous.defer("2026-01-01")
-    run_one()
-    assert received == ["2026-01-01"]
+    run_only_job()
+    assert received_arguments == ["2026-01-01"]
 
 
-def test_an_annotation_that_exists_only_for_type_checkers_means_plain_json(received: list[Any]) -> None:
+def test_an_annotation_that_exists_only_for_type_checkers_means_plain_json(received_arguments: list[Any]) -> None:
     tasks.unknown.defer({"a": 1}, MOMENT)
-    run_one()
-    assert received == [({"a": 1}, MOMENT)]
+    run_only_job()
+    assert received_arguments == [({"a": 1}, MOMENT)]
 
 
 def test_an_enum_member_is_stored_as_its_value_where_the_annotation_is_the_type_of_the_value(
-    received: list[Any],
+    received_arguments: list[Any],
 ) -> None:
     day = datetime.date(2026, 1, 1)
     job = tasks.labelled.defer(Size.SMALL, Level.HIGH, Size.LARGE, plan="x", day=day)
@@ -113,8 +113,8 @@ def test_an_enum_member_is_stored_as_its_value_where_the_annotation_is_the_type_
     tasks.labelled.defer_many([{"size": Size.LARGE}])
     assert_deferred(tasks.labelled, size=Size.LARGE)
     run_jobs()
-    assert received == [("s", 2, ("l",), "x", day), ("l", None, (), None, None)]
-    assert [type(value) for value in received[0][:2]] == [str, int]
+    assert received_arguments == [("s", 2, ("l",), "x", day), ("l", None, (), None, None)]
+    assert [type(value) for value in received_arguments[0][:2]] == [str, int]
 
 
 @pytest.mark.parametrize(
@@ -133,16 +133,16 @@ def test_an_enum_member_without_a_fitting_annotation_is_refused(kwargs: Any, mes
 
 def test_a_result_without_an_annotation_is_stored_as_its_value() -> None:
     tasks.give_member.defer()
-    assert run_one().result == ["s", ["2026-03-29", 1]]
+    assert run_only_job().result == ["s", ["2026-03-29", 1]]
 
 
 def test_a_task_with_only_plain_arguments_has_no_call_types() -> None:
     assert tasks.plain.call_types is None
 
 
-def test_calling_a_task_passes_its_arguments_unchanged(received: list[Any]) -> None:
+def test_calling_a_task_passes_its_arguments_unchanged(received_arguments: list[Any]) -> None:
     tasks.scalars(*SCALARS)
-    assert received == [SCALARS]
+    assert received_arguments == [SCALARS]
 
 
 def test_the_function_of_a_unique_key_gets_python_values() -> None:
@@ -155,52 +155,53 @@ def test_the_function_of_a_unique_key_gets_python_values() -> None:
 @pytest.mark.parametrize("task", [tasks.with_user, tasks.awith_user])
 @pytest.mark.django_db(transaction=True)
 def test_a_model_instance_is_stored_as_a_reference_and_fetched_when_the_job_runs(
-    user: User, received: list[Any], task: Any
+    user: User, received_arguments: list[Any], task: Any
 ) -> None:
     assert task.defer(user).args == [{"model": "auth.user", "pk": user.pk, "database": "default"}]
     User.objects.update(username="lovelace")
-    assert run_one().status == "completed"
-    fetched_user = received[0][0] if isinstance(received[0], tuple) else received[0]
+    assert run_only_job().status == "completed"
+    fetched_user = received_arguments[0][0] if isinstance(received_arguments[0], tuple) else received_arguments[0]
     assert (type(fetched_user), fetched_user.pk, fetched_user.username) == (User, user.pk, "lovelace")
 
 
-def test_the_model_instances_of_a_list_are_fetched_together(user: User, received: list[Any]) -> None:
-    others = [*(User.objects.create(username=str(number)) for number in range(5)), None, user]
-    tasks.with_user.defer(user, others=others, either=Group.objects.create(name="g"))
+def test_the_model_instances_of_a_list_are_fetched_together(user: User, received_arguments: list[Any]) -> None:
+    other_users = [*(User.objects.create(username=str(number)) for number in range(5)), None, user]
+    tasks.with_user.defer(user, others=other_users, either=Group.objects.create(name="g"))
     from django.db import connection
 
     with CaptureQueriesContext(
         connection,
     ) as queries:
-        assert run_one().status == "completed"
-    assert received == [(user, others, Group.objects.get())]
-    assert len([query for query in queries if '"auth_user"' in query["sql"]]) == 2
+        assert run_only_job().status == "completed"
+    assert received_arguments == [(user, other_users, Group.objects.get())]
+    user_queries = [query for query in queries if '"auth_user"' in query["sql"]]
+    assert len(user_queries) == 2, "one query for the first argument, and one for the whole list"
 
 
-def test_a_model_argument_that_was_deleted_fails_the_job_at_once(user: User, received: list[Any]) -> None:
+def test_a_model_argument_that_was_deleted_fails_the_job_at_once(user: User, received_arguments: list[Any]) -> None:
     tasks.with_user.defer(user)
     User.objects.all().delete()
-    finished_job = run_one()
-    assert (finished_job.status, finished_job.attempts, received) == ("failed", 1, [])
+    finished_job = run_only_job()
+    assert (finished_job.status, finished_job.attempts, received_arguments) == ("failed", 1, [])
     assert finished_job.errors[0]["exception"] == "django_skipqueue.exceptions.RowMissing"
-    assert "user is auth.User 1".replace(" 1", f" {finished_job.args[0]['pk']}") in finished_job.last_error
+    assert f"user is auth.User {finished_job.args[0]['pk']}" in finished_job.last_error
     assert "the database 'default' no longer has" in finished_job.last_error
 
 
 def test_a_missing_row_discards_the_job_if_discard_on_says_so(user: User) -> None:
     tasks.discards.defer(user)
     User.objects.all().delete()
-    assert run_one().status == "discarded"
+    assert run_only_job().status == "discarded"
 
 
 def test_an_atomic_task_fetches_within_its_transaction(user: User) -> None:
     tasks.locked_atomically.defer(user)
-    assert run_one().status == "completed"
+    assert run_only_job().status == "completed"
 
 
 def test_typed_arguments_without_secrets_are_not_masked() -> None:
-    finished_job = make_job("failed", task=tasks.scalars.name, args=STORED)
-    assert tasks.scalars.redacted(finished_job.args, {}).args == STORED
+    finished_job = make_job("failed", task=tasks.scalars.name, args=STORED_SCALARS)
+    assert tasks.scalars.redacted(finished_job.args, {}).args == STORED_SCALARS
 
 
 # Results
@@ -209,7 +210,7 @@ def test_typed_arguments_without_secrets_are_not_masked() -> None:
 def test_a_result_is_stored_by_the_annotation_and_read_back() -> None:
     lines = [Line("a", Decimal("1.50"))]
     tasks.place.defer(lines)
-    finished_job = run_one()
+    finished_job = run_only_job()
     assert dict(finished_job.result or {})["lines"] == [{"sku": "a", "price": "1.50", "size": "s"}]
     order = tasks.place.result_of(finished_job)
     assert order == Order(datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC), lines)
@@ -217,16 +218,18 @@ def test_a_result_is_stored_by_the_annotation_and_read_back() -> None:
 
 def test_results_of_coroutines_and_of_complete_are_stored_by_the_annotation() -> None:
     tasks.anow.defer()
-    assert run_one().result == "2026-01-01T00:00:00+00:00"
+    assert run_only_job().result == "2026-01-01T00:00:00+00:00"
     tasks.complete_with.defer("1.50")
-    finished_job = run_one()
+    finished_job = run_only_job()
     assert (finished_job.result, tasks.complete_with.result_of(finished_job)) == ("1.50", Decimal("1.50"))
 
 
-@pytest.mark.parametrize(("given", "stored"), [("1.50", "1.50"), ({"a": 1}, {"a": 1}), (0.5, 0.5), (None, None)])
-def test_a_result_that_does_not_fit_its_annotation_is_stored_as_plain_json(given: Any, stored: Any) -> None:
-    tasks.price.defer(given)
-    finished_job = run_one()
+@pytest.mark.parametrize(
+    ("returned_value", "stored"), [("1.50", "1.50"), ({"a": 1}, {"a": 1}), (0.5, 0.5), (None, None)]
+)
+def test_a_result_that_does_not_fit_its_annotation_is_stored_as_plain_json(returned_value: Any, stored: Any) -> None:
+    tasks.price.defer(returned_value)
+    finished_job = run_only_job()
     assert (finished_job.status, finished_job.result) == ("completed", stored)
 
 
@@ -237,7 +240,7 @@ def test_a_stored_result_that_does_not_fit_the_annotation_is_a_clear_error() -> 
     assert tasks.plain.result_of(make_job("completed", result=3)) == 3
 
 
-def test_the_next_job_of_a_chain_has_the_results_in_their_types(received: list[Any]) -> None:
+def test_the_next_job_of_a_chain_has_the_results_in_their_types(received_arguments: list[Any]) -> None:
     predecessors = [
         *(tasks.price.defer(result) for result in ("1.50", {"a": 1}, None)),
         make_job("completed", task=tasks.plain.name, result=3),
@@ -245,22 +248,25 @@ def test_the_next_job_of_a_chain_has_the_results_in_their_types(received: list[A
     ]
     tasks.see_results.using(after=predecessors).defer()
     run_jobs(raise_errors=True)
-    assert received == [[Decimal("1.50"), {"a": 1}, None, 3, "1.50"]]
+    assert received_arguments == [[Decimal("1.50"), {"a": 1}, None, 3, "1.50"]]
 
 
 # Deploys
 
 
-def test_arguments_stored_before_the_annotation_are_read(received: list[Any]) -> None:
-    make_job(task=tasks.scalars.name, args=["2026-03-29T01:30:00+00:00", *STORED[1:3], 129600, 9.9, STORED[5]])
-    assert run_one().status == "completed"
-    assert received == [(*SCALARS[:4], Decimal("9.9"), SCALARS[5])]
+def test_arguments_stored_before_the_annotation_are_read(received_arguments: list[Any]) -> None:
+    make_job(
+        task=tasks.scalars.name,
+        args=["2026-03-29T01:30:00+00:00", *STORED_SCALARS[1:3], 129600, 9.9, STORED_SCALARS[5]],
+    )
+    assert run_only_job().status == "completed"
+    assert received_arguments == [(*SCALARS[:4], Decimal("9.9"), SCALARS[5])]
 
 
-def test_a_job_whose_arguments_cannot_be_read_is_retried(received: list[Any]) -> None:
+def test_a_job_whose_arguments_cannot_be_read_is_retried(received_arguments: list[Any]) -> None:
     make_job(task=tasks.with_user.name, args=[42], max_attempts=3)
-    finished_job = run_one()
-    assert (finished_job.status, received) == ("scheduled", [])
+    finished_job = run_only_job()
+    assert (finished_job.status, received_arguments) == ("scheduled", [])
     assert "user was stored as 42, and cannot be read as User" in finished_job.last_error
 
 
@@ -268,12 +274,12 @@ def test_a_job_whose_arguments_cannot_be_read_is_retried(received: list[Any]) ->
 
 
 @pytest.mark.django_db(transaction=True)
-def test_the_defer_command_takes_json_of_typed_arguments(received: list[Any]) -> None:
+def test_the_defer_command_takes_json_of_typed_arguments(received_arguments: list[Any]) -> None:
     names = ("at", "day", "time", "span", "price", "key")
-    result = skipqueue("defer", "typed_jobs.scalars", json.dumps(dict(zip(names, STORED, strict=True))))
+    result = skipqueue("defer", "typed_jobs.scalars", json.dumps(dict(zip(names, STORED_SCALARS, strict=True))))
     assert result.code in (0, 1), result.err
-    run_one()
-    assert received == [SCALARS]
+    run_only_job()
+    assert received_arguments == [SCALARS]
 
 
 def test_assert_deferred_compares_python_values(user: User) -> None:
@@ -288,40 +294,44 @@ def test_assert_deferred_compares_python_values(user: User) -> None:
 
 
 def test_the_form_of_the_admin_checks_the_types(user: User) -> None:
-    row = make_job("failed", task=tasks.nested.name, args=[None], kwargs={"plans": ["FREE", 1, 3]})
-    form = EditForm(row, tasks.nested)
-    posted = {"confirmed": "yes"} | {name: form.fields[name].initial for name in form.fields}
-    assert EditForm(row, tasks.nested, posted).is_valid()
+    failed_job = make_job("failed", task=tasks.nested.name, args=[None], kwargs={"plans": ["FREE", 1, 3]})
+    form = EditForm(failed_job, tasks.nested)
+    posted_values = {"confirmed": "yes"} | {name: form.fields[name].initial for name in form.fields}
+    assert EditForm(failed_job, tasks.nested, posted_values).is_valid()
     wrong_texts = {"0": "{}", "1": '["soon"]', "2": '{"eu": [0.5]}', "3": '["GOLD", 1, 3]', "5": '{"shirt": "xl"}'}
-    edited = EditForm(
-        row, tasks.nested, posted | {f"argument_{position}": text for position, text in wrong_texts.items()}
+    edited_form = EditForm(
+        failed_job,
+        tasks.nested,
+        posted_values | {f"argument_{position}": text for position, text in wrong_texts.items()},
     )
-    assert not edited.is_valid()
-    assert set(edited.errors) == {f"argument_{position}" for position in wrong_texts}
-    assert "Pass one of &#x27;FREE&#x27;, &#x27;PAID&#x27;" in str(edited.errors["argument_3"])
+    assert not edited_form.is_valid()
+    assert set(edited_form.errors) == {f"argument_{position}" for position in wrong_texts}
+    assert "Pass one of &#x27;FREE&#x27;, &#x27;PAID&#x27;" in str(edited_form.errors["argument_3"])
 
 
-def test_the_form_of_the_admin_enqueues_typed_arguments(user: User, received: list[Any]) -> None:
-    row = make_job("failed", task=tasks.with_user.name, args=tasks.with_user.defer(user).args)
+def test_the_form_of_the_admin_enqueues_typed_arguments(user: User, received_arguments: list[Any]) -> None:
+    failed_job = make_job("failed", task=tasks.with_user.name, args=tasks.with_user.defer(user).args)
     Job.objects.queued().delete()
-    form = EditForm(row, tasks.with_user)
-    edited = EditForm(row, tasks.with_user, {"confirmed": "yes", "argument_0": form.fields["argument_0"].initial})
-    assert edited.is_valid(), edited.errors
-    edited.enqueue()
-    run_one()
-    assert received == [(user, None, None)]
+    form = EditForm(failed_job, tasks.with_user)
+    edited_form = EditForm(
+        failed_job, tasks.with_user, {"confirmed": "yes", "argument_0": form.fields["argument_0"].initial}
+    )
+    assert edited_form.is_valid(), edited_form.errors
+    edited_form.enqueue()
+    run_only_job()
+    assert received_arguments == [(user, None, None)]
 
 
-def test_the_code_shown_in_the_admin_defers_typed_arguments(received: list[Any], user: User) -> None:
+def test_the_code_shown_in_the_admin_defers_typed_arguments(received_arguments: list[Any], user: User) -> None:
     from django_skipqueue.console.admin.jobs.links import defer_call
     from django_skipqueue.values.redaction import redact
 
     for task, args in ((tasks.scalars, SCALARS), (tasks.with_user, (user,))):
-        row = task.defer(*args)
+        deferred_job = task.defer(*args)
         Job.objects.all().delete()
-        exec(defer_call(row, redact(row.args, row.kwargs)), {})
-        assert run_one().status == "completed"
-    assert received == [SCALARS, (user, None, None)]
+        exec(defer_call(deferred_job, redact(deferred_job.args, deferred_job.kwargs)), {})
+        assert run_only_job().status == "completed"
+    assert received_arguments == [SCALARS, (user, None, None)]
 
 
 def late(value: "Later") -> None:

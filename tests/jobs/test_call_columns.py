@@ -62,16 +62,16 @@ def test_a_signature_is_bound_twice_for_50_calls_of_the_same_form(
     task: Task[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Binding a signature takes longer than all other work of a call."""
-    binds = []
-    original = inspect.Signature.bind
+    bound_arguments = []
+    original_bind = inspect.Signature.bind
 
     def record_and_bind(self: inspect.Signature, *args: Any, **kwargs: Any) -> inspect.BoundArguments:
-        binds.append(args)
-        return original(self, *args, **kwargs)
+        bound_arguments.append(args)
+        return original_bind(self, *args, **kwargs)
 
     monkeypatch.setattr(inspect.Signature, "bind", record_and_bind)
     calls = [task.encoded((account, 7), {}) for account in range(50)]
-    assert len(binds) == 2, "once to check the call, once to find its arguments"
+    assert len(bound_arguments) == 2, "once to check the call, once to find its arguments"
     assert calls[9].columns["limit_key"] == f"limit:{task.name} account=9"
     assert calls[9].columns["rate_key"] == f"rate:{task.name} order=7"
     assert calls[9].unique_key == f"{task.name}(account=9, order=7)"

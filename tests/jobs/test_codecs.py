@@ -123,7 +123,7 @@ def test_every_date_is_read_back(value: datetime.date) -> None:
 
 
 # Annotations without a codec: their values are stored as plain JSON.
-PLAIN: list[Any] = [
+ANNOTATIONS_WITHOUT_CODEC: list[Any] = [
     int, str, bool, float, None, Any, object, list, dict, list[int], dict[str, Any], int | None, str | int,
     Literal["a", 1], set[int], bytes, type, "not resolved", dict[int, datetime.date], datetime.datetime | str,
     UUID | str, Line | dict, User | Line, Plan | Size, 42, ...,
@@ -131,7 +131,7 @@ PLAIN: list[Any] = [
 
 
 def test_annotations_of_plain_json_values_have_no_codec() -> None:
-    assert [annotation for annotation in PLAIN if codec_of(annotation) is not None] == []
+    assert [annotation for annotation in ANNOTATIONS_WITHOUT_CODEC if codec_of(annotation) is not None] == []
 
 
 class Naive(datetime.datetime):
@@ -202,9 +202,9 @@ REFUSED: list[tuple[Any, Any, str]] = [
 def test_a_value_that_does_not_fit_is_refused_with_advice(subtests: pytest.Subtests) -> None:
     for annotation, value, message in REFUSED:
         with subtests.test(annotation=annotation, value=value):
-            with pytest.raises(InvalidArguments) as raised:
+            with pytest.raises(InvalidArguments) as error_info:
                 require_codec(annotation).encode("x", value)
-            assert message in str(raised.value)
+            assert message in str(error_info.value)
 
 
 # Annotation, stored JSON that it cannot read, and a part of the error.
@@ -231,13 +231,13 @@ UNREADABLE: list[tuple[Any, Any, str]] = [
 def test_stored_json_that_the_annotation_cannot_read_is_a_clear_error(subtests: pytest.Subtests) -> None:
     for annotation, value, message in UNREADABLE:
         with subtests.test(annotation=annotation, value=value):
-            with pytest.raises(UndecodableArguments) as raised:
+            with pytest.raises(UndecodableArguments) as error_info:
                 require_codec(annotation).decode("x", value)
-            assert message in str(raised.value)
+            assert message in str(error_info.value)
 
 
 # Annotation, JSON that was stored before the task had the annotation, and the value that is read.
-OLDER: list[tuple[Any, Any, Any]] = [
+STORED_BEFORE_THE_ANNOTATION: list[tuple[Any, Any, Any]] = [
     (datetime.timedelta, 90, datetime.timedelta(seconds=90)),
     (datetime.timedelta | None, 0.5, datetime.timedelta(seconds=0.5)),
     (Decimal, 5, Decimal(5)),
@@ -248,7 +248,7 @@ OLDER: list[tuple[Any, Any, Any]] = [
 
 
 def test_json_stored_before_the_annotation_is_read_as_far_as_possible(subtests: pytest.Subtests) -> None:
-    for annotation, stored, value in OLDER:
+    for annotation, stored, value in STORED_BEFORE_THE_ANNOTATION:
         with subtests.test(annotation=annotation, stored=stored):
             assert require_codec(annotation).decode("x", stored) == value
 
@@ -256,6 +256,8 @@ def test_json_stored_before_the_annotation_is_read_as_far_as_possible(subtests: 
 def test_a_dataclass_that_refuses_its_values_is_a_clear_error() -> None:
     @dataclasses.dataclass
     class Positive:
+        """Refuses a negative number."""
+
         number: int
 
         def __post_init__(self) -> None:
@@ -268,6 +270,8 @@ def test_a_dataclass_that_refuses_its_values_is_a_clear_error() -> None:
 
 @dataclasses.dataclass
 class Doubled:
+    """Doubles its field each time it is made."""
+
     number: int
 
     def __post_init__(self) -> None:
@@ -276,12 +280,16 @@ class Doubled:
 
 @dataclasses.dataclass
 class Numbered:
+    """Has a field that is no argument, so its value is lost."""
+
     name: str
     number: int = dataclasses.field(default=0, init=False)
 
 
 @dataclasses.dataclass
 class Summed:
+    """Needs an argument that no field keeps."""
+
     start: dataclasses.InitVar[int]
     total: int = 0
 
@@ -291,6 +299,8 @@ class Summed:
 
 @dataclasses.dataclass
 class Growing:
+    """Appends to its list each time it is made."""
+
     items: list[str]
 
     def __post_init__(self) -> None:
@@ -299,6 +309,8 @@ class Growing:
 
 @dataclasses.dataclass
 class Once:
+    """Cannot be made from its own fields."""
+
     name: str
 
     def __post_init__(self) -> None:
@@ -314,7 +326,7 @@ def make_numbered() -> Numbered:
 
 
 @pytest.mark.parametrize(
-    ("value", "why"),
+    ("value", "reason"),
     [
         (Doubled(1), "made again from its fields, its number is 4"),
         (make_numbered(), "made again from its fields, its number is 0"),
@@ -324,16 +336,18 @@ def make_numbered() -> Numbered:
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_a_dataclass_that_would_arrive_with_other_values_is_refused(value: Any, why: str) -> None:
-    before = repr(value)
-    for annotation, passed in ((type(value), value), (list[type(value)], [value])):  # type: ignore[misc]
-        with pytest.raises(InvalidArguments, match=why.replace("(", r"\(").replace(")", r"\)")):
-            require_codec(annotation).encode("x", passed)
-    assert repr(value) == before
+def test_a_dataclass_that_would_arrive_with_other_values_is_refused(value: Any, reason: str) -> None:
+    repr_before = repr(value)
+    for annotation, argument in ((type(value), value), (list[type(value)], [value])):  # type: ignore[misc]
+        with pytest.raises(InvalidArguments, match=reason.replace("(", r"\(").replace(")", r"\)")):
+            require_codec(annotation).encode("x", argument)
+    assert repr(value) == repr_before
 
 
 @dataclasses.dataclass(eq=False)
 class Basket:
+    """Computes fields, to equal values each time it is made."""
+
     lines: tuple[Line, ...]
     rates: dict[str, list[float]]
     inner: "Basket | None" = None
@@ -355,6 +369,8 @@ def test_a_dataclass_whose_computed_fields_are_equal_again_is_accepted() -> None
 
 
 class Unequal:
+    """Cannot be compared, like an array."""
+
     def __eq__(self, other: object) -> bool:
         raise ValueError("ambiguous")
 
@@ -363,6 +379,8 @@ class Unequal:
 
 @dataclasses.dataclass
 class Measured:
+    """Has a value that cannot be compared."""
+
     values: Any
 
     def __post_init__(self) -> None:

@@ -31,13 +31,13 @@ def make_task(**job_options: Any) -> Task[[int], None]:
 
 
 def test_finished_jobs_are_deleted_after_the_retention_of_their_task() -> None:
-    short_lived = make_task(retention={"completed": 0, "failed": timedelta(hours=1), "discarded": 60.5})
-    short_lived.defer(1)
-    short_lived.defer_many([[2]])
+    task_with_retention = make_task(retention={"completed": 0, "failed": timedelta(hours=1), "discarded": 60.5})
+    task_with_retention.defer(1)
+    task_with_retention.defer_many([[2]])
     job_without_retention = make_task(name="kept").defer(3)
     assert job_without_retention.retention is None
-    stored = [job.retention for job in Job.objects.exclude(pk=job_without_retention.pk)]
-    assert stored == [{"completed": 0.0, "failed": 3600.0, "discarded": 60.5}] * 2
+    stored_retentions = [job.retention for job in Job.objects.exclude(pk=job_without_retention.pk)]
+    assert stored_retentions == [{"completed": 0.0, "failed": 3600.0, "discarded": 60.5}] * 2
     run_jobs()
     assert Store("default").prune() == {"completed": 2}
     assert Job.objects.get().pk == job_without_retention.pk
@@ -68,10 +68,10 @@ def test_a_retention_of_none_is_accepted_if_the_settings_keep_jobs_forever(setti
 
 def test_links_use_the_metadata_of_a_call(settings: Any) -> None:
     settings.SKIPQUEUE = {"LINKS": {"Order": "https://shop.example/orders/{metadata[order_id]}/"}}
-    deferred = make_task().using(metadata={"order_id": 42}).defer(1)
-    (stored,) = Job.objects.all()
-    assert deferred.metadata == stored.metadata == {"order_id": 42}
-    assert links_of_job(stored, now()) == [("Order", "https://shop.example/orders/42/")]
+    deferred_job = make_task().using(metadata={"order_id": 42}).defer(1)
+    (stored_job,) = Job.objects.all()
+    assert deferred_job.metadata == stored_job.metadata == {"order_id": 42}
+    assert links_of_job(stored_job, now()) == [("Order", "https://shop.example/orders/42/")]
 
 
 def test_defer_many_and_chain_take_metadata_too() -> None:
@@ -96,14 +96,14 @@ def test_metadata_must_be_a_dict_of_json_of_at_most_4000_bytes(metadata: Any, pr
 
 
 def test_the_reserved_metadata_keys_are_the_keys_that_the_package_uses() -> None:
-    used = {
+    used_keys = {
         mapping.ALIAS,
         mapping.DEFERRED,
         opentelemetry.OPENTELEMETRY_KEY,
         fire.SCHEDULE_METADATA_KEY,
         sentry.SENTRY_KEY,
     }
-    assert used == options.RESERVED_METADATA
+    assert used_keys == options.RESERVED_METADATA
 
 
 def test_metadata_is_refused_by_the_decorator_and_retention_by_using() -> None:

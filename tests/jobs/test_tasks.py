@@ -155,7 +155,7 @@ class TestJobDecorator:
         assert task.policy.retry_on == (OSError,)
         assert task.policy.discard_on == (KeyError,)
 
-    def test_one_exception_class_needs_no_tuple(self, registry: Registry) -> None:
+    def test_retry_on_takes_one_exception_class_or_several(self, registry: Registry) -> None:
         task = job(retry_on=OSError, discard_on=[KeyError, LookupError])(subtract)  # type: ignore[call-overload]
         assert task.policy.retry_on == (OSError,)
         assert task.policy.discard_on == (KeyError, LookupError)
@@ -169,7 +169,7 @@ class TestJobDecorator:
         assert asyncio.run(task(4)) == 8
 
     def test_a_task_with_takes_context_is_called_with_a_context(self, registry: Registry) -> None:
-        context = JobContext(1, 1, 1, "default", "me", "default")
+        context = JobContext(1, 1, 1, queue_name="default", worker="me", database="default")
         assert job(takes_context=True)(with_context)(context, a=3) == (context, 3)
 
     def test_a_task_has_the_name_docstring_and_signature_of_its_function(self, registry: Registry) -> None:
@@ -224,11 +224,12 @@ class TestJobDecorator:
     def test_the_decorator_refuses_each_invalid_option_by_name(
         self, registry: Registry, subtests: pytest.Subtests
     ) -> None:
-        unchecked: Any = job
+        untyped_job: Any = job
         for options in REFUSED_BY_THE_DECORATOR:
+            [name_of_option] = options
             with subtests.test(options=options):
-                with pytest.raises(InvalidOption, match=next(iter(options))):
-                    unchecked(**options)(subtract)
+                with pytest.raises(InvalidOption, match=name_of_option):
+                    untyped_job(**options)(subtract)
                 assert not list(registry)
 
     @pytest.mark.parametrize(
@@ -269,11 +270,11 @@ class TestRegistry:
             "defer_many": lambda task, args: task.defer_many([args]),
             "using": lambda task, args: task.using(priority=1).defer(*args),
         }
-        first, second = job(name="sums")(subtract), job(name="sums")(function_without_parameters)
-        for task in (first, second):
-            with pytest.raises(DuplicateTask) as raised:
+        first_task, second_task = job(name="sums")(subtract), job(name="sums")(function_without_parameters)
+        for task in (first_task, second_task):
+            with pytest.raises(DuplicateTask) as error_info:
                 defer_functions[defer](task, [1] * len(task.signature.parameters))
-            assert str(raised.value) == (
+            assert str(error_info.value) == (
                 "Two tasks are registered as 'sums': tests.jobs.test_tasks.subtract and "
                 "tests.jobs.test_tasks.function_without_parameters. "
                 "Give one of them another name with @job(name=…)."
@@ -322,9 +323,8 @@ class TestDeferring:
             {},
         )
         stored_job = Job.objects.get()
-        assert {field.attname: getattr(deferred_job, field.attname) for field in Job._meta.fields} == {
-            field.attname: getattr(stored_job, field.attname) for field in Job._meta.fields
-        }
+        for field in Job._meta.fields:
+            assert getattr(deferred_job, field.attname) == getattr(stored_job, field.attname), field.attname
 
     @pytest.mark.core
     def test_a_job_has_the_options_of_its_task(self) -> None:
@@ -358,17 +358,19 @@ class TestDeferring:
     @pytest.mark.core
     def test_using_refuses_each_invalid_option_by_name(self, row: Row) -> None:
         for options in REFUSED_BY_USING:
+            [name_of_option] = options
             with row(options=options):
-                with pytest.raises((InvalidOption, InvalidArguments), match=next(iter(options))):
+                with pytest.raises((InvalidOption, InvalidArguments), match=name_of_option):
                     jobs.noop.using(**options).defer()
                 assert not Job.objects.exists()
 
     def test_the_store_refuses_each_invalid_column_before_any_query(self, row: Row) -> None:
         for columns in REFUSED_BY_THE_STORE:
+            [name_of_column] = columns
             with row(columns=columns), CaptureQueriesContext(connection) as queries:
-                with pytest.raises(InvalidOption, match=next(iter(columns))):
+                with pytest.raises(InvalidOption, match=name_of_column):
                     Job.objects.enqueue("t", **columns)
-                with pytest.raises(InvalidOption, match=next(iter(columns))):
+                with pytest.raises(InvalidOption, match=name_of_column):
                     store.enqueue_many(JobSpec("t", **columns), [EncodedCall("[]", "{}")])
                 assert len(queries) == 0
 
@@ -395,10 +397,10 @@ class TestDeferring:
             timedelta(hours=-1): ("queued", -3600),
             timedelta(days=365): ("scheduled", 365 * 86_400),
         }
-        for (run_after, (status, seconds)), many in product(delays.items(), [False, True]):
-            with row(run_after=run_after, many=many):
+        for (run_after, (status, seconds)), with_defer_many in product(delays.items(), [False, True]):
+            with row(run_after=run_after, with_defer_many=with_defer_many):
                 task = jobs.noop.using(run_after=run_after)
-                deferred_job = Job.objects.get(pk=task.defer_many([()])[0]) if many else task.defer()
+                deferred_job = Job.objects.get(pk=task.defer_many([()])[0]) if with_defer_many else task.defer()
                 assert deferred_job.status == status
                 with connection.cursor() as cursor:  # now() is the start of the transaction, which is enqueued_at
                     cursor.execute("SELECT extract(epoch FROM statement_timestamp() - now())::float8")
@@ -413,10 +415,10 @@ class TestDeferring:
             datetime(2999, 1, 1, 5, 30, tzinfo=timezone(timedelta(hours=5, minutes=30))): "scheduled",
             datetime(1999, 1, 1, tzinfo=UTC): "queued",
         }
-        for (run_after, status), many in product(times.items(), [False, True]):
-            with row(run_after=run_after, many=many):
+        for (run_after, status), with_defer_many in product(times.items(), [False, True]):
+            with row(run_after=run_after, with_defer_many=with_defer_many):
                 task = jobs.noop.using(run_after=run_after)
-                deferred_job = Job.objects.get(pk=task.defer_many([()])[0]) if many else task.defer()
+                deferred_job = Job.objects.get(pk=task.defer_many([()])[0]) if with_defer_many else task.defer()
                 assert deferred_job.run_after == run_after
                 assert deferred_job.status == status
 
@@ -434,8 +436,8 @@ class TestDeferring:
             with row(name):
                 deferred_job = jobs.gather.defer(*args, **kwargs)
                 assert (deferred_job.args, deferred_job.kwargs) == (stored_args, stored_kwargs)
-                jobs_of_many = Job.objects.get(pk=jobs.gather.defer_many([args or kwargs])[0])
-                assert (jobs_of_many.args, jobs_of_many.kwargs) == (
+                job_of_defer_many = Job.objects.get(pk=jobs.gather.defer_many([args or kwargs])[0])
+                assert (job_of_defer_many.args, job_of_defer_many.kwargs) == (
                     stored_args if args else [],
                     {} if args else stored_kwargs,
                 )
@@ -516,7 +518,7 @@ def test_each_field_of_the_returned_job_equals_the_stored_row(options: dict[str,
     job.save()
 
 
-def constant(key: Any) -> Callable[..., Any]:
+def make_key_function(key: Any) -> Callable[..., Any]:
     return lambda a, b=0: key
 
 
@@ -525,21 +527,22 @@ class TestRefusedCalls:
     def test_defer_refuses_a_call_that_could_never_run_and_names_the_argument(self, row: Row) -> None:
         for name, (task, args, kwargs, message_part) in REFUSED_CALLS.items():
             with row(name), CaptureQueriesContext(connection) as queries:
-                with pytest.raises(InvalidArguments) as raised:
+                with pytest.raises(InvalidArguments) as error_info:
                     task.defer(*args, **kwargs)
-                assert message_part in str(raised.value)
+                assert message_part in str(error_info.value)
                 assert not queries.captured_queries, "nothing reaches the database"
 
     def test_defer_many_names_the_call_that_could_never_run_and_writes_nothing(self, row: Row) -> None:
         for name, (task, args, kwargs, message_part) in REFUSED_CALLS.items():
             if args and kwargs:
                 continue  # `defer_many` takes one or the other
-            valid_call: Any = {"a": 1} if task is jobs.add else {"value": 1} if task is jobs.echo else {"first": 1}
+            first_parameter = {jobs.add.name: "a", jobs.echo.name: "value"}.get(task.name, "first")
+            valid_call: Any = {first_parameter: 1}
             with row(name), CaptureQueriesContext(connection) as queries:
-                with pytest.raises(InvalidArguments) as raised:
+                with pytest.raises(InvalidArguments) as error_info:
                     task.defer_many([valid_call, valid_call, args or kwargs])
-                assert message_part in str(raised.value)
-                assert str(raised.value).startswith("call 2: ")
+                assert message_part in str(error_info.value)
+                assert str(error_info.value).startswith("call 2: ")
                 assert not queries.captured_queries
 
     @pytest.mark.parametrize("call", ["ab", 5, None, {1, 2}], ids=repr)
@@ -563,11 +566,11 @@ class TestAsync:
             async_to_sync(jobs.aadd.adefer)({1})  # type: ignore[arg-type]
 
     def test_50_concurrent_adefer_calls_make_50_jobs(self) -> None:
-        async def main() -> list[Job]:
+        async def defer_50_jobs() -> list[Job]:
             return list(await asyncio.gather(*(jobs.aadd.adefer(number) for number in range(50))))
 
-        deferred_job = async_to_sync(main)()
-        assert sorted(job.args[0] for job in deferred_job) == list(range(50))
+        deferred_jobs = async_to_sync(defer_50_jobs)()
+        assert sorted(job.args[0] for job in deferred_jobs) == list(range(50))
         assert Job.objects.count() == 50
 
 
@@ -575,7 +578,7 @@ class TestAsync:
 class TestDeferringMany:
     def test_fifty_thousand_calls_are_one_statement_with_the_ids_in_order(self) -> None:
         calls = [(number,) for number in range(50_000)]
-        started = time.monotonic()
+        started_at = time.monotonic()
         with CaptureQueriesContext(connection) as queries:
             ids = jobs.add.defer_many(calls)
         assert ["INSERT INTO" in query["sql"] for query in queries] == [True, False]
@@ -584,7 +587,7 @@ class TestDeferringMany:
         with connection.cursor() as cursor:
             cursor.execute("SELECT id, (args ->> 0)::int FROM skipqueue_job ORDER BY (args ->> 0)::int")
             assert cursor.fetchall() == list(zip(ids, range(50_000), strict=True))
-        assert time.monotonic() - started < 20
+        assert time.monotonic() - started_at < 20
 
     def test_defer_many_without_calls_sends_no_statement(self) -> None:
         with CaptureQueriesContext(connection) as queries:
@@ -593,20 +596,20 @@ class TestDeferringMany:
 
     def test_defer_many_takes_dicts_tuples_and_lists(self) -> None:
         ids = jobs.add.defer_many([{"a": 1, "b": 2}, (3,), [4, 5], {"a": 6}])
-        stored = {job.pk: (job.args, job.kwargs) for job in Job.objects.all()}
-        assert [stored[id] for id in ids] == [([], {"a": 1, "b": 2}), ([3], {}), ([4, 5], {}), ([], {"a": 6})]
+        stored_arguments = {job.pk: (job.args, job.kwargs) for job in Job.objects.all()}
+        assert [stored_arguments[id] for id in ids] == [([], {"a": 1, "b": 2}), ([3], {}), ([4, 5], {}), ([], {"a": 6})]
 
     def test_defer_many_takes_calls_made_by_s(self) -> None:
         ids = jobs.add.defer_many([jobs.add.s(1, b=2), (3,), jobs.add.s(a=4)])
-        stored = {job.pk: (job.args, job.kwargs) for job in Job.objects.all()}
-        assert [stored[id] for id in ids] == [([1], {"b": 2}), ([3], {}), ([], {"a": 4})]
+        stored_arguments = {job.pk: (job.args, job.kwargs) for job in Job.objects.all()}
+        assert [stored_arguments[id] for id in ids] == [([1], {"b": 2}), ([3], {}), ([], {"a": 4})]
 
     def test_defer_many_refuses_a_call_of_another_task_or_with_other_options(self, row: Row) -> None:
-        urgent = jobs.add.using(priority=5)
+        urgent_add = jobs.add.using(priority=5)
         refused_calls: list[tuple[Task[..., Any], TaskCall, str]] = [
             (jobs.add, jobs.aadd.s(1), r"call 1: \S+\.aadd is another task\. Give calls of \S+\.add, "),
-            (jobs.add, urgent.s(1), r"call 1: it has other options than the other calls\. Give them once: "),
-            (urgent, jobs.add.s(1), "call 1: it has other options"),
+            (jobs.add, urgent_add.s(1), r"call 1: it has other options than the other calls\. Give them once: "),
+            (urgent_add, jobs.add.s(1), "call 1: it has other options"),
         ]
         for task, call, message_part in refused_calls:
             with row(message_part):
@@ -620,8 +623,8 @@ class TestDeferringMany:
     def test_all_jobs_of_defer_many_have_the_options_of_the_task(self) -> None:
         task = jobs.add.using(queue_name="sums", priority=3, max_attempts=2, run_after=timedelta(hours=1))
         task.defer_many([(1,), (2,)])
-        rows = Job.objects.values_list("queue_name", "priority", "max_attempts", "status").distinct()
-        assert list(rows) == [("sums", 3, 2, "scheduled")]
+        distinct_columns = Job.objects.values_list("queue_name", "priority", "max_attempts", "status").distinct()
+        assert list(distinct_columns) == [("sums", 3, 2, "scheduled")]
 
     def test_the_jobs_of_defer_many_are_atomic_with_the_callers_data(self) -> None:
         with transaction.atomic():
@@ -632,8 +635,8 @@ class TestDeferringMany:
     def test_texts_with_special_characters_are_stored_unchanged(self) -> None:
         texts = ["\\", '"', "\\u0000", "%s %(x)s %%", "a\nb", "\u2028", "🐘", "'", "$1", "\x01"]
         ids = jobs.echo.defer_many([(text,) for text in texts])
-        stored = Job.objects.in_bulk(ids)
-        assert [stored[id].args for id in ids] == [[text] for text in texts]
+        job_by_id = Job.objects.in_bulk(ids)
+        assert [job_by_id[id].args for id in ids] == [[text] for text in texts]
 
 
 @pytest.mark.django_db(transaction=True)
@@ -646,11 +649,11 @@ class TestTransactions:
         assert not Job.objects.exists()
 
     def test_another_session_sees_a_job_only_after_the_commit(self, connect: Callable[..., Any]) -> None:
-        other = connect()
+        other_connection = connect()
         with transaction.atomic():
             jobs.noop.defer()
-            assert other.execute("SELECT count(*) FROM skipqueue_job").fetchone() == (0,)
-        assert other.execute("SELECT count(*) FROM skipqueue_job").fetchone() == (1,)
+            assert other_connection.execute("SELECT count(*) FROM skipqueue_job").fetchone() == (0,)
+        assert other_connection.execute("SELECT count(*) FROM skipqueue_job").fetchone() == (1,)
 
     def test_a_rollback_to_a_savepoint_keeps_the_jobs_deferred_before_it(self) -> None:
         with transaction.atomic():

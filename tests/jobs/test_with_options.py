@@ -92,7 +92,7 @@ def test_job_refuses_a_function_with_with_options_and_the_other_way_round(regist
     assert [task.name for task in registry] == ["tests.jobs.test_with_options.return_payment_id"]
 
 
-def test_a_second_with_options_is_refused() -> None:
+def test_with_options_may_decorate_a_function_only_once() -> None:
     with pytest.raises(InvalidTask, match="Put all options into one"):
         with_options(timeout=5)(with_options(max_attempts=2)(make_function()))
 

@@ -36,9 +36,9 @@ def test_prunejobs_says_that_no_job_is_old_enough() -> None:
 
 
 def test_prunejobs_deletes_batch_after_batch() -> None:
-    old = {"queue_name": "q", "task": "t", "finished_at": "2020-01-01T00:00Z"}
-    Job.objects.bulk_create(Job(status="completed", **old) for _ in range(2 * BATCH_ROWS))
-    Job.objects.bulk_create(Job(status="failed", **old) for _ in range(5))
+    columns_of_old_job = {"queue_name": "q", "task": "t", "finished_at": "2020-01-01T00:00Z"}
+    Job.objects.bulk_create(Job(status="completed", **columns_of_old_job) for _ in range(2 * BATCH_ROWS))
+    Job.objects.bulk_create(Job(status="failed", **columns_of_old_job) for _ in range(5))
     assert prunejobs() == f"Deleted {2 * BATCH_ROWS + 5:,} jobs: {2 * BATCH_ROWS:,} completed, 5 failed.\n"
     assert not Job.objects.exists()
 

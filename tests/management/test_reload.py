@@ -118,14 +118,16 @@ def test_ctrl_c_while_a_reload_ends_the_worker_is_not_reported_as_a_failure(run_
     wait_until(lambda: not group_exists(process.process.pid), "no process is left")
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_for_the_command_alone_reaches_its_worker(run_on_terminal: RunWorker, number: signal.Signals) -> None:
+@pytest.mark.parametrize("signal_number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_for_the_command_alone_reaches_its_worker(
+    run_on_terminal: RunWorker, signal_number: signal.Signals
+) -> None:
     jobs.record_and_hold.defer("a", patience=600)
     process = run_on_terminal("--shutdown-timeout", "600")
     wait_for_entries("a")
-    process.send(number)
+    process.send(signal_number)
     process.wait_for("supervisor stopping")
-    process.send(number)
+    process.send(signal_number)
     process.wait()
     wait_until(lambda: not group_exists(process.process.pid), "no process is left")
     assert statuses() == {"queued": 1}

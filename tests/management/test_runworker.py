@@ -139,21 +139,22 @@ def without_environment_variables(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_runworker_without_options_serves_every_queue() -> None:
-    chosen = worker_options()
-    assert (chosen.queue_names, chosen.concurrency, chosen.processes) == ((), 4, 1)
-    assert (chosen.drain, chosen.max_jobs, chosen.listen) == (False, None, True)
-    assert (chosen.poll_interval, chosen.shutdown_timeout, chosen.worker_timeout) == (2.0, 30.0, 60.0)
-    assert re.fullmatch(r".+:\d+", chosen.name)
+    options = worker_options()
+    assert (options.queue_names, options.concurrency, options.processes) == ((), 4, 1)
+    assert (options.drain, options.max_jobs, options.listen) == (False, None, True)
+    assert (options.poll_interval, options.shutdown_timeout, options.worker_timeout) == (2.0, 30.0, 60.0)
+    assert re.fullmatch(r".+:\d+", options.name)
 
 
 def test_settings_are_the_defaults_of_options(settings: Any) -> None:
     settings.SKIPQUEUE = {"POLL_INTERVAL": 7, "SHUTDOWN_TIMEOUT": 8, "WORKER_TIMEOUT": 90, "HEARTBEAT_INTERVAL": 5}
-    chosen = worker_options()
-    assert (chosen.poll_interval, chosen.shutdown_timeout, chosen.worker_timeout) == (7, 8, 90)
-    assert chosen.seconds_between_heartbeats == 5
+    options = worker_options()
+    assert (options.poll_interval, options.shutdown_timeout, options.worker_timeout) == (7, 8, 90)
+    assert options.seconds_between_heartbeats == 5
     assert worker_options("--worker-timeout", "4").seconds_between_heartbeats == 1
 
 
+# Variable: its value, the field of `WorkerOptions` that it sets, the value of this field.
 ENVIRONMENT = {
     "SKIPQUEUE_QUEUES": ("a,b", "queue_names", ("a", "b")),
     "SKIPQUEUE_CONCURRENCY": ("9", "concurrency", 9),
@@ -262,8 +263,8 @@ def test_runworker_warns_of_a_queue_that_nothing_uses(runworker: RunWorker) -> N
     jobs.noop.using(queue_name="busy").defer()
     process = runworker("--drain", "--queues", "a b,busy,default")
     assert process.wait() == 0
-    [line] = [line for line in process.log.splitlines() if "queue unknown" in line]
-    assert 'queue="a b" hint="no task and no unfinished job has this queue" known="busy, default' in line
+    [warning] = [warning for warning in process.log.splitlines() if "queue unknown" in warning]
+    assert 'queue="a b" hint="no task and no unfinished job has this queue" known="busy, default' in warning
 
 
 # When the command cannot run
@@ -287,20 +288,20 @@ UNMIGRATED = 'DATABASES["default"] = {**DATABASES["default"], "NAME": "postgres"
     ],
     ids=["sqlite", "unreachable", "unmigrated", "wrong type", "unknown key", "unknown alias"],
 )
-@pytest.mark.parametrize("name", ["runworker", "prunejobs"])
+@pytest.mark.parametrize("command_name", ["runworker", "prunejobs"])
 def test_a_command_that_cannot_start_prints_one_error_without_a_traceback(
-    manage: RunWorker, name: str, options: dict[str, Any], expected: str
+    manage: RunWorker, command_name: str, options: dict[str, Any], expected: str
 ) -> None:
-    process = manage(name, **options)
+    process = manage(command_name, **options)
     assert process.wait() == 1
     assert expected in process.log
     assert "Traceback" not in process.log
 
 
 @uses_database
-@pytest.mark.parametrize("name", ["runworker", "prunejobs"])
-def test_an_unknown_database_is_reported_without_a_traceback(manage: RunWorker, name: str) -> None:
-    process = manage(name, "--database", "nosuch")
+@pytest.mark.parametrize("command_name", ["runworker", "prunejobs"])
+def test_an_unknown_database_is_reported_without_a_traceback(manage: RunWorker, command_name: str) -> None:
+    process = manage(command_name, "--database", "nosuch")
     assert process.wait() == 1
     assert "'nosuch'" in process.log
     assert "Traceback" not in process.log
@@ -314,8 +315,8 @@ def test_an_unknown_database_is_reported_without_a_traceback(manage: RunWorker, 
 def test_runworker_first_logs_its_queues_processes_and_tasks(runworker: RunWorker) -> None:
     process = runworker("--drain", "-q", "a,b", "-c", "3", "--processes", "2", "--name", "box", jobs="")
     assert process.wait() == 0
-    first = process.log.splitlines()[:5]
-    text = "\n".join(first)
+    first_lines = process.log.splitlines()[:5]
+    text = "\n".join(first_lines)
     for expected in (
         "django_skipqueue 0.",
         "box serves queues a, b",
@@ -387,13 +388,13 @@ def test_the_projects_own_logging_gets_the_figures_as_extra_fields(runworker: Ru
     lines = [json.loads(line) for line in process.log.splitlines()]
     assert all(line["logger"].startswith("django_skipqueue") for line in lines)
     assert all(line["event"] for line in lines)
-    (line,) = [line for line in lines if line["job_id"]]
-    assert (line["event"], line["job_id"], line["task"]) == ("job_completed", job.pk, "tests.app.jobs.add")
-    assert (line["queue_name"], line["attempt"], line["worker_name"]) == ("q", 1, "w/1")
-    (started,) = [line for line in lines if line["event"] == "worker_started"]
-    assert started["worker_id"] == line["worker_id"]
-    assert line["duration_ms"] >= 0
-    assert line["wait_ms"] >= 0
+    (job_line,) = [line for line in lines if line["job_id"]]
+    assert (job_line["event"], job_line["job_id"], job_line["task"]) == ("job_completed", job.pk, "tests.app.jobs.add")
+    assert (job_line["queue_name"], job_line["attempt"], job_line["worker_name"]) == ("q", 1, "w/1")
+    (start_line,) = [line for line in lines if line["event"] == "worker_started"]
+    assert start_line["worker_id"] == job_line["worker_id"]
+    assert job_line["duration_ms"] >= 0
+    assert job_line["wait_ms"] >= 0
 
 
 @uses_database

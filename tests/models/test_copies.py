@@ -17,12 +17,12 @@ pytestmark = pytest.mark.django_db
 
 def test_a_copy_is_enqueued_and_names_the_job_that_it_copies() -> None:
     job = make_job("failed", kwargs={"n": 1}, queue_name="mail", priority=7, timeout=3.5, metadata={"own": 1})
-    before = state(job)
+    state_before = state(job)
     copy = job.run_again(by="anna", reason="mended")
     assert copy is not None
-    assert state(job) == before
+    assert state(job) == state_before
     copied_columns = ("task", "args", "kwargs", "queue_name", "priority", "max_attempts", "timeout", "metadata")
-    assert [state(copy)[name] for name in copied_columns] == [before[name] for name in copied_columns]
+    assert [state(copy)[name] for name in copied_columns] == [state_before[name] for name in copied_columns]
     assert (copy.status, copy.attempts) == ("queued", 0)
     [copy_record] = copy.operations or []
     assert (copy_record["verb"], copy_record["by"], copy_record["reason"], copy_record["job"]) == (
@@ -36,8 +36,10 @@ def test_a_copy_is_enqueued_and_names_the_job_that_it_copies() -> None:
 def test_only_finished_jobs_are_copied() -> None:
     jobs = {status: make_job(status) for status in STATUSES}
     assert Job.objects.all().run_again() == 3
-    copied = {entry["job"] for job in Job.objects.filter(operations__isnull=False) for entry in job.operations or []}
-    assert copied == {jobs[status].pk for status in ("completed", "failed", "discarded")}
+    ids_of_copied_jobs = {
+        entry["job"] for job in Job.objects.filter(operations__isnull=False) for entry in job.operations or []
+    }
+    assert ids_of_copied_jobs == {jobs[status].pk for status in ("completed", "failed", "discarded")}
     assert jobs["running"].run_again() is None
 
 
@@ -51,7 +53,7 @@ def test_jobs_with_one_unique_key_get_at_most_one_copy() -> None:
 
 
 def test_a_limit_is_copied_with_its_key() -> None:
-    jobs = [make_job("completed", limit_key=f"k{n}", capacity=n + 1) for n in range(2)]
+    jobs = [make_job("completed", limit_key=f"k{number}", capacity=number + 1) for number in range(2)]
     copies = [job.run_again() for job in jobs]
     assert [copy and (copy.limit_key, copy.capacity) for copy in copies] == [("k0", 1), ("k1", 2)]
     assert Job.objects.completed().run_again() == 2
@@ -75,19 +77,19 @@ def test_jobs_of_one_task_are_copied_in_one_statement() -> None:
 def test_the_signals_name_the_copies() -> None:
     signals_seen: dict[str, list[int]] = {}
 
-    def deferred(sender: object, **event: Any) -> None:
+    def receive_deferred(sender: object, **event: Any) -> None:
         signals_seen["deferred"] = event["job_ids"]
 
-    def operated(sender: object, job_ids: list[int], **_: Any) -> None:
+    def receive_operated(sender: object, job_ids: list[int], **_: Any) -> None:
         signals_seen[str(sender)] = job_ids
 
     job = make_job("completed")
-    job_deferred.connect(deferred)
-    jobs_operated.connect(operated)
+    job_deferred.connect(receive_deferred)
+    jobs_operated.connect(receive_operated)
     try:
         copy = job.run_again()
     finally:
-        job_deferred.disconnect(deferred)
-        jobs_operated.disconnect(operated)
+        job_deferred.disconnect(receive_deferred)
+        jobs_operated.disconnect(receive_operated)
     assert copy is not None
     assert signals_seen == {"deferred": [copy.pk], "run_again": [copy.pk]}

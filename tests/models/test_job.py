@@ -35,8 +35,8 @@ def claim_one(**fields: Any) -> Job:
 @pytest.mark.core
 def test_a_loop_written_by_hand_works_through_a_queue() -> None:
     jobs.add.defer_many([(1, 2), (3, 4), ("x", 1)])
-    while claimed := Job.objects.claim(queue_names=["default"], limit=2, worker_id="by hand"):
-        for job in claimed:
+    while claimed_jobs := Job.objects.claim(queue_names=["default"], limit=2, worker_id="by hand"):
+        for job in claimed_jobs:
             job.heartbeat()
             try:
                 result = jobs.add(*job.args, **job.kwargs)
@@ -54,8 +54,8 @@ def test_a_loop_written_by_hand_works_through_a_queue() -> None:
 class TestForTheHolderOfTheLease:
     @pytest.mark.core
     def test_complete_writes_the_result(self, row: Row) -> None:
-        cases: list[Any] = [None, 0, "", [], {"a": [1.5, None]}, False]
-        for result in cases:
+        results: list[Any] = [None, 0, "", [], {"a": [1.5, None]}, False]
+        for result in results:
             with row(result=result):
                 job = claim_one()
                 job.complete(result)
@@ -68,8 +68,8 @@ class TestForTheHolderOfTheLease:
                 assert stored_job.finished_at
 
     def test_complete_refuses_a_result_that_is_not_json_and_leaves_the_job_running(self, row: Row) -> None:
-        cases: list[Any] = [{1}, float("nan"), "\0", object()]
-        for result in cases:
+        results: list[Any] = [{1}, float("nan"), "\0", object()]
+        for result in results:
             with row(result=result):
                 job = claim_one()
                 with pytest.raises(InvalidArguments, match="The result"):
@@ -81,14 +81,14 @@ class TestForTheHolderOfTheLease:
     def test_fail_schedules_the_next_attempt_by_the_default_backoff(self) -> None:
         job = claim_one()
         job.fail(ValueError("no"))
-        after = state(job)
-        assert (after["status"], after["last_error"]) == ("scheduled", "ValueError: no")
-        assert timedelta(seconds=1.5) < after["run_after"] - job.locked_at < timedelta(seconds=5)
-        (entry,) = after["errors"]
+        stored = state(job)
+        assert (stored["status"], stored["last_error"]) == ("scheduled", "ValueError: no")
+        assert timedelta(seconds=1.5) < stored["run_after"] - job.locked_at < timedelta(seconds=5)
+        (entry,) = stored["errors"]
         assert (entry["worker"], entry["attempt"], entry["exception"]) == ("by hand", 1, "builtins.ValueError")
 
     def test_fail_does_what_the_policy_and_the_exception_say(self, row: Row) -> None:
-        cases: list[tuple[Exception, str]] = [
+        errors_and_statuses: list[tuple[Exception, str]] = [
             (ValueError("no"), "queued"),
             (Retry(after=0), "queued"),
             (Retry(after=60), "scheduled"),
@@ -97,7 +97,7 @@ class TestForTheHolderOfTheLease:
             (Discard("not wanted"), "discarded"),
             (KeyError("listed"), "failed"),
         ]
-        for error, status in cases:
+        for error, status in errors_and_statuses:
             with row(error=error, status=status):
                 job = claim_one()
                 job.fail(error, policy=RetryPolicy(backoff=constant(0), retry_on=(ValueError,)))
@@ -113,8 +113,8 @@ class TestForTheHolderOfTheLease:
     def test_release_puts_the_job_back_without_charging_the_attempt(self) -> None:
         job = claim_one()
         job.release()
-        after = state(job)
-        assert (after["status"], after["attempts"], job.status) == ("queued", 0, Status.QUEUED)
+        stored = state(job)
+        assert (stored["status"], stored["attempts"], job.status) == ("queued", 0, Status.QUEUED)
 
     @pytest.mark.core
     def test_heartbeat_renews_the_time_of_the_lock(self) -> None:
@@ -153,19 +153,19 @@ class TestWithoutTheLease:
             with row(verb=verb, loss=loss):
                 job = claim_one()
                 WAYS_TO_LOSE_A_LEASE[loss](job)
-                before = list(Job.objects.values())
+                rows_before = list(Job.objects.values())
                 with pytest.raises(LeaseLost, match=f"Job {job.pk} is "):
                     WORKER_VERBS[verb](job)
-                assert list(Job.objects.values()) == before
+                assert list(Job.objects.values()) == rows_before
 
     def test_a_job_that_no_worker_has_claimed_cannot_be_settled(self, row: Row) -> None:
         for verb, status in product(WORKER_VERBS, [status for status in STATUSES if status != "running"]):
             with row(verb=verb, status=status):
                 job = make_job(status)
-                before = state(job)
+                rows_before = state(job)
                 with pytest.raises(LeaseLost):
                     WORKER_VERBS[verb](job)
-                assert state(job) == before
+                assert state(job) == rows_before
 
 
 OPERATORS_VERBS: dict[str, tuple[Callable[[Job], bool], str, Status]] = {
@@ -203,8 +203,8 @@ class TestForOperators:
         """The row may have another status when the verb returns: a worker may have claimed the job, or deleted it."""
         for verb in OPERATORS_VERBS:
             with row(verb):
-                call, before, after = OPERATORS_VERBS[verb]
-                job = make_job(before)
+                call, status_before, status_after = OPERATORS_VERBS[verb]
+                job = make_job(status_before)
 
                 def receive(**_: Any) -> None:
                     Job.objects.all().delete()
@@ -214,7 +214,7 @@ class TestForOperators:
                     assert call(job)
                 finally:
                     jobs_operated.disconnect(receive)
-                assert job.status is after
+                assert job.status is status_after
                 assert not Job.objects.exists()
 
     def test_a_job_whose_key_is_taken_is_not_retried(self) -> None:
@@ -323,8 +323,8 @@ class TestConstraints:
                 job.refresh_from_db()
 
     def test_only_one_unfinished_job_has_a_unique_key(self, row: Row) -> None:
-        for first, second in product(UNFINISHED, UNFINISHED):
-            with row(first=first, second=second):
-                make_job(first, unique_key="k")
+        for first_status, second_status in product(UNFINISHED, UNFINISHED):
+            with row(first_status=first_status, second_status=second_status):
+                make_job(first_status, unique_key="k")
                 with pytest.raises(IntegrityError, match="skipqueue_job_unique"):
-                    make_job(second, unique_key="k")
+                    make_job(second_status, unique_key="k")

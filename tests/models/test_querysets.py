@@ -24,15 +24,15 @@ LATER = timedelta(days=1)
 
 # By name: the call of the verb, a status of a job that allows it, and the status after the call.
 VERBS: dict[str, tuple[Callable[[JobQuerySet], int], str, str]] = {
-    "retry": (lambda chosen: chosen.retry(by="anna", reason="mended"), "failed", "queued"),
-    "retry later": (lambda chosen: chosen.retry(over=60, by="anna", reason="mended"), "failed", "scheduled"),
-    "discard": (lambda chosen: chosen.discard(by="anna", reason="mended"), "queued", "discarded"),
-    "cancel": (lambda chosen: chosen.cancel(by="anna", reason="mended"), "running", "discarded"),
-    "run_now": (lambda chosen: chosen.run_now(by="anna", reason="mended"), "scheduled", "queued"),
-    "postpone": (lambda chosen: chosen.postpone(LATER, by="anna", reason="mended"), "queued", "scheduled"),
-    "reschedule": (lambda chosen: chosen.reschedule(LATER, by="anna", reason="mended"), "queued", "scheduled"),
-    "change_queue": (lambda chosen: chosen.change_queue("mail", by="anna", reason="mended"), "queued", "queued"),
-    "change_priority": (lambda chosen: chosen.change_priority(7, by="anna", reason="mended"), "queued", "queued"),
+    "retry": (lambda query_set: query_set.retry(by="anna", reason="mended"), "failed", "queued"),
+    "retry later": (lambda query_set: query_set.retry(over=60, by="anna", reason="mended"), "failed", "scheduled"),
+    "discard": (lambda query_set: query_set.discard(by="anna", reason="mended"), "queued", "discarded"),
+    "cancel": (lambda query_set: query_set.cancel(by="anna", reason="mended"), "running", "discarded"),
+    "run_now": (lambda query_set: query_set.run_now(by="anna", reason="mended"), "scheduled", "queued"),
+    "postpone": (lambda query_set: query_set.postpone(LATER, by="anna", reason="mended"), "queued", "scheduled"),
+    "reschedule": (lambda query_set: query_set.reschedule(LATER, by="anna", reason="mended"), "queued", "scheduled"),
+    "change_queue": (lambda query_set: query_set.change_queue("mail", by="anna", reason="mended"), "queued", "queued"),
+    "change_priority": (lambda query_set: query_set.change_priority(7, by="anna", reason="mended"), "queued", "queued"),
 }
 
 
@@ -41,24 +41,24 @@ VERBS_BY_NAME = ["run_again"] + [name for name in VERBS if name != "retry later"
 
 @pytest.mark.parametrize("name", VERBS)
 def test_a_verb_changes_the_jobs_of_the_filter_and_returns_their_number(name: str) -> None:
-    verb, before, after = VERBS[name]
-    chosen_jobs = [make_job(before, task="x") for _ in range(2)]
-    other_jobs = [make_job(before, task="y"), make_job("completed", task="x")]
+    verb, status_before, status_after = VERBS[name]
+    chosen_jobs = [make_job(status_before, task="x") for _ in range(2)]
+    other_jobs = [make_job(status_before, task="y"), make_job("completed", task="x")]
     states_before = [state(job) for job in other_jobs]
     assert verb(Job.objects.filter(task="x")) == 2
     for job in chosen_jobs:
         job.refresh_from_db()
-        assert job.status == after
+        assert job.status == status_after
         assert [(record["by"], record["reason"]) for record in job.operations or []] == [("anna", "mended")]
     assert [state(job) for job in other_jobs] == states_before
 
 
 def test_a_verb_works_on_any_kind_of_query_set() -> None:
-    first, second, third = (make_job("failed", priority=number) for number in range(3))
+    first_job, second_job, third_job = (make_job("failed", priority=number) for number in range(3))
     assert Job.objects.order_by("-priority")[:1].retry() == 1
-    assert Job.objects.filter(pk=first.pk).union(Job.objects.filter(pk=third.pk)).retry() == 1
-    assert set(Job.objects.queued()) == {third, first}
-    assert list(Job.objects.failed()) == [second]
+    assert Job.objects.filter(pk=first_job.pk).union(Job.objects.filter(pk=third_job.pk)).retry() == 1
+    assert set(Job.objects.queued()) == {third_job, first_job}
+    assert list(Job.objects.failed()) == [second_job]
     assert Job.objects.none().retry() == 0
 
 
@@ -82,7 +82,7 @@ def test_the_jobs_of_a_query_set_are_found_once_for_all_batches(
 ) -> None:
     """The first batch changes jobs, so that a second query would find other jobs."""
     monkeypatch.setattr(verbs, "BATCH_ROWS", 1)
-    _, _, *newest = [make_job("failed", task=task) for task in ("x", "y", "x", "y")]
+    _older_x, _older_y, *newest = [make_job("failed", task=task) for task in ("x", "y", "x", "y")]
     assert newest_of_each_task(Job.objects.failed()).retry() == 2
     assert set(Job.objects.queued()) == set(newest)
 
@@ -111,7 +111,7 @@ def test_the_ids_of_later_batches_stay_in_the_database(in_transaction: bool, mon
         assert Job.objects.queued().discard() == 5
     finally:
         jobs_operated.disconnect(note_cursors_and_make_a_job)
-    assert cursors[:2] == [(not in_transaction, 1)] * 2
+    assert cursors[:2] == [(not in_transaction, 1)] * 2, "outside of a transaction, the one cursor is WITH HOLD"
     assert set(Job.objects.discarded()) == set(created_jobs)
 
 
@@ -121,13 +121,13 @@ def test_many_jobs_are_changed_in_batches_of_one_statement_each(monkeypatch: pyt
         make_job("queued")
     with CaptureQueriesContext(connection) as queries:
         assert Job.objects.queued().discard() == 5
-    discards = [query for query in queries if "'verb', 'discard'" in query["sql"]]
-    assert len(discards) == 3
+    discard_statements = [query for query in queries if "'verb', 'discard'" in query["sql"]]
+    assert len(discard_statements) == 3
 
 
-@pytest.mark.parametrize("found", [0, 1])
-def test_a_time_that_cannot_be_stored_is_refused_before_anything_is_written(found: int) -> None:
-    created_jobs = [make_job("queued") for _ in range(found)]
+@pytest.mark.parametrize("job_count", [0, 1])
+def test_a_time_that_cannot_be_stored_is_refused_before_anything_is_written(job_count: int) -> None:
+    created_jobs = [make_job("queued") for _ in range(job_count)]
     with pytest.raises(InvalidOption, match="run_after"):
         Job.objects.all().postpone(timedelta(days=1_000_000))
     with pytest.raises(InvalidOption, match="run_after"):
@@ -162,23 +162,24 @@ def test_a_query_set_has_no_methods_that_would_ignore_its_filters(method: str) -
 @pytest.mark.django_db(databases=["default", "other"])
 @pytest.mark.parametrize("name", VERBS)
 def test_a_verb_works_on_the_database_of_its_query_set(name: str) -> None:
-    verb, before, after = VERBS[name]
-    in_default, in_other = make_job(before), make_job(before, using="other")
+    verb, status_before, status_after = VERBS[name]
+    job_in_default, job_in_other = make_job(status_before), make_job(status_before, using="other")
     assert verb(Job.objects.using("other")) == 1
-    assert (state(in_default)["status"], state(in_other)["status"]) == (before, after)
+    assert (state(job_in_default)["status"], state(job_in_other)["status"]) == (status_before, status_after)
 
 
 def test_enqueue_takes_the_columns_of_a_row() -> None:
     """Task and metadata are separate arguments of `enqueue`. Other code chooses the remaining columns."""
-    others = ("task", "metadata", "retention", "columns", "after", "after_failure", "on_conflict")
+    not_columns = ("task", "metadata", "retention", "columns", "after", "after_failure", "on_conflict")
     hints = get_type_hints(JobSpec)
-    assert get_type_hints(JobColumns) == {name: hints[name] for name in hints if name not in others}
+    assert get_type_hints(JobColumns) == {name: hints[name] for name in hints if name not in not_columns}
 
 
 def test_enqueue_writes_each_column_that_it_is_given() -> None:
     columns = {"queue_name": "mail", "priority": 5, "max_attempts": 2, "timeout": 3.5}
     job = Job.objects.enqueue("t", args="[1]", kwargs='{"a": 2}', metadata={"own": 1}, **columns)  # type: ignore[arg-type]
-    assert state(job) | columns | {"args": [1], "kwargs": {"a": 2}, "metadata": {"own": 1}} == state(job)
+    expected_columns = columns | {"args": [1], "kwargs": {"a": 2}, "metadata": {"own": 1}}
+    assert state(job).items() >= expected_columns.items()
 
 
 @pytest.mark.parametrize("args", ["[1, [2]]", [1, [2]], (1, (2,))])

@@ -58,15 +58,15 @@ def statements() -> dict[str, str]:
     }
 
 
-def content_of_file(texts: dict[str, str]) -> str:
+def content_of_file(text_by_name: dict[str, str]) -> str:
     """The content of the file."""
-    return HEAD + "".join(f"\n-- {name}\n{text.strip()}\n" for name, text in texts.items())
+    return HEAD + "".join(f"\n-- {name}\n{text.strip()}\n" for name, text in text_by_name.items())
 
 
 def statements_in(content: str) -> dict[str, str]:
     """The statements of the file's content, by name and module."""
-    _, *pairs = NAME_LINE.split(content)
-    return {name: text.strip() for name, text in zip(pairs[::2], pairs[1::2], strict=True)}
+    _head, *names_and_texts = NAME_LINE.split(content)
+    return {name: text.strip() for name, text in zip(names_and_texts[::2], names_and_texts[1::2], strict=True)}
 
 
 def statements_of(module: ModuleType) -> Iterator[tuple[str, str]]:

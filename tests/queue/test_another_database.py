@@ -40,7 +40,7 @@ def call_every_verb(store: Store, manager: Any, worker_manager: Any) -> None:
     manager.enqueue("t", run_after=timedelta(hours=1))
     (job,) = manager.claim(queue_names=["default"], limit=5, worker_id=worker_id)
     assert job._state.db == "other"
-    manager.update(locked_at=Now() - timedelta(hours=1))
+    manager.update(locked_at=Now() - timedelta(hours=1))  # as if the worker had claimed it an hour ago
     assert store.recover() == [], "its worker is alive"
     job.heartbeat()
     job.release()
@@ -91,8 +91,8 @@ def test_a_task_defers_into_the_database_of_the_setting(settings: Any) -> None:
 
 
 def test_a_single_job_can_be_deferred_into_another_database() -> None:
-    in_default, in_other = jobs.noop.defer(), jobs.noop.using(database="other").defer()
-    assert (in_default._state.db, in_other._state.db) == ("default", "other")
+    job_in_default, job_in_other = jobs.noop.defer(), jobs.noop.using(database="other").defer()
+    assert (job_in_default._state.db, job_in_other._state.db) == ("default", "other")
     assert (Job.objects.count(), Job.objects.using("other").count()) == (1, 1)
 
 
@@ -122,7 +122,7 @@ def test_notify_is_sent_after_the_commit_of_the_queues_database() -> None:
 
 def test_a_context_loads_its_job_from_the_database_that_holds_it() -> None:
     job = make_job(using="other")
-    context = JobContext(job.pk, 1, 3, "default", "w", "other")
+    context = JobContext(job.pk, 1, 3, "default", "w", database="other")
     assert context.job == job
     with CaptureQueriesContext(connections["other"]) as queries:
         assert context.job._state.db == "other"

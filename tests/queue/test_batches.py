@@ -10,12 +10,16 @@ from django_skipqueue.queue.parameters import calls_as_values, claim_values, in_
 from django_skipqueue.values.outcomes import COMPLETED, Outcome, Settlement
 from django_skipqueue.values.records import QUEUE_HEAD, ClaimedJob, EncodedCall, QueuePosition
 
-JOB = ClaimedJob(1, 1, "task", "default", "[]", "{}", 1, 10, 0, 9.0, 9.0, "{}")
+JOB = ClaimedJob(
+    id=1, lease=1, task="task", queue_name="default", args="[]", kwargs="{}", attempt=1, max_attempts=10,
+    priority=0, run_after=9.0, locked_at=9.0, metadata="{}",
+)  # fmt: skip
 
 
 def test_a_batch_of_plain_completions_sends_only_ids_leases_and_times() -> None:
     values = settlements_as_values([Settlement(7, 1, COMPLETED), Settlement(9, 3, COMPLETED)])
-    assert {name: value for name, value in values.items() if value} == {
+    values_not_empty = {name: value for name, value in values.items() if value}
+    assert values_not_empty == {
         "ids": "{7, 9}",
         "leases": "{1, 3}",
         "started": "{NULL, NULL}",
@@ -33,7 +37,7 @@ def test_the_times_of_attempts_are_sent_as_microseconds_before_now() -> None:
         ]
     )
     started, ended = (values[name].strip("{}").split(", ") for name in ("started", "ended"))
-    assert int(started[0]) - int(ended[0]) == pytest.approx(3_540_000_000, abs=1)
+    assert int(started[0]) - int(ended[0]) == pytest.approx(3_540_000_000, abs=1)  # 3600 - 60 seconds
     assert 60_000_000 <= int(ended[0]) < 70_000_000  # a minute ago
     assert (started[1], ended[1:]) == ("NULL", ["NULL", "NULL"])
     assert 0 <= int(started[2]) < 10_000_000  # just now

@@ -36,8 +36,8 @@ WITH_BOTH_WAYS_TO_CLAIM = pytest.mark.parametrize(
 )
 
 
-def ids_of(claimed: list[Any]) -> list[int]:
-    return [job.id for job in claimed]
+def ids_of(jobs: list[Any]) -> list[int]:
+    return [job.id for job in jobs]
 
 
 @pytest.mark.core
@@ -52,17 +52,17 @@ def test_only_queued_jobs_are_claimed(status: str) -> None:
 def test_a_claimed_job_is_running_for_its_worker_with_an_attempt_charged_and_a_new_lease(
     claim_jobs: Callable[..., Any],
 ) -> None:
-    before = make_job(attempts=2, lease=7, run_after=timedelta(minutes=-1))
-    (claimed,) = claim_jobs(worker_id="me")
-    after = state(before)
+    job_before = make_job(attempts=2, lease=7, run_after=timedelta(minutes=-1))
+    (claimed_job,) = claim_jobs(worker_id="me")
+    stored = state(job_before)
     job = Job.objects.get()
-    if isinstance(claimed, Job):
-        assert {name: getattr(claimed, name) for name in after} == after
-    assert (job.status, job.locked_by, job.attempts, job.lease) == (Status.RUNNING, "me", 3, 8)
+    if isinstance(claimed_job, Job):
+        assert {name: getattr(claimed_job, name) for name in stored} == stored
+    assert (job.status, job.locked_by, job.attempts, job.lease) == (Status.RUNNING, "me", 2 + 1, 7 + 1)
     assert job.locked_at == job.started_at
-    assert are_in_order(before.run_after, job.started_at)
-    changed = {name for name in after if after[name] != getattr(before, name)}
-    assert changed == {"status", "locked_by", "attempts", "lease", "locked_at", "started_at"}
+    assert are_in_order(job_before.run_after, job.started_at)
+    changed_columns = {name for name in stored if stored[name] != getattr(job_before, name)}
+    assert changed_columns == {"status", "locked_by", "attempts", "lease", "locked_at", "started_at"}
 
 
 def test_a_claim_returns_only_the_columns_that_running_a_job_needs() -> None:
@@ -121,8 +121,8 @@ def test_jobs_are_claimed_in_the_listed_order_of_queues_then_by_priority_time_an
 @pytest.mark.core
 @WITH_BOTH_WAYS_TO_CLAIM
 def test_no_job_is_claimed_from_a_queue_that_is_not_listed(claim_jobs: Callable[..., list[Any]]) -> None:
-    own_ids, _ = make_job(queue_name="mail"), make_job(queue_name="default")
-    assert ids_of(claim_jobs("mail", "no such queue")) == [own_ids.pk]
+    job_in_mail, _job_in_default = make_job(queue_name="mail"), make_job(queue_name="default")
+    assert ids_of(claim_jobs("mail", "no such queue")) == [job_in_mail.pk]
 
 
 @WITH_BOTH_WAYS_TO_CLAIM
@@ -137,8 +137,8 @@ def test_the_limit_is_never_exceeded(claim_jobs: Callable[..., list[Any]], limit
 @WITH_BOTH_WAYS_TO_CLAIM
 def test_a_queue_listed_twice_is_claimed_once(claim_jobs: Callable[..., list[Any]]) -> None:
     jobs.noop.defer_many([()] * 5)
-    claimed = ids_of(claim_jobs("default", "default", limit=10))
-    assert len(claimed) == len(set(claimed)) == 5
+    claimed_ids = ids_of(claim_jobs("default", "default", limit=10))
+    assert len(claimed_ids) == len(set(claimed_ids)) == 5
 
 
 @WITH_BOTH_WAYS_TO_CLAIM
@@ -187,13 +187,15 @@ def test_rows_that_another_transaction_has_locked_are_skipped_without_waiting(
     claim_jobs: Callable[..., list[Any]], connect: Callable[..., Any]
 ) -> None:
     created_ids = jobs.noop.defer_many([()] * 6)
-    other = connect(autocommit=False)
-    other.execute("SELECT FROM skipqueue_job WHERE id = ANY (%s) FOR UPDATE", [[created_ids[0], created_ids[2]]])
+    other_connection = connect(autocommit=False)
+    other_connection.execute(
+        "SELECT FROM skipqueue_job WHERE id = ANY (%s) FOR UPDATE", [[created_ids[0], created_ids[2]]]
+    )
     with connection.cursor() as cursor:
         cursor.execute("SET lock_timeout = '5s'")
         assert ids_of(claim_jobs(limit=3)) == [created_ids[1], created_ids[3], created_ids[4]]
         cursor.execute("RESET lock_timeout")
-    other.rollback()
+    other_connection.rollback()
     assert ids_of(claim_jobs(limit=3)) == [created_ids[0], created_ids[2], created_ids[5]]
 
 
@@ -212,21 +214,21 @@ def test_a_job_that_another_worker_claims_meanwhile_is_not_claimed_again(
     claim_jobs: Callable[..., list[Any]], session: Callable[[], Any]
 ) -> None:
     jobs.noop.defer_many([()] * 10)
-    other = session()
-    other.begin()
-    ids_of_other = ids_of(other(claim, limit=4))
+    other_session = session()
+    other_session.begin()
+    ids_of_other = ids_of(other_session(claim, limit=4))
     own_ids = ids_of(claim_jobs(limit=4))
-    other.commit()
+    other_session.commit()
     remaining_ids = ids_of(claim_jobs(limit=4))
     assert len({*ids_of_other, *own_ids, *remaining_ids}) == 10
 
 
 def test_a_rolled_back_claim_leaves_the_jobs_queued(session: Callable[[], Any]) -> None:
     jobs.noop.defer_many([()] * 3)
-    other = session()
-    other.begin()
-    assert len(other(claim)) == 3
-    other.rollback()
+    other_session = session()
+    other_session.begin()
+    assert len(other_session(claim)) == 3
+    other_session.rollback()
     assert [(job.attempts, job.lease) for job in claim()] == [(1, 1)] * 3
 
 
@@ -296,13 +298,13 @@ def test_settle_and_claim_claims_nothing_without_queues_or_with_limit_0(worker_i
 def test_release_orphans_releases_jobs_that_a_worker_holds_without_knowing() -> None:
     make_worker()
     jobs.noop.defer_many([()] * 4)
-    own_ids, ids_of_other = claim(limit=3, worker_id="me"), claim(limit=1, worker_id="another")
-    known, *orphans = own_ids
+    own_jobs, jobs_of_other_worker = claim(limit=3, worker_id="me"), claim(limit=1, worker_id="another")
+    known, *orphans = own_jobs
     assert store.release_orphans("me", known=[known.pk]) == {job.pk for job in orphans}
-    assert {state(job)["status"] for job in (known, *ids_of_other)} == {"running"}
+    assert {state(job)["status"] for job in (known, *jobs_of_other_worker)} == {"running"}
     for job in orphans:
-        after = state(job)
-        assert (after["status"], after["attempts"], after["lease"], after["locked_by"]) == (
+        stored = state(job)
+        assert (stored["status"], stored["attempts"], stored["lease"], stored["locked_by"]) == (
             "queued",
             0,
             job.lease + 1,

@@ -30,9 +30,9 @@ def test_a_lock_by_a_foreign_key_does_not_delay_the_claim_or_the_outcome_of_a_jo
     connect: Callable[..., psycopg.Connection[Any]],
 ) -> None:
     job = make_job()
-    with connect(autocommit=False) as other:
-        other.execute("INSERT INTO invoices (job_id) VALUES (%s)", [job.pk])
-        (claimed,) = Job.objects.claim(queue_names=["default"], worker_id="me")
-        assert Store("default").settle([Settlement(claimed.pk, claimed.lease, COMPLETED)]) == {job.pk}
-        other.rollback()
+    with connect(autocommit=False) as other_connection:
+        other_connection.execute("INSERT INTO invoices (job_id) VALUES (%s)", [job.pk])
+        (claimed_job,) = Job.objects.claim(queue_names=["default"], worker_id="me")
+        assert Store("default").settle([Settlement(claimed_job.pk, claimed_job.lease, COMPLETED)]) == {job.pk}
+        other_connection.rollback()
     assert Job.objects.get(pk=job.pk).status == "completed"

@@ -67,8 +67,8 @@ def test_every_statement_that_queues_a_job_checks_the_gates() -> None:
         "queue.recover",
         "queue.release",
     }
-    checks_gates = r"rate_key(\)s)?::text IS NOT NULL THEN 'blocked' ELSE 'queued' END"
-    assert {name for name, text in STATEMENTS.items() if re.search(checks_gates, text)} == {
+    end_of_gate_check = r"rate_key(\)s)?::text IS NOT NULL THEN 'blocked' ELSE 'queued' END"
+    assert {name for name, text in STATEMENTS.items() if re.search(end_of_gate_check, text)} == {
         "ADMIT",
         "ADMIT_BY_KEY",
         "ADMIT_DEPENDANTS",
@@ -108,13 +108,15 @@ class OtherGate:
 
 
 @pytest.mark.django_db
-# The seconds until the other gate may admit a job, and until any gate may admit one: the time gate does in 5 seconds.
-@pytest.mark.parametrize(("other", "seconds"), [(None, 5.0), (2.0, 2.0), (9.0, 5.0)])
-def test_admit_calls_every_gate(monkeypatch: pytest.MonkeyPatch, other: float | None, seconds: float) -> None:
-    gates_with_other = [*(type(gate)() for gate in gates()), OtherGate(other)]
+# In seconds. The time gate, which is always there, may admit its job in 5 seconds.
+@pytest.mark.parametrize(("next_due_of_other_gate", "next_due_of_any_gate"), [(None, 5.0), (2.0, 2.0), (9.0, 5.0)])
+def test_admit_calls_every_gate(
+    monkeypatch: pytest.MonkeyPatch, next_due_of_other_gate: float | None, next_due_of_any_gate: float
+) -> None:
+    gates_with_other = [*(type(gate)() for gate in gates()), OtherGate(next_due_of_other_gate)]
     monkeypatch.setattr(gates_module, "gates", lambda: gates_with_other)
     make_job("scheduled", run_after=timedelta(seconds=5))
-    assert store.next_due() == pytest.approx(seconds, abs=1.0)
+    assert store.next_due() == pytest.approx(next_due_of_any_gate, abs=1.0)
     make_job("scheduled", run_after=timedelta(seconds=-1), queue_name="default")
     assert store.admit(limit=7).by_queue == {"default": 2, "other": 7}
     assert statuses() == {"queued": 1, "scheduled": 1}
@@ -146,25 +148,32 @@ def test_a_job_whose_run_after_is_past_is_queued_at_once() -> None:
 
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize(
-    ("held", "unique_key", "expected"),
+    ("blocked_arguments", "unique_key", "expected"),
     [(["0"], None, ["mail"]), (["0", "1", "2"], None, []), (["0"], "key", ["mail"]), (["0", "1", "2"], "key", [])],
 )
 def test_workers_are_notified_if_a_gate_blocks_only_some_of_the_jobs(
-    monkeypatch: pytest.MonkeyPatch, held: list[str], unique_key: str | None, expected: list[str]
+    monkeypatch: pytest.MonkeyPatch, blocked_arguments: list[str], unique_key: str | None, expected: list[str]
 ) -> None:
-    is_held = f"WHEN call.args::jsonb ->> 0 = ANY ('{{{','.join(held)}}}')"
+    # Add a condition for a gate `other` to the statements, which blocks jobs with these arguments.
+    blocks_argument = f"WHEN call.args::jsonb ->> 0 = ANY ('{{{','.join(blocked_arguments)}}}')"
     for module, name in ((enqueue, "ENQUEUE_MANY"), (enqueue_unique, "ENQUEUE_MANY_UNIQUE")):
-        statement = getattr(module, name).replace("ELSE 'queued' END", f"{is_held} THEN 'blocked' ELSE 'queued' END")
+        statement = getattr(module, name).replace(
+            "ELSE 'queued' END", f"{blocks_argument} THEN 'blocked' ELSE 'queued' END"
+        )
         monkeypatch.setattr(
-            module, name, statement.replace("THEN 'rate' END", f"THEN 'rate' {is_held} THEN 'other' END")
+            module, name, statement.replace("THEN 'rate' END", f"THEN 'rate' {blocks_argument} THEN 'other' END")
         )
     queues_notified: list[str] = []
     monkeypatch.setattr(
         "django_skipqueue.queue.enqueue.wake", lambda _, queue_names: queues_notified.extend(queue_names)
     )
-    calls = [EncodedCall(f"[{n}]", "{}").with_unique_key(unique_key and f"{unique_key} {n}") for n in range(3)]
+    calls = [
+        EncodedCall(f"[{number}]", "{}").with_unique_key(unique_key and f"{unique_key} {number}") for number in range(3)
+    ]
     assert len(store.enqueue_many(JobSpec("t", queue_name="mail"), calls)) == 3
-    assert statuses() == {"blocked": len(held)} | ({"queued": 3 - len(held)} if len(held) < 3 else {})
+    assert statuses() == {"blocked": len(blocked_arguments)} | (
+        {"queued": 3 - len(blocked_arguments)} if len(blocked_arguments) < 3 else {}
+    )
     assert queues_notified == expected
 
 
@@ -185,17 +194,17 @@ def test_a_gate_that_postgresql_refuses_does_not_stop_the_other_gates(monkeypatc
         with connection.cursor() as cursor:
             cursor.execute("SELECT 1 / 0")
 
-    first, *others = gates()
-    monkeypatch.setattr(first, "admit", divide_by_zero)
-    job, later = make_job("scheduled", run_after=timedelta(seconds=-1)), make_job("scheduled")
+    time_gate, *other_gates = gates()
+    monkeypatch.setattr(time_gate, "admit", divide_by_zero)
+    due_job, later_job = make_job("scheduled", run_after=timedelta(seconds=-1)), make_job("scheduled")
     with pytest.raises(DataError, match="division by zero"):
         store.admit()
-    assert state(job)["status"] == "scheduled"
+    assert state(due_job)["status"] == "scheduled"
     monkeypatch.undo()
-    monkeypatch.setattr(others[-1], "admit", divide_by_zero)
+    monkeypatch.setattr(other_gates[-1], "admit", divide_by_zero)
     with pytest.raises(DataError, match="division by zero"):
         store.admit()
-    assert [state(scheduled_job)["status"] for scheduled_job in (job, later)] == ["queued", "scheduled"]
+    assert [state(scheduled_job)["status"] for scheduled_job in (due_job, later_job)] == ["queued", "scheduled"]
 
 
 @pytest.mark.django_db

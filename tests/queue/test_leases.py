@@ -41,7 +41,7 @@ WITH_ERROR = {name: outcome for name, outcome in OUTCOMES.items() if outcome.err
 
 
 def settlement(job: Job, outcome: Outcome = COMPLETED) -> Settlement:
-    return Settlement(job.pk, job.lease, outcome, 1.0, 2.0)
+    return Settlement(job.pk, job.lease, outcome, started=1.0, ended=2.0)
 
 
 def lost_lease(job: Job, outcome: Outcome = COMPLETED) -> LostLease:
@@ -51,12 +51,13 @@ def lost_lease(job: Job, outcome: Outcome = COMPLETED) -> LostLease:
 
 
 def written_status(job: Job, outcome: Outcome) -> str | None:
+    """The status that was written with the outcome before the lease was lost. None if it was not written."""
     lost = lost_lease(job, outcome)
     assert lost.cancel_reason is None
     return lost.written_status(outcome)
 
 
-def claim_again() -> None:
+def claim_again_by_other_worker() -> None:
     [job] = Job.objects.claim(queue_names=["default"], limit=1, worker_id="other")
     assert job.locked_by == "other"
 
@@ -92,7 +93,7 @@ def test_an_outcome_with_an_error_is_recognized_after_the_next_attempt_has_begun
             store.settle([settlement(job, outcome)])
             store.run_now([job.pk])
             store.retry([job.pk])
-            claim_again()
+            claim_again_by_other_worker()
             assert written_status(job, outcome) == outcome.status
 
 
@@ -100,7 +101,7 @@ def test_a_snooze_cannot_be_recognized_after_the_next_attempt_has_begun() -> Non
     job = make_job("running")
     store.settle([settlement(job, SNOOZE)])
     store.run_now([job.pk])
-    claim_again()
+    claim_again_by_other_worker()
     assert written_status(job, SNOOZE) is None
 
 
@@ -128,11 +129,11 @@ def test_malformed_operations_in_a_row_do_not_break_the_statement(row: Row) -> N
     malformed_values: list[Any] = [[], [5], [{}], [{"verb": 5, "at": "soon"}], [{"verb": "retry", "at": "soon"}]]
     for operations in malformed_values:
         with row(operations=operations):
-            job, other = (make_job("running", operations=operations) for _ in range(2))
-            store.settle([settlement(job, DISCARDED)])
-            assert written_status(job, DISCARDED) == "discarded"
-            store.cancel([other.pk], reason="not wanted")
-            assert lost_lease(other).cancel_reason == "not wanted"
+            discarded_job, cancelled_job = (make_job("running", operations=operations) for _ in range(2))
+            store.settle([settlement(discarded_job, DISCARDED)])
+            assert written_status(discarded_job, DISCARDED) == "discarded"
+            store.cancel([cancelled_job.pk], reason="not wanted")
+            assert lost_lease(cancelled_job).cancel_reason == "not wanted"
 
 
 def take_by_recovery(job: Job) -> None:
@@ -155,7 +156,7 @@ def test_an_outcome_counts_as_lost_if_the_job_was_taken_from_its_worker(row: Row
             take_job(job)
             assert written_status(job, outcome) is None
             if Job.objects.filter(status="queued").exists():
-                claim_again()
+                claim_again_by_other_worker()
                 assert written_status(job, outcome) is None
 
 
@@ -164,7 +165,7 @@ def test_the_error_of_another_attempt_is_not_taken_for_the_error_of_this_attempt
         with row(name):
             job = make_job("running", max_attempts=2, errors=[OTHER_ERROR])
             take_by_recovery(job)
-            claim_again()
+            claim_again_by_other_worker()
             assert written_status(job, outcome) is None
 
 
@@ -182,7 +183,7 @@ def test_a_valid_lease_is_not_reported_as_lost() -> None:
 
 def test_outcomes_written_before_a_claim_that_failed_are_recognized(monkeypatch: pytest.MonkeyPatch) -> None:
     """PostgreSQL refuses a batch, so it is written in parts, each committed. Then the claim loses the connection."""
-    good, bad = make_job("running"), make_job("running")
+    accepted_job, refused_job = make_job("running"), make_job("running")
     exchange = Store.exchange
 
     def lose_connection_in_the_claim(self: Store, settlements: Iterable[Settlement], **options: Any) -> ExchangeResult:
@@ -192,10 +193,13 @@ def test_outcomes_written_before_a_claim_that_failed_are_recognized(monkeypatch:
         return exchange(self, batch, **options)
 
     monkeypatch.setattr(Store, "exchange", lose_connection_in_the_claim)
-    refused = Outcome("completed", result="{oops")
+    outcome_with_malformed_json = Outcome("completed", result="{oops")
     with pytest.raises(OperationalError, match="the connection is gone"):
         store.exchange(
-            [settlement(good), settlement(bad, refused)], queue_names=["default"], limit=1, worker_id="worker"
+            [settlement(accepted_job), settlement(refused_job, outcome_with_malformed_json)],
+            queue_names=["default"],
+            limit=1,
+            worker_id="worker",
         )
-    assert written_status(good, COMPLETED) == "completed"
-    assert written_status(bad, refused) == "failed"
+    assert written_status(accepted_job, COMPLETED) == "completed"
+    assert written_status(refused_job, outcome_with_malformed_json) == "failed"

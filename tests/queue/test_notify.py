@@ -50,8 +50,8 @@ class NotificationListener:
         """
         self.fence += 1
         fence_payload = f"fence {self.fence}"
-        with connect_to() as other:
-            other.execute("SELECT pg_notify(%s, %s)", [self.channel, fence_payload])
+        with connect_to() as other_connection:
+            other_connection.execute("SELECT pg_notify(%s, %s)", [self.channel, fence_payload])
         payloads: list[str] = []
         for notification in self.connection.notifies(timeout=20):
             if notification.payload == fence_payload:
@@ -111,11 +111,11 @@ def test_the_notify_is_a_statement_of_its_own_after_the_commit() -> None:
 def test_a_job_can_be_claimed_when_its_notification_arrives(
     listener: NotificationListener, connect: Callable[..., psycopg.Connection[Any]]
 ) -> None:
-    other = connect()
+    other_connection = connect()
     with transaction.atomic():
         defer_noop("a")
     assert listener.queues_named() == ["a"]
-    assert other.execute("SELECT count(*) FROM skipqueue_job").fetchone() == (1,)
+    assert other_connection.execute("SELECT count(*) FROM skipqueue_job").fetchone() == (1,)
 
 
 def test_a_rollback_sends_no_notification(listener: NotificationListener) -> None:
@@ -219,7 +219,7 @@ def test_a_job_that_is_not_due_is_notified_when_it_is_admitted(listener: Notific
     jobs.noop.using(queue_name="a", run_after=timedelta(hours=1)).defer()
     jobs.noop.using(queue_name="a", run_after=timedelta(hours=1)).defer_many([()] * 3)
     assert listener.queues_named() == []
-    Job.objects.update(run_after=Job.objects.first().enqueued_at)  # type: ignore[union-attr]
+    Job.objects.update(run_after=Job.objects.first().enqueued_at)  # type: ignore[union-attr]  # now they are due
     store.admit()
     assert listener.queues_named() == ["a"]
 
@@ -227,19 +227,19 @@ def test_a_job_that_is_not_due_is_notified_when_it_is_admitted(listener: Notific
 def test_release_recovery_and_retry_notify_the_queues_of_the_jobs(listener: NotificationListener) -> None:
     for queue in ("a", "b", "b"):
         make_job(queue_name=queue)
-    running = Job.objects.claim(queue_names=["a", "b"], limit=3, worker_id="w")
+    claimed_jobs = Job.objects.claim(queue_names=["a", "b"], limit=3, worker_id="w")
     assert listener.queues_named() == []
-    store.release(map(lease_of, running))
+    store.release(map(lease_of, claimed_jobs))
     assert sorted(listener.queues_named()) == ["a", "b"]
 
     Job.objects.claim(queue_names=["a", "b"], limit=3, worker_id="w")
     store.recover(worker_ids=["w"])
     assert sorted(listener.queues_named()) == ["a", "b"]
 
-    running = Job.objects.claim(queue_names=["a", "b"], limit=3, worker_id="w")
-    store.settle([Settlement(job.pk, job.lease, Outcome("failed")) for job in running])
+    claimed_jobs = Job.objects.claim(queue_names=["a", "b"], limit=3, worker_id="w")
+    store.settle([Settlement(job.pk, job.lease, Outcome("failed")) for job in claimed_jobs])
     assert listener.queues_named() == []
-    store.retry([job.pk for job in running])
+    store.retry([job.pk for job in claimed_jobs])
     assert sorted(listener.queues_named()) == ["a", "b"]
 
 
@@ -247,28 +247,35 @@ RETRY_NOW = Outcome("scheduled", delay=0.0)
 
 
 def test_settled_retries_without_a_delay_notify_their_queue_with_their_number(listener: NotificationListener) -> None:
-    running = [make_job("running", queue_name=name) for name in ("a", "a", "b", "c")]
+    running_jobs = [make_job("running", queue_name=name) for name in ("a", "a", "b", "c")]
     outcomes = [RETRY_NOW, RETRY_NOW, COMPLETED, Outcome("scheduled", delay=60.0)]
-    batch = [Settlement(job.pk, job.lease, outcome) for job, outcome in zip(running, outcomes, strict=True)]
+    batch = [Settlement(job.pk, job.lease, outcome) for job, outcome in zip(running_jobs, outcomes, strict=True)]
     store.settle(batch)
-    assert listener.payloads() == ["a,2"]
+    assert listener.payloads() == ["a,2"], "two jobs of queue a can be claimed again at once"
 
 
 def test_a_retry_without_a_delay_that_is_settled_with_a_claim_notifies_its_queue(
     listener: NotificationListener,
 ) -> None:
-    running = make_job("running", queue_name="a")
-    settle_and_claim([Settlement(running.pk, running.lease, RETRY_NOW)], queue_names=["b"], limit=1, worker_id="w")
+    retried_job = make_job("running", queue_name="a")
+    settle_and_claim(
+        [Settlement(retried_job.pk, retried_job.lease, RETRY_NOW)], queue_names=["b"], limit=1, worker_id="w"
+    )
     assert listener.queues_named() == ["a"]
 
 
 def test_a_retry_without_a_delay_settled_with_a_refused_outcome_notifies_its_queue(
     listener: NotificationListener,
 ) -> None:
-    running, bad = (make_job("running", queue_name=name) for name in ("a", "b"))
-    refused = Settlement(bad.pk, bad.lease, Outcome("completed", result="{oops"))
+    retried_job, job_with_malformed_result = (make_job("running", queue_name=name) for name in ("a", "b"))
+    refused_settlement = Settlement(
+        job_with_malformed_result.pk, job_with_malformed_result.lease, Outcome("completed", result="{oops")
+    )
     settle_and_claim(
-        [Settlement(running.pk, running.lease, RETRY_NOW), refused], queue_names=["c"], limit=1, worker_id="w"
+        [Settlement(retried_job.pk, retried_job.lease, RETRY_NOW), refused_settlement],
+        queue_names=["c"],
+        limit=1,
+        worker_id="w",
     )
     assert listener.queues_named() == ["a"]
 
@@ -276,8 +283,10 @@ def test_a_retry_without_a_delay_settled_with_a_refused_outcome_notifies_its_que
 def test_a_retry_that_is_claimed_again_in_the_same_round_trip_sends_no_notification(
     listener: NotificationListener,
 ) -> None:
-    running = make_job("running", queue_name="a")
-    settle_and_claim([Settlement(running.pk, running.lease, RETRY_NOW)], queue_names=["a"], limit=1, worker_id="w")
+    retried_job = make_job("running", queue_name="a")
+    settle_and_claim(
+        [Settlement(retried_job.pk, retried_job.lease, RETRY_NOW)], queue_names=["a"], limit=1, worker_id="w"
+    )
     assert listener.queues_named() == []
 
 
@@ -288,12 +297,12 @@ def test_run_now_notifies_the_queue_of_the_job(listener: NotificationListener) -
 
 def test_a_change_that_makes_no_job_claimable_sends_no_notification(listener: NotificationListener) -> None:
     make_job("running", attempts=10, max_attempts=10)
-    running = make_job("running", locked_by="another")
+    completed_job = make_job("running", locked_by="another")
     store.recover(worker_ids=["w"])
-    store.settle([Settlement(running.pk, running.lease, COMPLETED)])
+    store.settle([Settlement(completed_job.pk, completed_job.lease, COMPLETED)])
     store.discard([make_job().pk])
-    store.retry([running.pk])
-    store.release([(running.pk, 99)])
+    store.retry([completed_job.pk])
+    store.release([(completed_job.pk, 99)])  # a lease that it never had
     store.admit()
     store.prune()
     assert listener.queues_named() == []
@@ -307,43 +316,43 @@ def test_a_deferred_job_whose_unique_key_exists_sends_no_notification(listener: 
 
 
 def test_commit_hooks_of_the_caller_are_called_as_well_as_the_notification(listener: NotificationListener) -> None:
-    called: list[int] = []
+    called_hooks: list[int] = []
     with transaction.atomic():
-        transaction.on_commit(lambda: called.append(1))
+        transaction.on_commit(lambda: called_hooks.append(1))
         defer_noop("a")
-        transaction.on_commit(lambda: called.append(2))
+        transaction.on_commit(lambda: called_hooks.append(2))
         defer_noop("a")
-    assert called == [1, 2]
+    assert called_hooks == [1, 2]
     assert listener.queues_named() == ["a"]
 
 
 def test_a_connection_lost_after_the_commit_does_not_skip_other_commit_hooks(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def raise_error() -> None:
+    def refuse_connection() -> None:
         raise OperationalError("the server is gone")
 
     def lose_the_server() -> None:
         connection.close()
-        patched.setattr(connection, "connect", raise_error)
+        patch.setattr(connection, "connect", refuse_connection)
 
-    called: list[str] = []
-    with monkeypatch.context() as patched:
+    called_hooks: list[str] = []
+    with monkeypatch.context() as patch:
         with transaction.atomic():
             transaction.on_commit(lose_the_server)
             defer_noop("a")
-            transaction.on_commit(lambda: called.append("after"))
-        assert called == ["after"]
+            transaction.on_commit(lambda: called_hooks.append("after"))
+        assert called_hooks == ["after"]
     assert Job.objects.queued().count() == 1
 
 
 def test_a_failed_notify_neither_raises_nor_loses_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
-    def raise_error(execute: Any, sql: str, params: Any, many: bool, context: Any) -> Any:
+    def refuse_notify(execute: Any, sql: str, params: Any, many: bool, context: Any) -> Any:
         if "pg_notify" in sql:
             raise RuntimeError("no notify today")
         return execute(sql, params, many, context)
 
-    with connection.execute_wrapper(raise_error):
+    with connection.execute_wrapper(refuse_notify):
         jobs.noop.using(queue_name="a", unique_key="k").defer()
         with transaction.atomic():
             defer_noop("a")
@@ -391,7 +400,8 @@ class TestInOneMessage:
     ) -> None:
         jobs.noop.using(queue_name="a", **options).defer()
         jobs.noop.using(queue_name="a", **options).defer()
-        assert len(listener.queues_named()) == (1 if "unique_key" in options else 0)
+        expected_count = 1 if "unique_key" in options else 0  # the second job is a duplicate; jobs due later need none
+        assert len(listener.queues_named()) == expected_count
 
     def test_an_insert_that_fails_leaves_the_connection_usable(self, listener: NotificationListener) -> None:
         with connection.cursor() as cursor:
@@ -446,10 +456,10 @@ class TestInOneMessage:
 
     def test_a_single_enqueue_sends_an_event(self) -> None:
         events: list[Any] = []
-        inserted = Store("default", send=events.append).enqueue(JobSpec("a.task", "a"), EncodedCall("[]", "{}"))
-        assert inserted
-        assert events == [JobsDeferred("default", "a.task", "a", [inserted.id])]
-        assert Job.objects.values_list("enqueued_at", "run_after").get() == (inserted.enqueued_at, inserted.run_after)
+        new_job = Store("default", send=events.append).enqueue(JobSpec("a.task", "a"), EncodedCall("[]", "{}"))
+        assert new_job
+        assert events == [JobsDeferred("default", "a.task", "a", [new_job.id])]
+        assert Job.objects.values_list("enqueued_at", "run_after").get() == (new_job.enqueued_at, new_job.run_after)
 
     @pytest.mark.parametrize(
         "failure", ["refused at once", "by a wrapper", "before the commit", "the connection ended"]
@@ -478,8 +488,8 @@ class TestInOneMessage:
 
     def test_a_lost_connection_raises_djangos_operational_error(self) -> None:
         connection.ensure_connection()
-        with connect_to() as other:
-            other.execute("SELECT pg_terminate_backend(%s)", [connection.connection.info.backend_pid])
+        with connect_to() as other_connection:
+            other_connection.execute("SELECT pg_terminate_backend(%s)", [connection.connection.info.backend_pid])
         try:
             with pytest.raises(OperationalError, match="terminating connection"):
                 defer_noop("a")
@@ -555,14 +565,17 @@ def test_any_payload_is_read_as_a_queue_and_a_number(payload: str, expected: tup
     assert jobs_in(payload) == expected
 
 
-@pytest.mark.parametrize(("later", "workers", "supervisors"), [(False, ["a"], []), (True, [], [GATES_PAYLOAD])])
+@pytest.mark.parametrize(
+    ("later", "queues_for_workers", "payloads_for_supervisors"), [(False, ["a"], []), (True, [], [GATES_PAYLOAD])]
+)
 def test_jobs_that_are_put_back_and_due_later_notify_supervisors_instead_of_workers(
-    listener: NotificationListener, later: bool, workers: list[str], supervisors: list[str]
+    listener: NotificationListener, later: bool, queues_for_workers: list[str], payloads_for_supervisors: list[str]
 ) -> None:
     defer_noop("a")
     (job,) = store.claim(queue_names=["a"], limit=1, worker_id="w")
-    listener.queues_named()
+    listener.queues_named()  # reads the notification of the new job
     supervisor_listener = NotificationListener("skipqueue_supervisors")
     store.release([job.ref], later=later)
-    assert (listener.queues_named(), supervisor_listener.payloads()) == (workers, supervisors)
+    assert listener.queues_named() == queues_for_workers
+    assert supervisor_listener.payloads() == payloads_for_supervisors
     supervisor_listener.connection.close()

@@ -47,12 +47,12 @@ def test_queues_come_in_alphabetical_order_whatever_their_priorities() -> None:
     assert [(queue.name, queue.queued) for queue in queues_now(store)] == [("a", 2), ("b", 2), ("c", 1)]
 
 
-@pytest.mark.parametrize(("most", "is_estimate"), [(300, False), (299, True)])
-def test_a_long_queue_is_estimated_from_the_statistics(most: int, is_estimate: bool) -> None:
+@pytest.mark.parametrize(("most_counted", "is_estimate"), [(300, False), (299, True)])
+def test_a_long_queue_is_estimated_from_the_statistics(most_counted: int, is_estimate: bool) -> None:
     Job.objects.bulk_create(Job(queue_name="long", task="t", status="queued") for _ in range(300))
     with connection.cursor() as cursor:
         cursor.execute("ANALYZE skipqueue_job")
-    (queue,) = queues_now(store, most=most)
+    (queue,) = queues_now(store, most=most_counted)
     assert queue.is_estimate is is_estimate
     assert 290 <= queue.queued <= 310  # exact, or as the planner estimates
 
@@ -60,20 +60,22 @@ def test_a_long_queue_is_estimated_from_the_statistics(most: int, is_estimate: b
 def test_with_many_queues_fewer_jobs_of_each_queue_are_counted() -> None:
     for name, number in (("a", 9), ("b", 12), ("c", 20)):
         Job.objects.bulk_create(Job(queue_name=name, task="t", status="queued") for _ in range(number))
-    for together, least, estimated in ((33, 5, {"b", "c"}), (3, 12, {"c"}), (90, 5, set())):
+    # At most `together` jobs of all queues are counted, but always `least` jobs of each queue.
+    for together, least, estimated_queues in ((33, 5, {"b", "c"}), (3, 12, {"c"}), (90, 5, set())):
         queues = queues_now(store, together=together, least=least)
-        assert {queue.name for queue in queues if queue.is_estimate} == estimated
+        assert {queue.name for queue in queues if queue.is_estimate} == estimated_queues
 
 
 def test_the_running_jobs_of_queues_are_estimated_from_the_first_running_jobs() -> None:
-    for name, number, age in (("a", 300, -2), ("b", 100, -2), ("a", 200, -1)):
-        multiply(make_job("running", queue_name=name, locked_at=timedelta(minutes=age)), number - 1)
+    for name, number, minutes in (("a", 300, -2), ("b", 100, -2), ("a", 200, -1)):
+        multiply(make_job("running", queue_name=name, locked_at=timedelta(minutes=minutes)), number - 1)
     with connection.cursor() as cursor:
         cursor.execute("ANALYZE skipqueue_job")
     assert [(queue.name, queue.running) for queue in queues_now(store, most_running=601)] == [("a", 500), ("b", 100)]
-    a, b = queues_now(store, most_running=400)
-    assert [a.running, b.running] == pytest.approx([450, 150], rel=0.05)
-    assert a.longest == pytest.approx(120, abs=30)
+    queue_a, queue_b = queues_now(store, most_running=400)
+    # Of the 400 oldest jobs, 300 are of queue a: the 600 jobs are divided in this proportion.
+    assert [queue_a.running, queue_b.running] == pytest.approx([450, 150], rel=0.05)
+    assert queue_a.longest == pytest.approx(120, abs=30)
 
 
 def test_blocked_jobs_are_counted_by_queue_up_to_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,7 +83,7 @@ def test_blocked_jobs_are_counted_by_queue_up_to_a_bound(monkeypatch: pytest.Mon
         make_job("blocked", queue_name=name)
     assert blocked_now(store) == ({"mail": 2, "reports": 1}, False)
     monkeypatch.setattr(queues_and_workers, "MOST_BLOCKED", 1)
-    assert blocked_now(store) == ({"mail": 2}, True)
+    assert blocked_now(store) == ({"mail": 2}, True), "there are more than it may count"
 
 
 def test_many_blocked_jobs_are_estimated() -> None:
@@ -116,27 +118,25 @@ def test_only_the_long_queues_with_the_longest_wait_are_estimated(
     with CaptureQueriesContext(connection) as queries:
         queues_found = queues_now(store, most=1)
     estimates = [query["sql"] for query in queries if "EXPLAIN" in query["sql"]]
-    assert [
+    queues_estimated = [
         name for name in ("q0", "q1", "q2", "q3", "q4") if any(f"'{name}'" in statement for statement in estimates)
-    ] == [
-        "q3",
-        "q4",
     ]
+    assert queues_estimated == ["q3", "q4"], "their jobs have waited longest"
     assert [(queue.name, queue.queued >= 2, queue.is_estimate) for queue in queues_found] == [
         (f"q{number}", True, True) for number in range(5)
     ]
 
 
 def test_the_jobs_of_all_workers_are_read_in_one_statement() -> None:
-    worker, other = make_worker(), make_worker()
-    running = [make_job("running", task=task, locked_by=worker.pk) for task in ("a", "b", "a")]
-    job_of_other = make_job("running", task="c", locked_by=other.pk, locked_at=timedelta(minutes=-1))
-    make_job(locked_by=other.pk)
+    worker, other_worker = make_worker(), make_worker()
+    jobs_of_worker = [make_job("running", task=task, locked_by=worker.pk) for task in ("a", "b", "a")]
+    job_of_other_worker = make_job("running", task="c", locked_by=other_worker.pk, locked_at=timedelta(minutes=-1))
+    make_job(locked_by=other_worker.pk)
     held_jobs = held_now(store, shown=2)
-    assert held_jobs.keys() == {worker.pk, other.pk}
+    assert held_jobs.keys() == {worker.pk, other_worker.pk}
     assert held_jobs[worker.pk].tasks == {"a": 2, "b": 1}
-    assert [job["id"] for job in held_jobs[worker.pk].jobs] == [running[0].pk, running[1].pk]
-    assert [(job["id"], job["task"]) for job in held_jobs[other.pk].jobs] == [(job_of_other.pk, "c")]
+    assert [job["id"] for job in held_jobs[worker.pk].jobs] == [jobs_of_worker[0].pk, jobs_of_worker[1].pk]
+    assert [(job["id"], job["task"]) for job in held_jobs[other_worker.pk].jobs] == [(job_of_other_worker.pk, "c")]
 
 
 def test_short_transactions_forbid_sequential_scans_and_have_a_timeout() -> None:

@@ -35,7 +35,7 @@ def short_lock_timeout() -> Iterator[None]:
         cursor.execute("RESET lock_timeout")
 
 
-def all_jobs() -> list[int]:
+def ids_of_all_jobs() -> list[int]:
     return list(Job.objects.order_by("pk").values_list("pk", flat=True))
 
 
@@ -45,14 +45,14 @@ ACTIONS: dict[str, Callable[[], object]] = {
     "stop": lambda: [worker.stop() for worker in Worker.objects.order_by("pk")],
     "pause": lambda: Queue.pause("default", for_=ONE_HOUR),
     "pause and resume": lambda: (Queue.pause("default"), Queue.resume("default")),
-    "retry": lambda: store.retry(all_jobs()),
-    "discard": lambda: store.discard(all_jobs()),
-    "cancel": lambda: store.cancel(all_jobs()),
-    "run now": lambda: store.run_now(all_jobs()),
-    "postpone": lambda: store.postpone(all_jobs(), timedelta(days=1)),
-    "change the queue": lambda: store.change_queue(all_jobs(), "other"),
-    "change the priority": lambda: store.change_priority(all_jobs(), 7),
-    "delete": lambda: delete_jobs(Store.default(), all_jobs()),
+    "retry": lambda: store.retry(ids_of_all_jobs()),
+    "discard": lambda: store.discard(ids_of_all_jobs()),
+    "cancel": lambda: store.cancel(ids_of_all_jobs()),
+    "run now": lambda: store.run_now(ids_of_all_jobs()),
+    "postpone": lambda: store.postpone(ids_of_all_jobs(), timedelta(days=1)),
+    "change the queue": lambda: store.change_queue(ids_of_all_jobs(), "other"),
+    "change the priority": lambda: store.change_priority(ids_of_all_jobs(), 7),
+    "delete": lambda: delete_jobs(Store.default(), ids_of_all_jobs()),
     "prune": lambda: store.prune(),
 }
 
@@ -65,10 +65,10 @@ def test_no_open_transaction_of_an_operator_blocks_workers_or_supervisors(
     caplog: pytest.LogCaptureFixture,
     action: Any,
 ) -> None:
-    worker, dead = make_worker(), make_worker(heartbeat=-ONE_HOUR)
+    worker, dead_worker = make_worker(), make_worker(heartbeat=-ONE_HOUR)
     for status in ("queued", "scheduled", "running", "completed", "failed"):
         make_job(status)
-    make_job("running", locked_by=dead.pk, locked_at=-ONE_HOUR)
+    make_job("running", locked_by=dead_worker.pk, locked_at=-ONE_HOUR)
     operator = session()
     operator.begin()
     operator(action)
@@ -78,17 +78,17 @@ def test_no_open_transaction_of_an_operator_blocks_workers_or_supervisors(
 
     store.heartbeat_workers([WORKER_ROW | {"id": worker.pk}, WORKER_ROW | {"id": "new"}])
     assert store.heartbeat_worker(worker.pk)
-    assert store.heartbeats()[1].keys() == {worker.pk, dead.pk, "new"}
+    assert store.heartbeats()[1].keys() == {worker.pk, dead_worker.pk, "new"}
     assert store.settle([Settlement(*lease_of(job_to_settle), COMPLETED)]) == {job_to_settle.pk}
     assert store.release([lease_of(job_to_release)]) == {job_to_release.pk}
     assert store.claim(queue_names=["default"], limit=10, worker_id=worker.pk)
     assert store.admit().by_queue
     store.release_orphans(worker.pk, known=[])
-    store.recover(worker_ids=[dead.pk])
+    store.recover(worker_ids=[dead_worker.pk])
     store.recover()
-    store.still_holding([dead.pk])
-    store.prune_workers([dead.pk], age=60)
-    store.delete_workers([worker.pk, dead.pk])
+    store.still_holding([dead_worker.pk])
+    store.prune_workers([dead_worker.pk], age=60)
+    store.delete_workers([worker.pk, dead_worker.pk])
     paused_queues(store)
     store.queues_with_jobs()
     store.prune()

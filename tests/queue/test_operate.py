@@ -91,21 +91,21 @@ class TestRetry:
             last_error="ValueError: no", errors=[{"attempt": 10}], unique_key="k", args=[1], priority=5,
         )  # fmt: skip
         store.retry([job.pk])
-        after = state(job)
-        assert (after["status"], after["attempts"], after["lease"], after["finished_at"]) == ("queued", 0, 21, None)
-        assert after["run_after"] - job.run_after >= ONE_HOUR
-        changed = {name for name in after if after[name] != getattr(job, name)}
-        assert changed == {"status", "attempts", "lease", "run_after", "finished_at", "operations"}
-        (claimed,) = Job.objects.claim(queue_names=["default"], limit=1, worker_id="w")
-        assert claimed.attempts == 1
+        stored = state(job)
+        assert (stored["status"], stored["attempts"], stored["lease"], stored["finished_at"]) == ("queued", 0, 21, None)
+        assert stored["run_after"] - job.run_after >= ONE_HOUR
+        changed_columns = {name for name in stored if stored[name] != getattr(job, name)}
+        assert changed_columns == {"status", "attempts", "lease", "run_after", "finished_at", "operations"}
+        (claimed_job,) = Job.objects.claim(queue_names=["default"], limit=1, worker_id="w")
+        assert claimed_job.attempts == 1
 
     def test_a_job_whose_unique_key_another_job_holds_is_not_retried(self) -> None:
         for status in UNFINISHED:
-            failed = make_job("failed", unique_key=status)
+            failed_job = make_job("failed", unique_key=status)
             make_job(status, unique_key=status)
-            other = make_job("failed")
-            assert store.retry([failed.pk, other.pk]).keys() == {other.pk}
-            assert state(failed)["status"] == "failed"
+            other_job = make_job("failed")
+            assert store.retry([failed_job.pk, other_job.pk]).keys() == {other_job.pk}
+            assert state(failed_job)["status"] == "failed"
 
     def test_a_unique_key_that_only_finished_jobs_have_is_free(self) -> None:
         job = make_job("failed", unique_key="k")
@@ -113,11 +113,12 @@ class TestRetry:
         assert store.retry([job.pk]).keys() == {job.pk}
 
     def test_the_newest_of_several_jobs_with_one_key_is_retried(self) -> None:
-        older, newest, discarded = (make_job(status, unique_key="k") for status in ("failed", "failed", "discarded"))
-        completed = make_job("completed", unique_key="k")
+        older, newer = make_job("failed", unique_key="k"), make_job("failed", unique_key="k")
+        newest_discarded = make_job("discarded", unique_key="k")
+        completed_job = make_job("completed", unique_key="k")
         with_another_key = make_job("failed", unique_key="another")
-        ids = [older.pk, newest.pk, discarded.pk, completed.pk, with_another_key.pk]
-        assert store.retry(ids).keys() == {discarded.pk, with_another_key.pk}
+        ids = [older.pk, newer.pk, newest_discarded.pk, completed_job.pk, with_another_key.pk]
+        assert store.retry(ids).keys() == {newest_discarded.pk, with_another_key.pk}
         assert store.retry(ids).keys() == set()
 
     def test_ids_may_be_any_iterable_with_unknown_and_repeated_ids(self) -> None:
@@ -165,13 +166,13 @@ class TestDiscard:
                 job = make_job(status)
                 allowed = status in WAITING
                 assert store.discard([job.pk], reason="not needed").keys() == ({job.pk} if allowed else set())
-                after = state(job)
+                stored = state(job)
                 if allowed:
-                    ended = (after["status"], after["last_error"], after["lease"])
-                    assert ended == ("discarded", "not needed", job.lease + 1)
-                    assert after["finished_at"]
+                    ending = (stored["status"], stored["last_error"], stored["lease"])
+                    assert ending == ("discarded", "not needed", job.lease + 1)
+                    assert stored["finished_at"]
                 else:
-                    assert after == {name: getattr(job, name) for name in after}
+                    assert stored == {name: getattr(job, name) for name in stored}
 
     def test_a_discarded_job_frees_its_unique_key(self) -> None:
         job = make_job(unique_key="k")
@@ -199,10 +200,10 @@ def test_rows_that_another_session_has_locked_are_skipped(row: Row, connect: Cal
     with connection.cursor() as cursor:
         cursor.execute("SET lock_timeout = '5s'")
         for verb, status in ALLOWED_STATUS_BY_VERB.items():
-            with row(verb), connect(autocommit=False) as other:
-                locked, free = make_job(status), make_job(status)
-                other.execute("SELECT FROM skipqueue_job WHERE id = %s FOR UPDATE", [locked.pk])
-                assert apply_verb(verb, [locked.pk, free.pk]).keys() == {free.pk}
+            with row(verb), connect(autocommit=False) as other_connection:
+                locked_job, free_job = make_job(status), make_job(status)
+                other_connection.execute("SELECT FROM skipqueue_job WHERE id = %s FOR UPDATE", [locked_job.pk])
+                assert apply_verb(verb, [locked_job.pk, free_job.pk]).keys() == {free_job.pk}
         cursor.execute("RESET lock_timeout")
 
 
@@ -211,16 +212,16 @@ class TestCancel:
         for status in STATUSES:
             with row(status):
                 job = make_job(status, last_error="before")
-                before, alive = state(job), status in UNFINISHED
-                assert store.cancel([job.pk], reason="no\nmore").keys() == ({job.pk} if alive else set())
-                after = state(job)
-                if not alive:
-                    assert after == before
+                columns_before, is_unfinished = state(job), status in UNFINISHED
+                assert store.cancel([job.pk], reason="no\nmore").keys() == ({job.pk} if is_unfinished else set())
+                columns_after = state(job)
+                if not is_unfinished:
+                    assert columns_after == columns_before
                     continue
-                ended = (after["status"], after["last_error"], after["lease"])
-                assert ended == ("discarded", "no\nmore", job.lease + 1)
-                assert after["finished_at"] is not None
-                assert after["locked_at"] is None
+                ending = (columns_after["status"], columns_after["last_error"], columns_after["lease"])
+                assert ending == ("discarded", "no\nmore", job.lease + 1)
+                assert columns_after["finished_at"] is not None
+                assert columns_after["locked_at"] is None
 
     def test_cancel_of_a_job_returns_whether_it_was_cancelled(self) -> None:
         job = make_job("running")
@@ -233,8 +234,8 @@ class TestCancel:
         assert store.lost_leases([(job.pk, job.lease)]) == {}
         store.cancel([job.pk], reason="no")
         assert store.settle([Settlement(job.pk, job.lease, COMPLETED)]) == set()
-        lost = store.lost_leases([(job.pk, job.lease), (10**12, 1)])
-        assert {ref: lease.cancel_reason for ref, lease in lost.items()} == {
+        lost_leases = store.lost_leases([(job.pk, job.lease), (10**12, 1)])  # the second job does not exist
+        assert {ref: lease.cancel_reason for ref, lease in lost_leases.items()} == {
             (job.pk, job.lease): "no",
             (10**12, 1): None,
         }
@@ -243,23 +244,23 @@ class TestCancel:
         job = make_job("running")
         store.cancel([job.pk])
         store.retry([job.pk])
-        [lost] = store.lost_leases([(job.pk, job.lease)]).values()
-        assert lost.cancel_reason is None
+        [lost_lease] = store.lost_leases([(job.pk, job.lease)]).values()
+        assert lost_lease.cancel_reason is None
 
     def test_a_cancel_is_reported_only_for_the_lease_that_it_ended(self) -> None:
         job = make_job("running", locked_by="dead")
         store.recover(worker_ids=["dead"])
         (claimed_again,) = Job.objects.claim(queue_names=["default"], limit=1, worker_id="w")
         store.cancel([job.pk], reason="no")
-        lost = store.lost_leases([(job.pk, job.lease), (job.pk, claimed_again.lease)])
-        assert lost[job.pk, job.lease].cancel_reason is None
-        assert lost[job.pk, claimed_again.lease].cancel_reason == "no"
+        lost_leases = store.lost_leases([(job.pk, job.lease), (job.pk, claimed_again.lease)])
+        assert lost_leases[job.pk, job.lease].cancel_reason is None
+        assert lost_leases[job.pk, claimed_again.lease].cancel_reason == "no"
 
     def test_a_job_that_was_completed_under_the_lease_was_not_cancelled(self) -> None:
         job = make_job("running")
         store.settle([Settlement(job.pk, job.lease, COMPLETED)])
-        [lost] = store.lost_leases([(job.pk, job.lease)]).values()
-        assert (lost.is_completed, lost.cancel_reason) == (True, None)
+        [lost_lease] = store.lost_leases([(job.pk, job.lease)]).values()
+        assert (lost_lease.is_completed, lost_lease.cancel_reason) == (True, None)
 
 
 class TestRunNow:
@@ -273,11 +274,11 @@ class TestRunNow:
     def test_a_retry_keeps_its_attempts_and_is_claimed(self) -> None:
         job = make_job("scheduled", attempts=3, lease=7, run_after=ONE_HOUR, errors=[{"attempt": 3}])
         assert store.run_now([job.pk])
-        after = state(job)
-        assert {name for name in after if after[name] != getattr(job, name)} == {"status", "run_after", "operations"}
-        assert job.run_after - after["run_after"] > 0.9 * ONE_HOUR  # it is due now, an hour earlier
-        (claimed,) = Job.objects.claim(queue_names=["default"], limit=1, worker_id="w")
-        assert claimed.attempts == 4
+        stored = state(job)
+        assert {name for name in stored if stored[name] != getattr(job, name)} == {"status", "run_after", "operations"}
+        assert job.run_after - stored["run_after"] > 0.9 * ONE_HOUR  # it is due now, an hour earlier
+        (claimed_job,) = Job.objects.claim(queue_names=["default"], limit=1, worker_id="w")
+        assert claimed_job.attempts == 4
 
     def test_run_now_keeps_the_time_of_an_overdue_job(self) -> None:
         job = make_job("scheduled", run_after=-ONE_HOUR)
@@ -297,9 +298,9 @@ class TestPostpone:
     def test_a_delay_is_counted_from_now_by_the_databases_clock(self) -> None:
         job = make_job(run_after=-ONE_HOUR)
         store.postpone([job.pk], ONE_HOUR)
-        (operation,) = (after := state(job))["operations"]
-        assert after["run_after"] - datetime.fromisoformat(operation["at"]) == ONE_HOUR
-        assert {name for name in after if after[name] != getattr(job, name)} == {"status", "run_after", "operations"}
+        (operation,) = (stored := state(job))["operations"]
+        assert stored["run_after"] - datetime.fromisoformat(operation["at"]) == ONE_HOUR
+        assert {name for name in stored if stored[name] != getattr(job, name)} == {"status", "run_after", "operations"}
 
     def test_a_job_is_postponed_to_a_datetime(self) -> None:
         job = make_job("scheduled")
@@ -325,12 +326,12 @@ class TestReschedule:
             with row(hours=hours):
                 job = make_job("scheduled", run_after=24 * ONE_HOUR, attempts=2)
                 assert store.reschedule([job.pk], hours * ONE_HOUR) == {job.pk: status}
-                (operation,) = (after := state(job))["operations"]
-                assert after["run_after"] - datetime.fromisoformat(operation["at"]) == hours * ONE_HOUR
+                (operation,) = (stored := state(job))["operations"]
+                assert stored["run_after"] - datetime.fromisoformat(operation["at"]) == hours * ONE_HOUR
                 assert datetime.fromisoformat(operation["from"]) == job.run_after
-                assert datetime.fromisoformat(operation["to"]) == after["run_after"]
-                changed = {"run_after", "operations"} | ({"status"} if status == "queued" else set())
-                assert {name for name in after if after[name] != getattr(job, name)} == changed
+                assert datetime.fromisoformat(operation["to"]) == stored["run_after"]
+                changed_columns = {"run_after", "operations"} | ({"status"} if status == "queued" else set())
+                assert {name for name in stored if stored[name] != getattr(job, name)} == changed_columns
 
 
 class TestChanges:
@@ -360,11 +361,11 @@ class TestChanges:
     @pytest.mark.django_db(transaction=True)
     def test_a_job_that_is_being_claimed_is_not_changed(self, session: Callable[[], Session]) -> None:
         job = make_job()
-        other = session()
-        other.begin()
-        other(lambda: Job.objects.claim(queue_names=["default"], worker_id="w"))
+        other_session = session()
+        other_session.begin()
+        other_session(lambda: Job.objects.claim(queue_names=["default"], worker_id="w"))
         assert apply_verb("change_queue", [job.pk]) == apply_verb("change_priority", [job.pk]) == {}
-        other.commit()
+        other_session.commit()
         assert apply_verb("change_queue", [job.pk]) == {}
         assert state(job)["queue_name"] == "default"
 
@@ -394,9 +395,9 @@ class TestOperations:
                 assert apply_verb(verb, [job.pk], by="anna", reason="the shop was down")
                 (operation,) = state(job)["operations"]
                 assert datetime.fromisoformat(operation.pop("at")).tzinfo
-                values = {operation.pop("from", None), operation.pop("to", None)}
+                old_and_new_value = {operation.pop("from", None), operation.pop("to", None)}
                 assert operation == {"verb": verb, "by": "anna", "reason": "the shop was down", "attempts": 3}
-                assert (None not in values) == (verb in ("reschedule", "change_queue", "change_priority"))
+                assert (None not in old_and_new_value) == (verb in ("reschedule", "change_queue", "change_priority"))
 
     def test_a_verb_that_changes_nothing_is_not_recorded(self, row: Row) -> None:
         for verb in ALLOWED_STATUS_BY_VERB:
@@ -432,17 +433,18 @@ class TestOperations:
 
     def test_a_long_or_unstorable_name_or_reason_is_cut_and_cleaned(self) -> None:
         job = make_job("failed")
+        # PostgreSQL stores neither a NUL character nor half of a surrogate pair.
         assert job.retry(by="x" * 1000 + "\0", reason="\udcff\0" + "y" * 1000)
         (operation,) = state(job)["operations"]
         assert len(operation["by"]) == 200
         assert len(operation["reason"]) == 500
 
-    @pytest.mark.parametrize(("verb", "done"), [("discard", "Discarded"), ("cancel", "Cancelled")])
-    def test_the_last_error_names_who_ended_the_job_and_why(self, verb: str, done: str) -> None:
+    @pytest.mark.parametrize(("verb", "verb_in_error"), [("discard", "Discarded"), ("cancel", "Cancelled")])
+    def test_the_last_error_names_who_ended_the_job_and_why(self, verb: str, verb_in_error: str) -> None:
         operator_by_last_error = {
-            f"{done} by hand.": {},
-            f"{done} by anna.": {"by": "anna"},
-            f"{done} by anna: no use": {"by": "anna", "reason": "no use"},
+            f"{verb_in_error} by hand.": {},
+            f"{verb_in_error} by anna.": {"by": "anna"},
+            f"{verb_in_error} by anna: no use": {"by": "anna", "reason": "no use"},
             "no use": {"reason": "no use"},
         }
         for last_error, operator in operator_by_last_error.items():
@@ -463,12 +465,12 @@ class TestKeepErrors:
     def test_only_the_error_of_the_attempt_is_appended_to_a_cancelled_job(self) -> None:
         job = make_job("running", locked_by="w:0123456789ab")
         job.cancel("it hung")
-        before = state(job)
+        columns_before = state(job)
         assert self.append_error(job)
-        after = state(job)
-        (kept_error,) = after.pop("errors")
+        columns_after = state(job)
+        (kept_error,) = columns_after.pop("errors")
         assert kept_error == self.ERROR | {"at": kept_error["at"], "worker_id": "w:0123456789ab"}
-        assert after == {name: value for name, value in before.items() if name != "errors"}
+        assert columns_after == {name: value for name, value in columns_before.items() if name != "errors"}
 
     def test_an_error_that_is_sent_twice_is_appended_once(self) -> None:
         job = make_job("running")
@@ -479,17 +481,17 @@ class TestKeepErrors:
         job = make_job("running", errors=[{"attempt": number} for number in range(10)])
         job.cancel()
         assert self.append_error(job)
-        assert [error["attempt"] for error in state(job)["errors"]] == [*range(1, 10), 1]
+        assert [error["attempt"] for error in state(job)["errors"]] == [*range(1, 10), 1]  # the oldest, 0, is gone
 
-    @pytest.mark.parametrize("after", ["retry", "settle", "another attempt", "nothing"])
-    def test_no_error_is_appended_unless_the_last_change_of_the_job_is_its_cancel(self, after: str) -> None:
+    @pytest.mark.parametrize("last_change", ["retry", "settle", "another attempt", "nothing"])
+    def test_no_error_is_appended_unless_the_last_change_of_the_job_is_its_cancel(self, last_change: str) -> None:
         job = make_job("running")
-        if after == "retry":
+        if last_change == "retry":
             store.cancel([job.pk])
             store.retry([job.pk])
-        elif after == "settle":
+        elif last_change == "settle":
             store.settle([Settlement(job.pk, job.lease, COMPLETED)])
-        elif after == "another attempt":
+        elif last_change == "another attempt":
             store.recover(worker_ids=["w"])
             Job.objects.claim(queue_names=["default"], limit=1, worker_id="other")
             store.cancel([job.pk])

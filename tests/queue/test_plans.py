@@ -19,7 +19,7 @@ from .test_sql import CASES, DEAD_WORKER, INSERT_JOBS, MODES, WITHOUT_A_PLAN, WO
 EMPTY, SOME, MANY = 0, 10_000, 1_000_000
 
 with_a_million_rows = pytest.mark.skipif(not os.environ.get("SKIPQUEUE_MILLION"), reason="SKIPQUEUE_MILLION is not set")
-STATES = [
+SIZES_OF_TABLE_AND_STATISTICS = [
     pytest.param((EMPTY, EMPTY), id="empty"),
     pytest.param((SOME, EMPTY), id="10,000 rows, statistics of an empty table"),
     pytest.param((SOME, SOME), id="10,000"),
@@ -91,7 +91,7 @@ def table_of_size(django_db_setup: None, django_db_blocker: Any) -> Iterator[Tab
         yield TableOfSize(connection)
 
 
-@pytest.fixture(scope="module", params=STATES)
+@pytest.fixture(scope="module", params=SIZES_OF_TABLE_AND_STATISTICS)
 def table_and_size(request: pytest.FixtureRequest, table_of_size: TableOfSize) -> tuple[TableOfSize, int]:
     """The table, and its number of rows. The planner's statistics may say that it has another number of rows."""
     size, statistics_size = request.param
@@ -103,10 +103,12 @@ def most_rows_to_take(case: Case) -> int:
     """The number of rows that the statement may take: its limit, or the number of ids that it names."""
     if "limit" in case.values:
         return int(case.values["limit"])
-    texts = [value for value in case.values.values() if isinstance(value, str) and value[:1] == "["]
+    texts = [value for value in case.values.values() if isinstance(value, str)]
     lists = [value for value in case.values.values() if isinstance(value, list)]
-    lists += [text.splitlines() if "\n" in text else json.loads(text) for text in texts]
-    lists += [value.split(",") for value in case.values.values() if isinstance(value, str) and value[:1] == "{"]
+    json_arrays = [text for text in texts if text[:1] == "["]
+    lists += [text.splitlines() if "\n" in text else json.loads(text) for text in json_arrays]
+    postgresql_arrays = [text for text in texts if text[:1] == "{"]
+    lists += [text.split(",") for text in postgresql_arrays]
     return max([1, *map(len, lists)])
 
 
@@ -173,5 +175,5 @@ def test_a_claim_never_returns_more_than_its_limit(
         with subtests.test(mode=mode), table_of_size.connection.transaction(force_rollback=True):
             table_of_size.connection.execute(f"SET LOCAL plan_cache_mode = {mode}")
             for _ in range(7):  # it is prepared after a few executions, and its plan is kept after a few more
-                claimed = table_of_size.connection.execute(STATEMENTS["CLAIM"], {**case.values, "limit": 3}).fetchall()
-                assert len(claimed) == (3 if size else 0)
+                rows = table_of_size.connection.execute(STATEMENTS["CLAIM"], {**case.values, "limit": 3}).fetchall()
+                assert len(rows) == (3 if size else 0)

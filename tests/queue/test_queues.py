@@ -37,9 +37,9 @@ def end_pause(name: str) -> None:
 
 def test_jobs_of_a_paused_queue_are_not_claimed() -> None:
     make_job(queue_name="mail")
-    other = make_job(queue_name="other")
+    other_job = make_job(queue_name="other")
     Queue.pause("mail")
-    assert claimed_ids("mail", "other") == [other.pk]
+    assert claimed_ids("mail", "other") == [other_job.pk]
     assert settle_and_claim([], queue_names=["mail"], limit=1, worker_id="w")[1] == []
 
 
@@ -79,30 +79,31 @@ def test_a_pause_with_a_duration_ends_by_itself() -> None:
 
 def test_the_times_of_a_pause_are_taken_from_the_databases_clock() -> None:
     Queue.pause("mail", for_=timedelta(minutes=15), by="ann", reason="no answer")
-    row: Any = Queue.objects.annotate(now=Now()).get()
-    assert timedelta(minutes=14) < row.paused_until - row.now <= timedelta(minutes=15)
-    assert row.paused_until - row.paused_at == timedelta(minutes=15)
-    assert (row.paused_by, row.reason, str(row)) == ("ann", "no answer", "mail")
+    queue: Any = Queue.objects.annotate(now=Now()).get()
+    assert timedelta(minutes=14) < queue.paused_until - queue.now <= timedelta(minutes=15)
+    assert queue.paused_until - queue.paused_at == timedelta(minutes=15)
+    assert (queue.paused_by, queue.reason, str(queue)) == ("ann", "no answer", "mail")
 
 
 def test_a_second_pause_replaces_the_first_pause() -> None:
     Queue.pause("mail", for_=timedelta(minutes=15), by="ann", reason="no answer")
     Queue.pause("mail", by="bob")
-    row = Queue.objects.get()
-    assert (row.paused_until, row.paused_by, row.reason) == (None, "bob", "")
+    queue = Queue.objects.get()
+    assert (queue.paused_until, queue.paused_by, queue.reason) == (None, "bob", "")
 
 
 def test_the_queues_keep_their_order_while_one_of_them_is_paused() -> None:
     names = [f"queue {number}" for number in range(20)]
-    jobs = {name: make_job(queue_name=name).pk for name in names}
+    job_ids = {name: make_job(queue_name=name).pk for name in names}
     with connection.cursor() as cursor:
         cursor.execute(
-            "INSERT INTO skipqueue_queue (name, paused_at) SELECT 'p' || n, now() FROM generate_series(1, 5000) n"
+            "INSERT INTO skipqueue_queue (name, paused_at)"
+            " SELECT 'paused ' || number, now() FROM generate_series(1, 5000) AS number"
         )
         cursor.execute("ANALYZE skipqueue_queue")
     Queue.pause(names[7])
     shuffled_names = sorted(names, key=lambda name: hash((name, 1)))
-    assert claimed_ids(*shuffled_names, limit=10) == [jobs[name] for name in shuffled_names if name != names[7]][:10]
+    assert claimed_ids(*shuffled_names, limit=10) == [job_ids[name] for name in shuffled_names if name != names[7]][:10]
 
 
 def test_a_claim_locks_no_job_of_a_paused_queue(session: Callable[[], Session]) -> None:
@@ -110,12 +111,12 @@ def test_a_claim_locks_no_job_of_a_paused_queue(session: Callable[[], Session]) 
     Queue.pause("mail")
 
     @transaction.atomic
-    def locked() -> int:
+    def lock_all_jobs() -> int:
         return len(Job.objects.select_for_update(nowait=True))
 
     with transaction.atomic():
         assert claimed_ids("mail") == []
-        assert session()(locked) == 1
+        assert session()(lock_all_jobs) == 1
 
 
 def test_a_pause_holds_from_its_commit_on(session: Callable[[], Session]) -> None:
@@ -165,27 +166,28 @@ def test_by_and_reason_of_a_pause_must_be_strings() -> None:
 
 
 def test_a_resume_notifies_the_workers_and_the_supervisors() -> None:
-    workers, supervisors = NotificationListener("skipqueue"), NotificationListener("skipqueue_supervisors")
-    with workers.connection, supervisors.connection:
+    worker_listener = NotificationListener("skipqueue")
+    supervisor_listener = NotificationListener("skipqueue_supervisors")
+    with worker_listener.connection, supervisor_listener.connection:
         Queue.pause("mail")
-        assert (workers.payloads(), supervisors.payloads()) == ([], [",queues"])
+        assert (worker_listener.payloads(), supervisor_listener.payloads()) == ([], [",queues"])
         Queue.resume("mail")
-        assert (workers.payloads(), supervisors.payloads()) == (["mail"], [",queues", ",gates"])
+        assert (worker_listener.payloads(), supervisor_listener.payloads()) == (["mail"], [",queues", ",gates"])
 
 
 def test_a_pause_and_a_resume_are_signalled_and_logged(
     record_signal: Callable[[Signal], list[dict[str, Any]]], caplog: pytest.LogCaptureFixture
 ) -> None:
-    paused, resumed = record_signal(signals.queue_paused), record_signal(signals.queue_resumed)
+    paused_signals, resumed_signals = record_signal(signals.queue_paused), record_signal(signals.queue_resumed)
     caplog.set_level(logging.INFO, "django_skipqueue")
     Queue.pause("mail", for_=timedelta(hours=1), by="ann", reason="no answer")
     Queue.resume("mail", by="bob")
     Queue.resume("mail", by="bob")
-    until = paused[0].pop("until")
-    assert [{**event, "signal": None} for event in paused] == [
+    until = paused_signals[0].pop("until")
+    assert [{**event, "signal": None} for event in paused_signals] == [
         {"signal": None, "sender": "mail", "database": "default", "by": "ann", "reason": "no answer"}
     ]
-    assert [{**event, "signal": None} for event in resumed] == [
+    assert [{**event, "signal": None} for event in resumed_signals] == [
         {"signal": None, "sender": "mail", "database": "default", "by": "bob"}
     ]
     assert caplog.messages == [

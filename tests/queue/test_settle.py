@@ -46,9 +46,9 @@ def settle(settlements: Iterable[Settlement]) -> set[int]:
 
 
 def settle_beside_a_claim(settlements: Iterable[Settlement]) -> set[int]:
-    settled, claimed = settle_and_claim(settlements, queue_names=["no such"], limit=3, worker_id="w")
-    assert claimed == []
-    return {id for id, _ in settled}
+    settled_leases, claimed_jobs = settle_and_claim(settlements, queue_names=["no such"], limit=3, worker_id="w")
+    assert claimed_jobs == []
+    return {id for id, _ in settled_leases}
 
 
 WITH_BOTH_WAYS_TO_SETTLE = pytest.mark.parametrize(
@@ -75,15 +75,15 @@ class TestTransitions:
             with row(name):
                 (job,) = claim_new(max_attempts=5)
                 assert settle_jobs([settlement(job, outcome)]) == {job.pk}
-                after = state(job)
-                assert after["status"] == status
-                assert after["lease"] == job.lease + 1, "settling ends the lease"
-                assert after["locked_at"] is None
-                assert after["locked_by"] == "w", "the row still names the last worker"
-                assert (after["finished_at"] is not None) == (status in FINISHED)
-                assert after["attempts"] == 1 - outcome.refund
-                assert after["last_error"] == (outcome.last_error or "")
-                assert len(after["errors"]) == (outcome.error is not None)
+                stored = state(job)
+                assert stored["status"] == status
+                assert stored["lease"] == job.lease + 1, "settling ends the lease"
+                assert stored["locked_at"] is None
+                assert stored["locked_by"] == "w", "the row still names the last worker"
+                assert (stored["finished_at"] is not None) == (status in FINISHED)
+                assert stored["attempts"] == 1 - outcome.refund
+                assert stored["last_error"] == (outcome.last_error or "")
+                assert len(stored["errors"]) == (outcome.error is not None)
 
     @pytest.mark.core
     def test_a_delay_counts_from_the_databases_clock(self) -> None:
@@ -95,10 +95,10 @@ class TestTransitions:
         assert timedelta(seconds=55) < remaining_delay <= timedelta(seconds=60)
 
     def test_a_retry_without_a_delay_is_queued_behind_waiting_jobs(self) -> None:
-        first, second = claim_new(1)[0], make_job()
-        settle([settlement(first, RETRY_NOW)])
+        retried_job, waiting_job = claim_new(1)[0], make_job()
+        settle([settlement(retried_job, RETRY_NOW)])
         claimed_ids = [job.pk for job in Job.objects.claim(queue_names=["default"], limit=2, worker_id="w")]
-        assert claimed_ids == [second.pk, first.pk]
+        assert claimed_ids == [waiting_job.pk, retried_job.pk]
 
     def test_a_finished_job_keeps_its_run_after(self) -> None:
         (job,) = claim_new()
@@ -115,7 +115,7 @@ class TestTransitions:
 
     @pytest.mark.core
     @WITH_BOTH_WAYS_TO_SETTLE
-    def test_a_result_comes_back_equal(self, row: Row, settle_jobs: SettleFunction) -> None:
+    def test_a_stored_result_equals_the_result_of_the_task(self, row: Row, settle_jobs: SettleFunction) -> None:
         for result in ("null", "1", '"Łódź 🐘"', '{"a": [1, null, {"b": 1.5}]}', "[]", "false"):
             with row(result):
                 (job,) = claim_new()
@@ -132,17 +132,17 @@ class TestTransitions:
         settle([settlement(job, RETRY_NOW)])
         (job,) = Job.objects.claim(queue_names=["default"], limit=1, worker_id="w")
         settle([settlement(job)])
-        after = state(job)
-        assert (after["status"], after["last_error"], len(after["errors"])) == ("completed", "ValueError: no", 1)
+        stored = state(job)
+        assert (stored["status"], stored["last_error"], len(stored["errors"])) == ("completed", "ValueError: no", 1)
 
     def test_unknown_since_is_when_the_first_worker_did_not_know_the_task(self) -> None:
         (job,) = claim_new()
         settle([settlement(job, Outcome("scheduled", is_unknown=True))])
-        since = state(job)["unknown_since"]
-        assert since == job.locked_at
+        unknown_since = state(job)["unknown_since"]
+        assert unknown_since == job.locked_at
         (job,) = Job.objects.claim(queue_names=["default"], limit=1, worker_id="w")
         settle([settlement(job, Outcome("scheduled", is_unknown=True))])
-        assert state(job)["unknown_since"] == since
+        assert state(job)["unknown_since"] == unknown_since
 
     @pytest.mark.parametrize(
         "outcome", [COMPLETED, RETRY_NOW, Outcome("scheduled", refund=1)], ids=["completed", "retried", "snoozed"]
@@ -150,8 +150,8 @@ class TestTransitions:
     def test_an_outcome_of_a_known_task_clears_unknown_since_and_the_deaths(self, outcome: Outcome) -> None:
         (job,) = claim_new(unknown_since=Now(), deaths=["w"])
         settle([settlement(job, outcome)])
-        after = state(job)
-        assert (after["unknown_since"], after["deaths"]) == (None, None)
+        stored = state(job)
+        assert (stored["unknown_since"], stored["deaths"]) == (None, None)
 
     def test_a_worker_that_does_not_know_the_task_keeps_the_deaths(self) -> None:
         """In a rolling deploy, workers with old code may claim a job between workers with new code that die of it."""
@@ -169,21 +169,21 @@ class TestTransitions:
     def test_errors_are_kept_up_to_ten_the_oldest_going_first_and_timed_by_the_database(self) -> None:
         (job,) = claim_new(max_attempts=20)
         for number in range(1, 13):
-            entry = error_entry(ValueError(f"number {number}"), attempt=number, worker="me", duration_ms=1)
-            settle([settlement(job, Outcome("scheduled", last_error=f"e{number}", error=entry))])
+            error = error_entry(ValueError(f"number {number}"), attempt=number, worker="me", duration_ms=1)
+            settle([settlement(job, Outcome("scheduled", last_error=f"e{number}", error=error))])
             (job,) = Job.objects.claim(queue_names=["default"], limit=1, worker_id="w")
         errors = state(job)["errors"]
-        assert [entry["attempt"] for entry in errors] == list(range(3, 13))
-        assert [entry["message"] for entry in errors] == [f"number {number}" for number in range(3, 13)]
-        assert [entry["at"] for entry in errors] == sorted(entry["at"] for entry in errors)
+        assert [error["attempt"] for error in errors] == list(range(3, 13))
+        assert [error["message"] for error in errors] == [f"number {number}" for number in range(3, 13)]
+        assert [error["at"] for error in errors] == sorted(error["at"] for error in errors)
         with connection.cursor() as cursor:
             cursor.execute(
                 "SELECT bool_and((entry ->> 'at')::timestamptz BETWEEN enqueued_at AND statement_timestamp()) "
                 "FROM skipqueue_job, jsonb_array_elements(errors) AS entry"
             )
             assert cursor.fetchone() == (True,)
-        entry_keys = {"attempt", "worker", "duration_ms", "exception", "place", "line", "message", "traceback"}
-        assert set(errors[0]) == {*entry_keys, "at", "worker_id"}
+        error_keys = {"attempt", "worker", "duration_ms", "exception", "place", "line", "message", "traceback"}
+        assert set(errors[0]) == {*error_keys, "at", "worker_id"}
 
     @WITH_BOTH_WAYS_TO_SETTLE
     def test_settling_an_empty_batch_sends_no_statement(self, settle_jobs: SettleFunction) -> None:
@@ -196,12 +196,14 @@ class TestTransitions:
     def test_a_batch_is_settled_in_one_statement_that_returns_the_written_jobs(
         self, settle_jobs: SettleFunction
     ) -> None:
-        running = claim_new(30)
-        mixed = [settlement(job, [COMPLETED, RETRY_LATER, FAILED][number % 3]) for number, job in enumerate(running)]
-        released_job = running[4]
+        running_jobs = claim_new(30)
+        mixed_settlements = [
+            settlement(job, [COMPLETED, RETRY_LATER, FAILED][number % 3]) for number, job in enumerate(running_jobs)
+        ]
+        released_job = running_jobs[4]
         store.release([lease_of(released_job)])
         with CaptureQueriesContext(connection) as queries:
-            assert settle_jobs(iter(mixed)) == {job.pk for job in running} - {released_job.pk}
+            assert settle_jobs(iter(mixed_settlements)) == {job.pk for job in running_jobs} - {released_job.pk}
         assert len(queries) <= 1
         counts = {
             status: Job.objects.filter(status=status).count()
@@ -211,23 +213,24 @@ class TestTransitions:
 
     @pytest.mark.core
     def test_settle_and_claim_settles_and_claims_in_one_transaction(self) -> None:
-        running, waiting = claim_new(3), [make_job() for _ in range(5)]
-        settled, claimed_jobs = settle_and_claim(
-            map(settlement, running), queue_names=["default"], limit=4, worker_id="me"
+        running_jobs, waiting_jobs = claim_new(3), [make_job() for _ in range(5)]
+        settled_leases, claimed_jobs = settle_and_claim(
+            map(settlement, running_jobs), queue_names=["default"], limit=4, worker_id="me"
         )
-        assert settled == {lease_of(job) for job in running}
-        assert [job.id for job in claimed_jobs] == [job.pk for job in waiting[:4]]
+        assert settled_leases == {lease_of(job) for job in running_jobs}
+        assert [job.id for job in claimed_jobs] == [job.pk for job in waiting_jobs[:4]]
         with connection.cursor() as cursor:
+            # `xmin` is the transaction that wrote the row. Jobs that are still queued have the lease 0.
             cursor.execute("SELECT count(DISTINCT xmin::text) FROM skipqueue_job WHERE lease > 0")
             assert cursor.fetchone() == (1,)
 
     def test_a_retry_without_a_delay_is_not_claimed_in_the_round_trip_that_settles_it(self) -> None:
         (job,) = claim_new()
-        other = make_job()
+        other_job = make_job()
         _, claimed_jobs = settle_and_claim(
             [settlement(job, RETRY_NOW)], queue_names=["default"], limit=1, worker_id="w"
         )
-        assert [job_claimed.id for job_claimed in claimed_jobs] == [other.pk]
+        assert [claimed_job.id for claimed_job in claimed_jobs] == [other_job.pk]
 
 
 def recover(job: Job) -> None:
@@ -255,7 +258,7 @@ def snooze(job: Job) -> None:
     assert settle([settlement(job, SNOOZE)])
 
 
-def release_stray(job: Job) -> None:
+def release_as_orphan(job: Job) -> None:
     assert store.release_orphans(job.locked_by, known=[])
 
 
@@ -290,7 +293,7 @@ WAYS_TO_LOSE_A_LEASE = [
     complete,
     settle_to_retry,
     snooze,
-    release_stray,
+    release_as_orphan,
     release_and_let_another_claim,
     recover_and_let_another_claim,
     recover_and_let_the_same_claim,
@@ -307,45 +310,47 @@ class TestFences:
     def test_no_outcome_is_written_with_a_stale_lease(self, row: Row, settle_jobs: SettleFunction) -> None:
         for lose_lease in WAYS_TO_LOSE_A_LEASE:
             with row(lose_lease.__name__):
-                stale, *live = claim_new(1 + len(OUTCOMES))
-                lose_lease(stale)
-                before = list(Job.objects.filter(pk=stale.pk).values())
-                live = [job for job in Job.objects.filter(pk__in=[job.pk for job in live]) if job.status == "running"]
+                stale_job, *live_jobs = claim_new(1 + len(OUTCOMES))
+                lose_lease(stale_job)
+                row_before = list(Job.objects.filter(pk=stale_job.pk).values())
+                live_jobs = [
+                    job for job in Job.objects.filter(pk__in=[job.pk for job in live_jobs]) if job.status == "running"
+                ]
                 for outcome, _ in OUTCOMES.values():
-                    other_settlement = settlement(live.pop()) if live else None
-                    written = settle_jobs(
-                        [settlement(stale, outcome), *([other_settlement] if other_settlement else [])]
+                    settlement_of_live_job = settlement(live_jobs.pop()) if live_jobs else None
+                    written_ids = settle_jobs(
+                        [settlement(stale_job, outcome), *([settlement_of_live_job] if settlement_of_live_job else [])]
                     )
-                    assert written == ({other_settlement.job_id} if other_settlement else set()), (
+                    assert written_ids == ({settlement_of_live_job.job_id} if settlement_of_live_job else set()), (
                         "other jobs of the batch are settled"
                     )
-                    assert list(Job.objects.filter(pk=stale.pk).values()) == before
+                    assert list(Job.objects.filter(pk=stale_job.pk).values()) == row_before
 
     def test_no_job_is_released_with_a_stale_lease(self, row: Row) -> None:
         for lose_lease in WAYS_TO_LOSE_A_LEASE:
             with row(lose_lease.__name__):
-                stale, _ = claim_new(2)
-                lose_lease(stale)
-                before = list(Job.objects.order_by("pk").values())
-                assert store.release([lease_of(stale)]) == set()
-                assert list(Job.objects.order_by("pk").values()) == before
+                stale_job, _live = claim_new(2)
+                lose_lease(stale_job)
+                rows_before = list(Job.objects.order_by("pk").values())
+                assert store.release([lease_of(stale_job)]) == set()
+                assert list(Job.objects.order_by("pk").values()) == rows_before
 
     def test_no_heartbeat_is_written_with_a_stale_lease(self, row: Row) -> None:
         for lose_lease in WAYS_TO_LOSE_A_LEASE:
             with row(lose_lease.__name__):
-                stale, _ = claim_new(2)
-                lose_lease(stale)
-                before = list(Job.objects.order_by("pk").values())
-                assert store.heartbeat_job(lease_of(stale)) is False
-                assert list(Job.objects.order_by("pk").values()) == before
+                stale_job, _live = claim_new(2)
+                lose_lease(stale_job)
+                rows_before = list(Job.objects.order_by("pk").values())
+                assert store.heartbeat_job(lease_of(stale_job)) is False
+                assert list(Job.objects.order_by("pk").values()) == rows_before
 
 
 def test_only_one_of_two_outcomes_of_an_attempt_in_a_batch_is_written() -> None:
     (job,) = claim_new()
     assert settle([settlement(job), settlement(job, FAILED)]) == {job.pk}
-    after = state(job)
-    assert after["lease"] == job.lease + 1
-    assert (after["status"], len(after["errors"])) in [("completed", 0), ("failed", 1)]
+    stored = state(job)
+    assert stored["lease"] == job.lease + 1
+    assert (stored["status"], len(stored["errors"])) in [("completed", 0), ("failed", 1)]
 
 
 WITH_NOTES = Outcome(
@@ -364,19 +369,20 @@ OUTCOME_BY_KIND = {
 @WITH_BOTH_WAYS_TO_SETTLE
 def test_each_combination_of_outcomes_in_one_batch_is_written(row: Row, settle_jobs: SettleFunction) -> None:
     """Whatever outcomes a batch has, the chosen statement must write all of them."""
-    for names in [
-        names for size in range(1, len(OUTCOME_BY_KIND) + 1) for names in combinations(OUTCOME_BY_KIND, size)
-    ]:
-        with row(" ".join(names)):
-            running = dict(zip(names, claim_new(len(names)), strict=True))
-            written = settle_jobs([settlement(job, OUTCOME_BY_KIND[name]) for name, job in running.items()])
-            assert written == {job.pk for job in running.values()}
-            for name, job in running.items():
+    all_combinations = [
+        kinds for size in range(1, len(OUTCOME_BY_KIND) + 1) for kinds in combinations(OUTCOME_BY_KIND, size)
+    ]
+    for kinds in all_combinations:
+        with row(" ".join(kinds)):
+            job_by_outcome = dict(zip(kinds, claim_new(len(kinds)), strict=True))
+            written_ids = settle_jobs([settlement(job, OUTCOME_BY_KIND[kind]) for kind, job in job_by_outcome.items()])
+            assert written_ids == {job.pk for job in job_by_outcome.values()}
+            for kind, job in job_by_outcome.items():
                 job.refresh_from_db()
-                assert bool(job.errors) == (name == "error")
-                assert job.last_error == (OUTCOME_BY_KIND[name].last_error or "")
-                assert [bool(job.progress), bool(job.logs)] == [name == "notes"] * 2
-                assert bool(job.operations) == (name == "snooze")
+                assert bool(job.errors) == (kind == "error")
+                assert job.last_error == (OUTCOME_BY_KIND[kind].last_error or "")
+                assert [bool(job.progress), bool(job.logs)] == [kind == "notes"] * 2
+                assert bool(job.operations) == (kind == "snooze")
 
 
 @WITH_BOTH_WAYS_TO_SETTLE
@@ -387,18 +393,18 @@ def test_an_empty_reason_replaces_the_last_error(settle_jobs: SettleFunction) ->
 
 
 def test_a_release_counts_no_attempt_and_removes_the_worker_from_the_row() -> None:
-    before = make_job(attempts=3, lease=9)
+    job_before = make_job(attempts=3, lease=9)
     (job,) = Job.objects.claim(queue_names=["default"], limit=1, worker_id="w")
     assert store.release([lease_of(job)]) == {job.pk}
-    after = state(job)
-    assert after.pop("lease") == 11  # the claim and the release have each raised it by 1
-    assert after == {name: getattr(before, name) for name in after}
+    stored = state(job)
+    assert stored.pop("lease") == 11  # the claim and the release have each raised it by 1
+    assert stored == {name: getattr(job_before, name) for name in stored}
 
 
 def test_many_jobs_are_released_in_one_statement() -> None:
-    running = claim_new(20)
+    running_jobs = claim_new(20)
     with CaptureQueriesContext(connection) as queries:
-        assert store.release(map(lease_of, running)) == {job.pk for job in running}
+        assert store.release(map(lease_of, running_jobs)) == {job.pk for job in running_jobs}
     assert len([query for query in queries if "pg_notify" not in query["sql"]]) == 1
     assert store.release([]) == set()
 
@@ -406,13 +412,15 @@ def test_many_jobs_are_released_in_one_statement() -> None:
 def test_locked_rows_are_found_without_waiting(
     connect: Callable[..., psycopg.Connection[Any]],
 ) -> None:
-    locked, free, deleted_job, released_job = claim_new(4)
-    leases = [lease_of(locked), lease_of(free), lease_of(deleted_job), lease_of(released_job)]
+    locked_job, free_job, deleted_job, released_job = claim_new(4)
+    leases = [lease_of(locked_job), lease_of(free_job), lease_of(deleted_job), lease_of(released_job)]
     Job.objects.filter(pk=deleted_job.pk).delete()
     store.release([lease_of(released_job)])
-    with connect(autocommit=False) as other:
-        other.execute("SELECT FROM skipqueue_job WHERE id = ANY (%s) FOR UPDATE", [[locked.pk, released_job.pk]])
-        assert store.locked(leases) == {locked.pk}
+    with connect(autocommit=False) as other_connection:
+        other_connection.execute(
+            "SELECT FROM skipqueue_job WHERE id = ANY (%s) FOR UPDATE", [[locked_job.pk, released_job.pk]]
+        )
+        assert store.locked(leases) == {locked_job.pk}
     assert store.locked(leases) == set()
     assert store.locked([]) == set()
 
@@ -423,9 +431,9 @@ def test_heartbeat_job_changes_only_locked_at() -> None:
     assert job.locked_at is not None
     Job.objects.update(locked_at=job.locked_at - timedelta(hours=1))
     assert store.heartbeat_job(lease_of(job)) is True
-    after = state(job)
-    assert after.pop("locked_at") > job.locked_at
-    assert after == {name: getattr(job, name) for name in after}
+    stored = state(job)
+    assert stored.pop("locked_at") > job.locked_at
+    assert stored == {name: getattr(job, name) for name in stored}
 
 
 UNSTORABLE_OUTCOMES = {
@@ -450,17 +458,17 @@ UNSTORABLE_OUTCOMES = {
 def test_an_outcome_that_postgresql_refuses_fails_only_its_own_job(row: Row, settle_jobs: SettleFunction) -> None:
     for name, outcome in UNSTORABLE_OUTCOMES.items():
         with row(name):
-            running = claim_new(4)
-            bad = running[1]
-            batch = [settlement(job, outcome if job is bad else COMPLETED) for job in running]
-            assert settle_jobs(batch) == {job.pk for job in running}
-            assert {state(job)["status"] for job in running if job is not bad} == {"completed"}
-            after = state(bad)
-            assert after["status"] == "failed"
-            assert after["last_error"]
-            assert after["errors"][-1]["exception"]
-            assert after["errors"][-1]["message"]
-            assert len(after["errors"]) == 1
+            running_jobs = claim_new(4)
+            refused_job = running_jobs[1]
+            batch = [settlement(job, outcome if job is refused_job else COMPLETED) for job in running_jobs]
+            assert settle_jobs(batch) == {job.pk for job in running_jobs}
+            assert {state(job)["status"] for job in running_jobs if job is not refused_job} == {"completed"}
+            stored = state(refused_job)
+            assert stored["status"] == "failed"
+            assert stored["last_error"]
+            assert stored["errors"][-1]["exception"]
+            assert stored["errors"][-1]["message"]
+            assert len(stored["errors"]) == 1
 
 
 DELAY_BEYOND_THE_CALENDAR = Outcome("scheduled", delay=1e12)
@@ -470,79 +478,91 @@ def test_a_job_whose_failure_is_refused_as_well_is_left_running_and_logged(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """A trigger or a constraint that the project has added may refuse every update of a row."""
-    bad, good = claim_new(2)
+    refused_job, accepted_job = claim_new(2)
     with connection.cursor() as cursor:
-        cursor.execute(f"ALTER TABLE skipqueue_job ADD CONSTRAINT theirs CHECK (id <> {bad.pk} OR lease < 2)")
+        cursor.execute(f"ALTER TABLE skipqueue_job ADD CONSTRAINT theirs CHECK (id <> {refused_job.pk} OR lease < 2)")
     try:
-        assert settle([settlement(bad), settlement(good)]) == {good.pk}
+        assert settle([settlement(refused_job), settlement(accepted_job)]) == {accepted_job.pk}
     finally:
         with connection.cursor() as cursor:
             cursor.execute("ALTER TABLE skipqueue_job DROP CONSTRAINT theirs")
-    assert state(bad)["status"] == "running"
-    assert f"outcome refused id={bad.pk} error=" in caplog.text
+    assert state(refused_job)["status"] == "running"
+    assert f"outcome refused id={refused_job.pk} error=" in caplog.text
 
 
 @pytest.mark.parametrize("condition", ["result IS NULL", "lease < 2"])  # refuses the outcome, or the failure as well
 def test_the_error_of_a_refusal_does_not_quote_the_row(condition: str, caplog: pytest.LogCaptureFixture) -> None:
-    (bad,) = claim_new(args=["ada", "hunter22hunter22"])
+    (refused_job,) = claim_new(args=["ada", "hunter22hunter22"])
     with connection.cursor() as cursor:
         cursor.execute(f"ALTER TABLE skipqueue_job ADD CONSTRAINT theirs CHECK ({condition}) NOT VALID")
     try:
-        settle([settlement(bad, Outcome("completed", result="1"))])
+        settle([settlement(refused_job, Outcome("completed", result="1"))])
     finally:
         with connection.cursor() as cursor:
             cursor.execute("ALTER TABLE skipqueue_job DROP CONSTRAINT theirs")
-    after = state(bad)
-    everything_written = f"{after['last_error']} {after['errors']} {caplog.text}"
+    stored = state(refused_job)
+    everything_written = f"{stored['last_error']} {stored['errors']} {caplog.text}"
     assert "violates check constraint" in everything_written
     assert "hunter22" not in everything_written
 
 
 @WITH_BOTH_WAYS_TO_SETTLE
 def test_an_outcome_with_a_delay_that_cannot_be_stored_fails_its_job(settle_jobs: SettleFunction) -> None:
-    bad, good = claim_new(2)
-    assert settle_jobs([settlement(bad, DELAY_BEYOND_THE_CALENDAR), settlement(good)]) == {bad.pk, good.pk}
-    assert (state(bad)["status"], state(good)["status"]) == ("failed", "completed")
+    refused_job, accepted_job = claim_new(2)
+    assert settle_jobs([settlement(refused_job, DELAY_BEYOND_THE_CALENDAR), settlement(accepted_job)]) == {
+        refused_job.pk,
+        accepted_job.pk,
+    }
+    assert (state(refused_job)["status"], state(accepted_job)["status"]) == ("failed", "completed")
 
 
 def test_a_refused_outcome_whose_lease_is_lost_is_dropped() -> None:
-    stale, live = claim_new(2)
-    release(stale)
-    assert settle([settlement(stale, Outcome("completed", result="{oops")), settlement(live)]) == {live.pk}
-    assert state(stale)["status"] == "queued"
+    stale_job, live_job = claim_new(2)
+    release(stale_job)
+    assert settle([settlement(stale_job, Outcome("completed", result="{oops")), settlement(live_job)]) == {live_job.pk}
+    assert state(stale_job)["status"] == "queued"
 
 
 def test_a_refused_outcome_does_not_prevent_the_claim_in_its_round_trip() -> None:
-    (bad,) = claim_new()
+    (refused_job,) = claim_new()
     make_job()
-    settled, claimed_jobs = settle_and_claim(
-        [settlement(bad, Outcome("completed", result="{oops"))], queue_names=["default"], limit=5, worker_id="me"
+    settled_leases, claimed_jobs = settle_and_claim(
+        [settlement(refused_job, Outcome("completed", result="{oops"))],
+        queue_names=["default"],
+        limit=5,
+        worker_id="me",
     )
-    assert settled == {lease_of(bad)}
+    assert settled_leases == {lease_of(refused_job)}
     assert len(claimed_jobs) == 1
     assert {job.id for job in claimed_jobs} == set(Job.objects.running().values_list("pk", flat=True))
 
 
 def test_a_failed_notify_does_not_lose_the_result_of_a_round_trip(monkeypatch: pytest.MonkeyPatch) -> None:
     """The round trip is committed. A worker that lost its result would hold jobs without knowing it."""
+    # QUEUES_OF reads the queues to notify.
     monkeypatch.setattr(statements, "QUEUES_OF", "SELECT 1 / 0 WHERE %(ids)s <> ''")
     (retried_job,) = claim_new()
-    waiting = make_job(queue_name="other")
-    settled, claimed_jobs = settle_and_claim(
+    waiting_job = make_job(queue_name="other")
+    settled_leases, claimed_jobs = settle_and_claim(
         [settlement(retried_job, Outcome("scheduled"))], queue_names=["other"], limit=5, worker_id="me"
     )
-    assert settled == {lease_of(retried_job)}
-    assert [job.id for job in claimed_jobs] == [waiting.pk]
+    assert settled_leases == {lease_of(retried_job)}
+    assert [job.id for job in claimed_jobs] == [waiting_job.pk]
 
 
 def test_a_refused_outcome_does_not_break_its_transaction() -> None:
-    bad, good = claim_new(2)
+    refused_job, accepted_job = claim_new(2)
     with transaction.atomic():
-        before = make_job()
-        batch = [settlement(bad, Outcome("completed", result='"\\u0000"')), settlement(good)]
-        assert settle(batch) == {bad.pk, good.pk}
-        after = make_job()
-    assert [state(job)["status"] for job in (bad, good, before, after)] == ["failed", "completed", "queued", "queued"]
+        job_made_before = make_job()
+        batch = [settlement(refused_job, Outcome("completed", result='"\\u0000"')), settlement(accepted_job)]
+        assert settle(batch) == {refused_job.pk, accepted_job.pk}
+        job_made_after = make_job()
+    assert [state(job)["status"] for job in (refused_job, accepted_job, job_made_before, job_made_after)] == [
+        "failed",
+        "completed",
+        "queued",
+        "queued",
+    ]
 
 
 def test_an_error_that_is_not_about_the_values_is_raised(connect: Callable[..., psycopg.Connection[Any]]) -> None:
@@ -561,9 +581,12 @@ def test_an_error_that_is_not_about_the_values_is_raised(connect: Callable[..., 
 
 
 def test_the_connection_is_usable_after_a_refused_round_trip() -> None:
-    (bad,) = claim_new()
+    (refused_job,) = claim_new()
     settle_and_claim(
-        [settlement(bad, Outcome("completed", result="{oops"))], queue_names=["default"], limit=5, worker_id="me"
+        [settlement(refused_job, Outcome("completed", result="{oops"))],
+        queue_names=["default"],
+        limit=5,
+        worker_id="me",
     )
     assert jobs.noop.defer().pk
     assert len(settle_and_claim([], queue_names=["default"], limit=5, worker_id="me")[1]) == 1
@@ -581,8 +604,8 @@ def test_a_failure_of_ten_megabytes_is_settled() -> None:
 class TestSnoozes:
     def claim_and_snooze(self, job: Job, times: int = 1) -> list[Any]:
         for _ in range(times):
-            (running,) = store.claim(queue_names=["default"], limit=1, worker_id="web-1/2:0123456789ab")
-            assert settle([Settlement(job.pk, running.lease, replace(SNOOZE, delay=0))])
+            (running_job,) = store.claim(queue_names=["default"], limit=1, worker_id="web-1/2:0123456789ab")
+            assert settle([Settlement(job.pk, running_job.lease, replace(SNOOZE, delay=0))])
         return Job.objects.get(pk=job.pk).operations or []
 
     def test_snoozes_in_a_row_are_one_entry(self) -> None:
@@ -601,12 +624,12 @@ class TestSnoozes:
         ]
 
     def test_the_newest_fifty_operations_are_kept(self) -> None:
-        full = [{"at": "2026-01-01T00:00:00Z", "verb": "retry", "by": str(number)} for number in range(50)]
-        job = make_job(operations=full)
+        fifty_operations = [{"at": "2026-01-01T00:00:00Z", "verb": "retry", "by": str(number)} for number in range(50)]
+        job = make_job(operations=fifty_operations)
         operations = self.claim_and_snooze(job)
         assert len(operations) == 50
-        assert (operations[0]["by"], operations[-1]["verb"]) == ("1", "snooze")
-        assert self.claim_and_snooze(job)[0]["by"] == "1"
+        assert (operations[0]["by"], operations[-1]["verb"]) == ("1", "snooze"), "the oldest operation, by 0, is gone"
+        assert self.claim_and_snooze(job)[0]["by"] == "1", "a second snooze in a row removes no operation"
 
     def test_a_malformed_operation_in_the_row_does_not_prevent_a_snooze(self, row: Row) -> None:
         malformed_times: list[Any] = ["x", None, {}, 2.5, 1e300]

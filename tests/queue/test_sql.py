@@ -56,22 +56,25 @@ own case as well), and a setting that only PostgreSQL 17 and newer know."""
 WORKER = "live:000000000001"
 DEAD_WORKER = "dead:000000000002"
 CARRIER = "celery:000000000003"
-CARRIED = {"carrier": "celery", "carrier_id": CARRIER}
-QUEUE = "skipqueue_queue_pkey"
+OF_CARRIER = {"carrier": "celery", "carrier_id": CARRIER}
+QUEUES = "skipqueue_queue_pkey"
 REQUESTS = "skipqueue_worker_request_pkey"
 NEEDS, UNMET = "skipqueue_dependency_pkey", "skipqueue_dependency_unmet"
-OF_STEPS = STEP, SIGNAL, CHILD = "skipqueue_step_pkey", "skipqueue_signal_pkey", "skipqueue_child_pkey"
-BUCKETS, RATE_DUE = "skipqueue_rate_pkey", "skipqueue_rate_due"
-BATCH, OPEN = "skipqueue_batch_pkey", "skipqueue_batch_open"
-UNTAKEN, DUE = "skipqueue_signal_untaken", "skipqueue_step_due"
+OF_STEPS = STEPS, SIGNALS, CHILDREN = ("skipqueue_step_pkey", "skipqueue_signal_pkey", "skipqueue_child_pkey")
+BUCKETS, DUE_RATES = "skipqueue_rate_pkey", "skipqueue_rate_due"
+BATCHES, OPEN_BATCHES = "skipqueue_batch_pkey", "skipqueue_batch_open"
+UNTAKEN_SIGNALS, DUE_STEPS = "skipqueue_signal_untaken", "skipqueue_step_due"
 SOME_BATCHES = as_array([5, 700, 19_950, 19_999, 20_000])
-INDEX_TWINS = {"skipqueue_queue_name_8ef7ef6d_like": QUEUE, "skipqueue_rate_key_f767a521_like": BUCKETS}
+INDEX_TWINS = {"skipqueue_queue_name_8ef7ef6d_like": QUEUES, "skipqueue_rate_key_f767a521_like": BUCKETS}
 """Django makes two indexes for a unique text, and PostgreSQL may use either: the first, by the name of the second."""
 SOME_IDS = [1_000, 50_000, 65_000, 66_000, 84_000, 92_000, 99_500]
 
 
 class Case(NamedTuple):
-    """A statement with values, and the indexes that it has to use. PostgreSQL may use the indexes of `instead`."""
+    """A statement with values, and the indexes that it has to use. PostgreSQL may use the indexes of `instead`.
+
+    An index of the job table is named by its ending: `claim` is `skipqueue_job_claim`.
+    """
 
     statement: str
     values: dict[str, Any]
@@ -81,7 +84,7 @@ class Case(NamedTuple):
 
 
 # The values that all statements to enqueue jobs take.
-COMMON = {
+ENQUEUE_VALUES = {
     "queue_name": "mail",
     "task": "t",
     "priority": 0,
@@ -94,12 +97,12 @@ COMMON = {
     "batch_id": None,
     "held": None,
 }
-DUE_VALUES = {name: COMMON[name] for name in ("run_after", "delay")}
+DUE_VALUES = {name: ENQUEUE_VALUES[name] for name in ("run_after", "delay")}
 UNLIMITED = dict.fromkeys(("limit_key", "limit_kind", "capacity", "rate_key", "rate_interval", "rate_burst"))
-CALLS = calls_as_values([EncodedCall(f"[{n}]", "{}") for n in range(300)])
-NEW_KEYS = [f"new-{n:03}" if n % 2 else None for n in range(300)]
-LEASES = leases_as_values((id, 1) for id in range(99_001, 99_301))
-WORKERS = json.dumps([{"id": WORKER, "name": "w", "hostname": "h", "pid": 1, "queues": ["mail"], "concurrency": 4}])
+CALL_VALUES = calls_as_values([EncodedCall(f"[{number}]", "{}") for number in range(300)])
+NEW_KEYS = [f"new-{number:03}" if number % 2 else None for number in range(300)]
+LEASE_VALUES = leases_as_values((id, 1) for id in range(99_001, 99_301))
+WORKER_ROWS = json.dumps([{"id": WORKER, "name": "w", "hostname": "h", "pid": 1, "queues": ["mail"], "concurrency": 4}])
 CLAIM_VALUES = claim_values(["mail", "default"], after={}, limit=300, worker_id=WORKER)
 POSITION_IN_MAIL = {"mail": QueuePosition(0, 1_700_000_000.25, 92_500)}
 SETTLEMENTS = [
@@ -110,17 +113,19 @@ SETTLEMENTS = [
 ]
 RETENTION = {"completed": timedelta(days=1), "discarded": timedelta(days=7), "failed": timedelta(days=30)}
 EXPIRED_VALUES = RETENTION | {"grace": 60.0, "limit": 1000, "skipped": "{5,6}"}
-ROLLED_UP = json.dumps(list(rows_of_counts({(1, "mail", "t"): AttemptCounts(completed=1)})))
+COUNT_ROWS = json.dumps(list(rows_of_counts({(1, "mail", "t"): AttemptCounts(completed=1)})))
 ONE_CAUSE = {"task": "shop.send", "exception": "ValueError", "place": "shop.f7"}
-FAILURES = json.dumps(
+FAILURE_ROWS = json.dumps(
     list(rows_of_failures({(1, Cause("t", "ValueError", "t.f")): FailedAttempts(1, 60.0, 61.0, 3, 4)}))
 )
-NOTES = notes_as_values(Noted(id, 1, 0.0, '{"progress": {"lease": 1, "value": 0.5}}') for id in range(99_001, 99_301))
+NOTE_VALUES = notes_as_values(
+    Noted(id, 1, 0.0, '{"progress": {"lease": 1, "value": 0.5}}') for id in range(99_001, 99_301)
+)
 BY_ANNA = {"by": "anna", "reason": "r"}
 IN_2030 = datetime(2030, 1, 1, tzinfo=UTC)
 BY_ANNA_WITH_ERROR = BY_ANNA | {"last_error": "r"}
 UNIQUE_FOR_AN_HOUR = {"unique_seconds": 3600.0}
-ENQUEUED = COMMON | UNIQUE_FOR_AN_HOUR | UNLIMITED | {"args": "[]", "kwargs": "{}"}
+ENQUEUE_ONE_VALUES = ENQUEUE_VALUES | UNIQUE_FOR_AN_HOUR | UNLIMITED | {"args": "[]", "kwargs": "{}"}
 RECOVER_VALUES = {"age": 0.0, "crashed": False, "reason": "r", "limit": 1000} | dict.fromkeys(
     ("locked_before", "worker_ids", "job_ids")
 )
@@ -131,9 +136,9 @@ CLAIM_AHEAD_VALUES = ahead_as_values(
 )
 SERVED_QUEUES_VALUES = {"timeout": 60.0, "idle": False, "external": ["carried"]}
 IDLE_QUEUES_VALUES = SERVED_QUEUES_VALUES | {"idle": True}
-PLAIN = {name: ENQUEUED[name] for name in re.findall(r"%\((\w+)\)s", STATEMENTS["ENQUEUE_PLAIN"])}
-WAITING = as_array(range(70_001, 70_101))
-WAIT: dict[str, Any] = {
+PLAIN_VALUES = {name: ENQUEUE_ONE_VALUES[name] for name in re.findall(r"%\((\w+)\)s", STATEMENTS["ENQUEUE_PLAIN"])}
+WAITING_IDS = as_array(range(70_001, 70_101))
+WAIT_VALUES: dict[str, Any] = {
     "job_id": 99_001,
     "lease": 1,
     "name": "go",
@@ -144,19 +149,19 @@ WAIT: dict[str, Any] = {
     "reason": "go",
     "delay": 60.0,
 }
-ENTRY = WAIT | {"kind": "step", "seconds": 0.5, "is_open": False, "result": "1", "error": None}
+STEP_VALUES = WAIT_VALUES | {"kind": "step", "seconds": 0.5, "is_open": False, "result": "1", "error": None}
 CASES = [
-    Case("ENQUEUE_PLAIN", PLAIN, set()),
-    Case("ENQUEUE", ENQUEUED | {"unique_key": "key-84000"}, {"unique"}),
-    Case("ENQUEUE", ENQUEUED | {"unique_key": None, "run_after": IN_2030}, {"unique"}, "with a time"),
-    Case("ENQUEUE_MANY", COMMON | UNIQUE_FOR_AN_HOUR | CALLS, set()),
+    Case("ENQUEUE_PLAIN", PLAIN_VALUES, set()),
+    Case("ENQUEUE", ENQUEUE_ONE_VALUES | {"unique_key": "key-84000"}, {"unique"}),
+    Case("ENQUEUE", ENQUEUE_ONE_VALUES | {"unique_key": None, "run_after": IN_2030}, {"unique"}, "with a time"),
+    Case("ENQUEUE_MANY", ENQUEUE_VALUES | UNIQUE_FOR_AN_HOUR | CALL_VALUES, set()),
     Case(
         "ENQUEUE_MANY_UNIQUE",
-        COMMON | UNIQUE_FOR_AN_HOUR | CALLS | {"unique_keys": NEW_KEYS, "number": 300},
+        ENQUEUE_VALUES | UNIQUE_FOR_AN_HOUR | CALL_VALUES | {"unique_keys": NEW_KEYS, "number": 300},
         {"unique"},
     ),
-    Case("REPLACE_WAITING", DUE_VALUES | CALLS | {"unique_keys": TAKEN_KEYS}, {"unique", "pkey"}),
-    Case("REPLACE_UNLOCKED", DUE_VALUES | CALLS | {"unique_keys": TAKEN_KEYS}, {"unique", "pkey"}),
+    Case("REPLACE_WAITING", DUE_VALUES | CALL_VALUES | {"unique_keys": TAKEN_KEYS}, {"unique", "pkey"}),
+    Case("REPLACE_UNLOCKED", DUE_VALUES | CALL_VALUES | {"unique_keys": TAKEN_KEYS}, {"unique", "pkey"}),
     Case("UNIQUE_KEY_HOLDERS", {"unique_keys": TAKEN_KEYS}, {"unique"}),
     Case("LOCK_WAITING_HOLDERS", {"unique_keys": TAKEN_KEYS}, {"unique"}),
     Case("LOCK_UNLOCKED_HOLDERS", {"unique_keys": TAKEN_KEYS}, {"unique"}),
@@ -164,8 +169,8 @@ CASES = [
     Case("UNIQUE_KEYS_OF", {"ids": SOME_IDS}, {"pkey"}),
     Case("NOTIFY", {"channel": "skipqueue", "payload": "mail"}, set()),
     Case("NOTIFY_ALONE", {"channel": "skipqueue", "payload": "mail"}, set()),
-    Case("ENQUEUE_AND_NOTIFY", PLAIN | {"call": "x"}, set()),
-    Case("ENQUEUE_AND_ADMIT", ENQUEUED | {"call": "x", "unique_key": None}, {"unique"}),
+    Case("ENQUEUE_AND_NOTIFY", PLAIN_VALUES | {"call": "x"}, set()),
+    Case("ENQUEUE_AND_ADMIT", ENQUEUE_ONE_VALUES | {"call": "x", "unique_key": None}, {"unique"}),
     Case("INSERTED", {"call": "x"}, set()),
     Case("LISTEN", {}, set()),
     Case("UNLISTEN", {}, set()),
@@ -175,16 +180,16 @@ CASES = [
     Case("DROP_PLANS", {}, set()),
     Case("LISTEN_AS_SUPERVISOR", {}, set()),
     Case("TAKE_OVER", {"id": 99_001, "lease": 1, "worker_id": WORKER}, {"pkey"}),
-    Case("CLAIM", CLAIM_VALUES, {"claim", QUEUE}),
-    Case("CLAIM_ROWS", {"queue_names": ["mail", "default"], "limit": 300, "worker_id": WORKER}, {"claim", QUEUE}),
-    Case("CLAIM", CLAIM_VALUES | {"limit": 1}, {"claim", QUEUE}, "a single one"),
+    Case("CLAIM", CLAIM_VALUES, {"claim", QUEUES}),
+    Case("CLAIM_ROWS", {"queue_names": ["mail", "default"], "limit": 300, "worker_id": WORKER}, {"claim", QUEUES}),
+    Case("CLAIM", CLAIM_VALUES | {"limit": 1}, {"claim", QUEUES}, "a single one"),
     Case(
         "CLAIM",
         claim_values(["mail", "default"], after=POSITION_IN_MAIL, limit=300, worker_id=WORKER),
-        {"claim", QUEUE},
+        {"claim", QUEUES},
         "after a position",
     ),
-    Case("QUEUES_WITH_JOBS", {"after": "a", "limit": 10, "with_paused": False}, {"claim", QUEUE}),
+    Case("QUEUES_WITH_JOBS", {"after": "a", "limit": 10, "with_paused": False}, {"claim", QUEUES}),
     Case("FIRST_IN_QUEUES", positions_as_values(["mail", "default", "none"], POSITION_IN_MAIL), {"claim"}),
     Case("LIMIT_STATEMENTS", {"timeout": "20s"}, set()),
     Case("BACKEND_PID", {}, set()),
@@ -192,16 +197,16 @@ CASES = [
     Case("SETTLE", settlements_as_values(SETTLEMENTS), {"pkey"}),
     Case("SETTLE", settlements_as_values(SETTLEMENTS[:1]), {"pkey"}, "a single one"),
     Case("SETTLE_SNOOZES", settlements_as_values(SETTLEMENTS), {"pkey"}),
-    Case("SETTLE_CARRIED", settlements_as_values(SETTLEMENTS) | CARRIED, {"pkey"}),
-    Case("SETTLE_CARRIED", settlements_as_values(SETTLEMENTS[:1]) | CARRIED, {"pkey"}, "a single one"),
-    Case("SETTLE_CARRIED_SNOOZES", settlements_as_values(SETTLEMENTS) | CARRIED, {"pkey"}),
-    Case("QUEUES_OF", {"ids": LEASES["ids"]}, {"pkey"}),
-    Case("LOCKED_ROWS", LEASES, {"pkey"}),
+    Case("SETTLE_CARRIED", settlements_as_values(SETTLEMENTS) | OF_CARRIER, {"pkey"}),
+    Case("SETTLE_CARRIED", settlements_as_values(SETTLEMENTS[:1]) | OF_CARRIER, {"pkey"}, "a single one"),
+    Case("SETTLE_CARRIED_SNOOZES", settlements_as_values(SETTLEMENTS) | OF_CARRIER, {"pkey"}),
+    Case("QUEUES_OF", {"ids": LEASE_VALUES["ids"]}, {"pkey"}),
+    Case("LOCKED_ROWS", LEASE_VALUES, {"pkey"}),
     Case("STILL_HOLDING", {"worker_ids": [WORKER, DEAD_WORKER]}, {"recover"}),
-    Case("RELEASE", LEASES | {"interrupted": False, "later": False}, {"pkey"}),
-    Case("RELEASE", LEASES | {"interrupted": True, "later": False}, {"pkey"}, "of running jobs"),
+    Case("RELEASE", LEASE_VALUES | {"interrupted": False, "later": False}, {"pkey"}),
+    Case("RELEASE", LEASE_VALUES | {"interrupted": True, "later": False}, {"pkey"}, "of running jobs"),
     Case("RELEASE_ORPHANS", {"worker_id": WORKER, "known": [99_001], "claimed_until": None}, {"recover", "pkey"}),
-    Case("RELEASE_CARRIED", LEASES | {"interrupted": False, "later": False} | CARRIED, {"pkey"}),
+    Case("RELEASE_CARRIED", LEASE_VALUES | {"interrupted": False, "later": False} | OF_CARRIER, {"pkey"}),
     Case(
         "RELEASE_ORPHANS",
         {"worker_id": WORKER, "known": [], "claimed_until": IN_2030},
@@ -221,7 +226,7 @@ CASES = [
     Case("RECOVER", RECOVER_VALUES | {"worker_ids": [DEAD_WORKER]}, {"recover", "pkey"}, "by worker"),
     Case(
         "RECOVER_RETURNED",
-        CARRIED | {"ids": [99_001], "leases": [1], "crashed": False, "reason": "r", "limit": 1},
+        OF_CARRIER | {"ids": [99_001], "leases": [1], "crashed": False, "reason": "r", "limit": 1},
         {"pkey"},
     ),
     Case("QUEUED_NOW", {"limit": 1000, "most": 1000, "least": 10, "together": 5000}, {"claim"}),
@@ -233,10 +238,10 @@ CASES = [
     Case("ENTRIES_READ", {}, set()),
     Case("CLAIM_COSTS", {"limit": 10}, {"skipqueue_rollup_pkey"}),
     Case("SET_LOCK_TIMEOUT", {"timeout": "1s"}, set()),
-    Case("ROLL_UP", {"rows": ROLLED_UP}, {"skipqueue_rollup_pkey"}),
+    Case("ROLL_UP", {"rows": COUNT_ROWS}, {"skipqueue_rollup_pkey"}),
     Case(
         "ROLL_UP_FAILURES",
-        {"rows": FAILURES, "deployment": "4f2a"},
+        {"rows": FAILURE_ROWS, "deployment": "4f2a"},
         {"skipqueue_failure_rollup_pkey", "skipqueue_rollup_pkey"},
     ),
     Case(
@@ -296,15 +301,15 @@ CASES = [
     Case("PRUNE_ROLLUPS", {"span": 60, "age": 258_000.0, "limit": 100}, {"skipqueue_rollup_prune"}),
     Case("PRUNE_FAILURES", {"span": 60, "age": 258_000.0, "limit": 100}, {"skipqueue_failure_rollup_prune"}),
     Case("INSERT_BATCH", {"name": "b", "parent_id": None, "callbacks": "{}"}, set()),
-    Case("JOIN_BATCH", {"id": 19_999}, {OPEN}),
-    Case("OPEN_BATCHES", {"after": 19_000, "limit": 100}, {OPEN}),
-    Case("DONE_BATCHES", {"ids": SOME_BATCHES}, {BATCH, OPEN, "skipqueue_batch_inner", "batch"}),
+    Case("JOIN_BATCH", {"id": 19_999}, {OPEN_BATCHES}),
+    Case("OPEN_BATCHES", {"after": 19_000, "limit": 100}, {OPEN_BATCHES}),
+    Case("DONE_BATCHES", {"ids": SOME_BATCHES}, {BATCHES, OPEN_BATCHES, "skipqueue_batch_inner", "batch"}),
     Case("LIMIT_LOCKS", {"timeout": "1s"}, set()),
-    Case("LOCK_BATCHES", {"ids": SOME_BATCHES}, {OPEN}),
+    Case("LOCK_BATCHES", {"ids": SOME_BATCHES}, {OPEN_BATCHES}),
     Case(
         "FINISH_BATCHES",
         {"ids": SOME_BATCHES},
-        {BATCH, OPEN, "skipqueue_batch_inner", "batch", "pkey", "skipqueue_batch_pruned_of"},
+        {BATCHES, OPEN_BATCHES, "skipqueue_batch_inner", "batch", "pkey", "skipqueue_batch_pruned_of"},
     ),
     Case(
         "INSERT_DEPENDENCIES",
@@ -317,37 +322,37 @@ CASES = [
     Case("FORGET_DEPENDANTS", {"ids": as_array([70_100, 70_200]), "limit": 100}, {UNMET, "pkey"}),
     Case("NEEDS", {"id": 80_100}, {NEEDS, "pkey"}),
     Case("UNMET_NEEDS", {"id": 80_100, "limit": 6}, {NEEDS, "pkey"}),
-    Case("NOTE_CALLBACKS", {"id": 19_999, "callback_ids": [1, 2], "callbacks": "{}"}, {BATCH}),
+    Case("NOTE_CALLBACKS", {"id": 19_999, "callback_ids": [1, 2], "callbacks": "{}"}, {BATCHES}),
     Case(
         "PROGRESS",
         {"ids": SOME_BATCHES, "most": 100},
-        {BATCH, "skipqueue_batch_inner", "batch", "skipqueue_batch_pruned_of"},
+        {BATCHES, "skipqueue_batch_inner", "batch", "skipqueue_batch_pruned_of"},
     ),
     Case(
         "PRUNE_BATCHES",
         {"completed": timedelta(days=1), "failed": timedelta(days=2), "limit": 100},
-        {"skipqueue_batch_prune", BATCH, "batch", "pkey", "skipqueue_batch_pruned_of"},
+        {"skipqueue_batch_prune", BATCHES, "batch", "pkey", "skipqueue_batch_pruned_of"},
     ),
-    Case("EXPIRED", EXPIRED_VALUES, {"prune", "prune_own", "pkey", STEP, "skipqueue_child_job"}),
+    Case("EXPIRED", EXPIRED_VALUES, {"prune", "prune_own", "pkey", STEPS, "skipqueue_child_job"}),
     Case(
         "EXPIRED",
         EXPIRED_VALUES | {"completed": None, "discarded": timedelta(0)},
-        {"prune", "prune_own", "pkey", STEP, "skipqueue_child_job"},
+        {"prune", "prune_own", "pkey", STEPS, "skipqueue_child_job"},
         "keeping some for ever",
     ),
     Case("PRUNE_LAG", RETENTION, {"prune", "prune_own"}),
-    Case("ARCHIVE", {"ids": as_array(range(58_000, 59_000)), "kept": None}, {"pkey", NEEDS, UNMET, BATCH, *OF_STEPS}),
+    Case("ARCHIVE", {"ids": as_array(range(58_000, 59_000)), "kept": None}, {"pkey", NEEDS, UNMET, BATCHES, *OF_STEPS}),
     Case(
         "ARCHIVE",
         {"ids": as_array(range(58_000, 59_000)), "kept": timedelta(days=1)},
-        {"pkey", NEEDS, UNMET, BATCH, *OF_STEPS},
-        "those past it",
+        {"pkey", NEEDS, UNMET, BATCHES, *OF_STEPS},
+        "jobs past their retention",
     ),
     Case("LOCK_ARCHIVE", {}, set()),
     Case("MISSING_PARTITIONS", {"ahead": 2, "kept": None}, {"prune"}),
     Case("MISSING_PARTITIONS", {"ahead": 0, "kept": timedelta(days=20)}, {"prune"}, "with a retention"),
     Case("EXPIRED_PARTITION", {"kept": timedelta(days=365)}, set()),
-    Case("PRUNE", {"ids": as_array(range(60_000, 61_000))}, {"pkey", NEEDS, UNMET, BATCH, *OF_STEPS}),
+    Case("PRUNE", {"ids": as_array(range(60_000, 61_000))}, {"pkey", NEEDS, UNMET, BATCHES, *OF_STEPS}),
     Case("RETRY", BY_ANNA | {"ids": SOME_IDS, "over": 0.0}, {"pkey", "unique"}),
     Case("RETRY", BY_ANNA | {"ids": list(range(60_000, 61_000)), "over": 60.0}, {"pkey", "unique"}, "a thousand"),
     Case("CANCEL", BY_ANNA_WITH_ERROR | {"ids": SOME_IDS}, {"pkey"}),
@@ -369,34 +374,36 @@ CASES = [
         {"pkey"},
         "a thousand",
     ),
-    Case("NOTE_ATTEMPTS", NOTES, {"pkey"}),
-    Case("NOTE_CARRIED_ATTEMPTS", NOTES | CARRIED, {"pkey"}),
-    Case("NOTE_BEGUN", LEASES | CARRIED, {"pkey"}),
-    Case("LOST_LEASES", LEASES, {"pkey"}),
-    Case("APPEND_CANCELLED_ERRORS", LEASES | {"errors": ['{"message": "no"}'] * 300}, {"pkey"}),
-    Case("APPEND_CANCELLED_ERRORS_CARRIED", LEASES | {"errors": ['{"message": "no"}'] * 300} | CARRIED, {"pkey"}),
+    Case("NOTE_ATTEMPTS", NOTE_VALUES, {"pkey"}),
+    Case("NOTE_CARRIED_ATTEMPTS", NOTE_VALUES | OF_CARRIER, {"pkey"}),
+    Case("NOTE_BEGUN", LEASE_VALUES | OF_CARRIER, {"pkey"}),
+    Case("LOST_LEASES", LEASE_VALUES, {"pkey"}),
+    Case("APPEND_CANCELLED_ERRORS", LEASE_VALUES | {"errors": ['{"message": "no"}'] * 300}, {"pkey"}),
+    Case(
+        "APPEND_CANCELLED_ERRORS_CARRIED", LEASE_VALUES | {"errors": ['{"message": "no"}'] * 300} | OF_CARRIER, {"pkey"}
+    ),
     Case("DISCARD", BY_ANNA_WITH_ERROR | {"ids": SOME_IDS}, {"pkey"}),
     Case("DISCARD", BY_ANNA_WITH_ERROR | {"ids": list(range(64_500, 65_500))}, {"pkey"}, "a thousand"),
-    Case("HEARTBEAT_WORKERS", {"workers": WORKERS}, {"skipqueue_worker_pkey"}),
+    Case("HEARTBEAT_WORKERS", {"workers": WORKER_ROWS}, {"skipqueue_worker_pkey"}),
     Case("DELETE_WORKERS", {"worker_ids": [DEAD_WORKER]}, set()),
     Case("HEARTBEAT_WORKER", {"worker_id": WORKER}, set()),
     Case("REQUEST_OF_WORKER", {"worker_id": WORKER, "request": "restart"}, {REQUESTS}),
     Case("HEARTBEATS", {}, set()),
-    Case("PAUSE_QUEUE", BY_ANNA | {"name": "mail", "seconds": 60.0}, {QUEUE}),
-    Case("RESUME_QUEUE", {"name": "queue 7"}, {QUEUE}),
-    Case("LIMIT_QUEUE", {"name": "mail", "concurrency": 3}, {QUEUE}),
+    Case("PAUSE_QUEUE", BY_ANNA | {"name": "mail", "seconds": 60.0}, {QUEUES}),
+    Case("RESUME_QUEUE", {"name": "queue 7"}, {QUEUES}),
+    Case("LIMIT_QUEUE", {"name": "mail", "concurrency": 3}, {QUEUES}),
     Case("BLOCK_SURPLUS", {"limit": 1000}, {"limit_held", "pkey"}),
     Case("PAUSED_QUEUES", {"limit": 10}, set()),
     Case("LOCK_KEYS", {"ids": as_array(range(100_001, 100_301)), "keys": ["key 7"]}, {"pkey"}),
     Case("ADMIT_WITHOUT_WAITING", {}, set()),
-    Case("ADMIT_BY_KEY", {}, {"limit_held", "limit_waiting", QUEUE}),
-    Case("CHOOSE_BY_KEY", {}, {"limit_held", "limit_waiting", QUEUE}),
-    Case("CLAIM_OR_ADMIT", CLAIM_VALUES, {"claim", QUEUE}),
-    Case("CLAIM_AHEAD", CLAIM_AHEAD_VALUES, {"pkey", "limit_waiting", QUEUE}),
-    Case("CLAIM_OR_ADMIT", CLAIM_VALUES | {"limit": 1}, {"claim", QUEUE}, "a single one"),
+    Case("ADMIT_BY_KEY", {}, {"limit_held", "limit_waiting", QUEUES}),
+    Case("CHOOSE_BY_KEY", {}, {"limit_held", "limit_waiting", QUEUES}),
+    Case("CLAIM_OR_ADMIT", CLAIM_VALUES, {"claim", QUEUES}),
+    Case("CLAIM_AHEAD", CLAIM_AHEAD_VALUES, {"pkey", "limit_waiting", QUEUES}),
+    Case("CLAIM_OR_ADMIT", CLAIM_VALUES | {"limit": 1}, {"claim", QUEUES}, "a single one"),
     Case("LOCK_KEY", {"key": "key 7"}, set()),
-    Case("ADMIT_LONE", {"id": 100_008, "key": "queue:queue 8"}, {"pkey", "limit_held", "limit_waiting", QUEUE}),
-    Case("BLOCKED_KEYS", {"after": "key 1", "limit": 1000}, {"limit_held", "limit_waiting", QUEUE}),
+    Case("ADMIT_LONE", {"id": 100_008, "key": "queue:queue 8"}, {"pkey", "limit_held", "limit_waiting", QUEUES}),
+    Case("BLOCKED_KEYS", {"after": "key 1", "limit": 1000}, {"limit_held", "limit_waiting", QUEUES}),
     Case(
         "CONTESTED_PERMITS",
         SERVED_QUEUES_VALUES | {"after": "key 1", "limit": 1000},
@@ -412,70 +419,69 @@ CASES = [
     Case("HALTED_KEYS", {"limit": 100}, {"halted", "limit_waiting"}),
     Case("WAITING_KEYS", {"after": "key 1", "limit": 100}, {"limit_waiting"}),
     Case("FIRST_BLOCKED_KEYS", {"limit": 500, "most": 20}, {"blocked"}),
-    Case("KEYS_NOW", {"keys": [f"key {n}" for n in range(40)], "limit": 500}, {"limit_held", "limit_waiting", QUEUE}),
+    Case("KEYS_NOW", {"keys": [f"key {n}" for n in range(40)], "limit": 500}, {"limit_held", "limit_waiting", QUEUES}),
     Case(
         "RATE_KEYS_NOW",
         {"keys": [f"key {n}" for n in range(40)], "limit": 500},
-        {"rate_waiting", "rate_queued", BUCKETS, QUEUE},
+        {"rate_waiting", "rate_queued", BUCKETS, QUEUES},
     ),
     Case("LAST_JOBS_OF_WORKER", {"name": "w", "limit": 100}, {"prune", "recover", "admit"}),
     Case("PROCESSES_OF_WORKER", {"name": "w", "limit": 100, "died": "x"}, {"prune", "recover", "admit"}),
     Case("BLOCKED_BY_QUEUE", {"limit": 1000}, {"blocked"}),
     Case("EXPECTED_BLOCKED", {}, {"blocked"}),
     Case("LOCK_RATES", {"keys": ["key 7"]}, set()),
-    Case("ADMIT_BY_RATE", {}, {"rate_waiting", "rate_queued", BUCKETS, QUEUE}),
-    Case("NEXT_RATE", {}, {RATE_DUE}),
-    Case("DUE_RATES", {"limit": 100}, {RATE_DUE}),
-    Case("BLOCKED_RATES", {"after": "key 1", "limit": 1000}, {"rate_waiting", BUCKETS, QUEUE}),
+    Case("ADMIT_BY_RATE", {}, {"rate_waiting", "rate_queued", BUCKETS, QUEUES}),
+    Case("NEXT_RATE", {}, {DUE_RATES}),
+    Case("DUE_RATES", {"limit": 100}, {DUE_RATES}),
+    Case("BLOCKED_RATES", {"after": "key 1", "limit": 1000}, {"rate_waiting", BUCKETS, QUEUES}),
     Case(
         "CONTESTED_TOKENS",
         SERVED_QUEUES_VALUES | {"after": "key 1", "limit": 1000},
         {"rate_waiting", "rate_queued", "recover"},
     ),
     Case("PASS_TOKENS_ON", SERVED_QUEUES_VALUES | {"ids": None}, {"rate_waiting", "rate_queued", "pkey", "recover"}),
-    Case("RATE_QUEUE", {"name": "mail", "interval": 0.02, "burst": 50}, {QUEUE}),
+    Case("RATE_QUEUE", {"name": "mail", "interval": 0.02, "burst": 50}, {QUEUES}),
     Case("BLOCK_UNRATED", {"limit": 1000}, {"rate_queued", "pkey"}),
-    Case("PRUNE_RATES", {"limit": 100}, {RATE_DUE}),
-    Case("HAND_OVER", LEASES | {"carrier_id": CARRIER}, {"pkey"}),
+    Case("PRUNE_RATES", {"limit": 100}, {DUE_RATES}),
+    Case("HAND_OVER", LEASE_VALUES | {"carrier_id": CARRIER}, {"pkey"}),
     Case("CARRIED_COUNT", {"carrier": "celery", "carrier_id": WORKER, "worker_timeout": 60.0}, {"recover"}),
     Case("CARRIED_BY_TASK", {"carrier_id": WORKER}, {"recover"}),
     Case("CARRIED_BEFORE", {"carrier_id": WORKER, "claimed_until": IN_2030}, {"recover"}),
     Case("CLOCK_NOW", {}, set()),
     Case(
         "HEARTBEAT",
-        CARRIED | {"relay_id": WORKER, "is_reached": True, "refused": 1},
+        OF_CARRIER | {"relay_id": WORKER, "is_reached": True, "refused": 1},
         {"skipqueue_celery_worker_pkey"},
     ),
     Case("CARRIER_SINCE", {"carrier_id": WORKER}, set()),
     Case("CANCELLED_JOBS", {"carrier_id": WORKER, "seconds": 2.0, "limit": 1000}, {"prune"}),
     Case("PRUNE_WORKERS", {"worker_ids": [DEAD_WORKER], "age": 60.0}, {"recover"}),
-    Case("STEPS", {"job_id": 70_100}, {STEP}),
-    Case("RECORD_STEP", {key: ENTRY[key] for key in ENTRY.keys() - {"resets", "by", "reason"}}, {"pkey", STEP}),
-    Case("RECORD_STEP_AND_RESET", ENTRY, {"pkey", STEP}),
-    Case("TAKE_SIGNAL", WAIT, {"pkey", STEP, UNTAKEN}),
-    Case("SEND_SIGNAL", BY_ANNA | {"ids": WAITING, "name": "go", "payload": "1"}, {"pkey", SIGNAL}),
-    Case("WAKE", {"ids": WAITING, "limit": 1000}, {"pkey", STEP, UNTAKEN}),
+    Case("STEPS", {"job_id": 70_100}, {STEPS}),
+    Case("RECORD_STEP", STEP_VALUES, {"pkey", STEPS}),
+    Case("TAKE_SIGNAL", WAIT_VALUES, {"pkey", STEPS, UNTAKEN_SIGNALS}),
+    Case("SEND_SIGNAL", BY_ANNA | {"ids": WAITING_IDS, "name": "go", "payload": "1"}, {"pkey", SIGNALS}),
+    Case("WAKE", {"ids": WAITING_IDS, "limit": 1000}, {"pkey", STEPS, UNTAKEN_SIGNALS}),
     Case(
         "READY",
         {"after_id": 70_100, "after_name": "go", "limit": 1000},
-        {"pkey", STEP, SIGNAL, UNTAKEN, DUE},
-        instead={"skipqueue_job_pkey", STEP, UNTAKEN, DUE},  # where the table has few signals
+        {"pkey", STEPS, SIGNALS, UNTAKEN_SIGNALS, DUE_STEPS},
+        instead={"skipqueue_job_pkey", STEPS, UNTAKEN_SIGNALS, DUE_STEPS},  # where the table has few signals
     ),
-    Case("NEXT_READY", {}, {DUE, UNTAKEN}),
+    Case("NEXT_READY", {}, {DUE_STEPS, UNTAKEN_SIGNALS}),
     Case("ADD_CHILDREN", {"job_id": 99_001, "name": "kids", "ids": as_array(range(40_001, 40_011))}, {"pkey", NEEDS}),
-    Case("CHILDREN", {"job_id": 74_100, "name": "kids"}, {"pkey", CHILD}),
+    Case("CHILDREN", {"job_id": 74_100, "name": "kids"}, {"pkey", CHILDREN}),
     Case("HOLD_AGAIN", {"job_id": 80_100, "lease": 1, "ids": as_array([70_100])}, {"pkey", NEEDS}),
     Case("FORGET_CHILDREN", {"job_id": 80_100, "ids": as_array([70_100])}, {NEEDS}),
-    Case("END_WAITS", {"ids": as_array([70_100, 74_100])}, {"pkey", STEP, CHILD, "skipqueue_child_job"}),
-    Case("END_SLEEPS", {"ids": as_array([72_100])}, {STEP}),
-    Case("MOVE_SLEEPS", {"ids": as_array([72_100])}, {"pkey", STEP}),
-    Case("REOPEN_FAILED", {"ids": as_array([72_100])}, {"pkey", STEP}),
-    Case("WITH_STEP", {"ids": as_array([72_100]), "step": "nap"}, {STEP}),
-    Case("FORGET_STEPS", {"ids": as_array([50_000]), "step": "book"}, {"pkey", STEP, SIGNAL, CHILD, NEEDS}),
-    Case("COPY_STEPS", {"ids": as_array([50_000]), "copy_ids": as_array([99_001]), "step": "book"}, {STEP}),
+    Case("END_WAITS", {"ids": as_array([70_100, 74_100])}, {"pkey", STEPS, CHILDREN}),
+    Case("END_SLEEPS", {"ids": as_array([72_100])}, {STEPS}),
+    Case("MOVE_SLEEPS", {"ids": as_array([72_100])}, {"pkey", STEPS}),
+    Case("REOPEN_FAILED", {"ids": as_array([72_100])}, {"pkey", STEPS}),
+    Case("WITH_STEP", {"ids": as_array([72_100]), "step": "nap"}, {STEPS}),
+    Case("FORGET_STEPS", {"ids": as_array([50_000]), "step": "book"}, {"pkey", STEPS, SIGNALS, CHILDREN, NEEDS}),
+    Case("COPY_STEPS", {"ids": as_array([50_000]), "copy_ids": as_array([99_001]), "step": "book"}, {STEPS}),
     Case("STEP_COUNTS", {}, {"pkey", "skipqueue_step_waiting", "skipqueue_step_sleeping", "skipqueue_signal_oldest"}),
     Case("UNTAKEN", {"seconds": 3600.0}, {"pkey", "skipqueue_signal_oldest"}),
-    Case("FORGET", {"ids": as_array([50_000, 74_100])}, {STEP, SIGNAL, CHILD}),
+    Case("FORGET", {"ids": as_array([50_000, 74_100])}, {STEPS, SIGNALS, CHILDREN}),
 ]
 
 # 60,000 jobs are finished, 24,000 are not due yet, 8,000 are queued in another queue, 7,000 can be claimed,
@@ -657,7 +663,7 @@ def fill_tables(connection: psycopg.Connection[Any]) -> None:
     connection.execute("VACUUM ANALYZE")
 
 
-NUMBERS = count()
+PREPARED_STATEMENT_NUMBERS = count()
 
 
 def explain_literals(connection: psycopg.Connection[Any], case: Case, explain_options: str = "FORMAT JSON") -> Any:
@@ -672,14 +678,15 @@ def explain_prepared(
     """The plan of the statement when it is prepared, as the worker sends it, with the types that psycopg declares."""
     names = list(dict.fromkeys(re.findall(r"%\((\w+)\)s", STATEMENTS[case.statement])))
     text = re.sub(r"%\((\w+)\)s", lambda match: f"${names.index(match[1]) + 1}", STATEMENTS[case.statement])
-    types = Transformer(connection)
-    oids = [
-        types.get_dumper(case.values[name], PyFormat.AUTO).oid if case.values[name] is not None else 0 for name in names
+    type_dumpers = Transformer(connection)
+    type_oids = [
+        type_dumpers.get_dumper(case.values[name], PyFormat.AUTO).oid if case.values[name] is not None else 0
+        for name in names
     ]
-    declared_types = ", ".join("unknown" if not oid else type_name(connection, oid) for oid in oids)
+    declared_types = ", ".join("unknown" if not type_oid else type_name(connection, type_oid) for type_oid in type_oids)
     cursor = psycopg.ClientCursor(connection)
     cursor.execute(f"SET plan_cache_mode = {mode}")
-    name = f"explained_{next(NUMBERS)}"  # a new name, because a statement that fails stays prepared
+    name = f"explained_{next(PREPARED_STATEMENT_NUMBERS)}"  # a new name, because a statement that fails stays prepared
     cursor.execute(f"PREPARE {name}{f' ({declared_types})' if names else ''} AS {text}")
     values = ", ".join(f"%({name})s" for name in names)
     plan = cursor.execute(
@@ -780,7 +787,7 @@ def test_unfinished_jobs_are_found_by_partial_indexes(busy_table: psycopg.Connec
     assert not [node for node in plan_nodes if node["Node Type"] == "Seq Scan"]
 
 
-RECORDS: dict[str, tuple[str, ...]] = {
+FIELDS_BY_STATEMENT: dict[str, tuple[str, ...]] = {
     "TAKE_OVER": ClaimedJob._fields[:-1],
     "CLAIM": ClaimedJob._fields[:-1],  # the worker sets the last field, `claimed_at`
     "CLAIM_OR_ADMIT": ClaimedJob._fields[:-1],
@@ -798,10 +805,12 @@ RECORDS: dict[str, tuple[str, ...]] = {
 def test_rows_that_become_a_record_have_its_fields_in_their_order(
     busy_table: psycopg.Connection[Any], subtests: pytest.Subtests
 ) -> None:
-    for statement, fields in RECORDS.items():
+    for statement, fields in FIELDS_BY_STATEMENT.items():
         with subtests.test(statement=statement), busy_table.transaction(force_rollback=True):
-            returned = busy_table.execute(STATEMENTS[statement], FIRST_CASE_BY_STATEMENT[statement].values).description
-            assert tuple(column.name for column in returned or ()) == fields
+            returned_columns = busy_table.execute(
+                STATEMENTS[statement], FIRST_CASE_BY_STATEMENT[statement].values
+            ).description
+            assert tuple(column.name for column in returned_columns or ()) == fields
 
 
 def test_the_plan_of_every_statement_is_tested() -> None:
@@ -827,10 +836,10 @@ NO_PARAMETERS = {"columns", "after", "after_failure", "on_conflict"}
 
 def test_a_job_spec_is_plain_only_if_the_plain_insert_writes_all_its_fields() -> None:
     parameters = set(re.findall(r"%\((\w+)\)s", STATEMENTS["ENQUEUE_PLAIN"]))
-    plain: Any = JobSpec("t")
-    assert plain.is_plain
+    plain_spec: Any = JobSpec("t")
+    assert plain_spec.is_plain
     for name in set(JobSpec._fields) - {"after_failure", "on_conflict"}:  # without another field these do nothing
-        assert plain._replace(**{name: 1.0}).is_plain is (name in parameters), name
+        assert plain_spec._replace(**{name: 1.0}).is_plain is (name in parameters), name
 
 
 STATEMENTS_OF_OTHER_FORM = (
@@ -846,14 +855,14 @@ STATEMENTS_OF_OTHER_FORM = (
 
 def test_statements_that_skip_locked_rows_choose_rows_once_and_look_them_up() -> None:
     """Another form may choose rows again for every row that it compares, or read the whole table."""
-    rows, columns = r"(job|rollup|request|batch|needs|bucket)\.(id|ctid|worker_id)", "(id|place|worker_id)"
-    lookup_pattern = rf"WHERE {rows} = ANY \(ARRAY \(SELECT {columns} FROM \w+( WHERE [\w ]+)?\)\)"
-    bounds = ("LIMIT ", "%(ids)s::bigint[])", "= ANY (%(unique_keys)s::text[])")
+    row_columns, id_columns = r"(job|rollup|request|batch|needs|bucket)\.(id|ctid|worker_id)", "(id|place|worker_id)"
+    lookup_pattern = rf"WHERE {row_columns} = ANY \(ARRAY \(SELECT {id_columns} FROM \w+( WHERE [\w ]+)?\)\)"
+    ways_to_bound = ("LIMIT ", "%(ids)s::bigint[])", "= ANY (%(unique_keys)s::text[])")
     for name, text in STATEMENTS.items():
         if "SKIP LOCKED" in text and name not in STATEMENTS_OF_OTHER_FORM:
             assert " AS MATERIALIZED (" in text, name
             assert re.search(lookup_pattern, text), name
-            assert any(bound in text for bound in bounds), f"{name} is not bounded"
+            assert any(bound in text for bound in ways_to_bound), f"{name} is not bounded"
 
 
 def test_statements_fenced_by_a_lease_find_rows_only_by_id_and_lease() -> None:
@@ -878,8 +887,10 @@ def test_statements_sent_often_are_short_enough_for_the_drivers_cache() -> None:
 
 
 def test_statements_for_carried_jobs_also_check_the_holder() -> None:
-    carried = {name for name, text in STATEMENTS.items() if "%(carrier_id)s" in text and "UPDATE skipqueue_job" in text}
-    assert carried - {"HAND_OVER", "RECOVER_RETURNED"} == {
+    statements_of_carrier = {
+        name for name, text in STATEMENTS.items() if "%(carrier_id)s" in text and "UPDATE skipqueue_job" in text
+    }
+    assert statements_of_carrier - {"HAND_OVER", "RECOVER_RETURNED"} == {
         "SETTLE_CARRIED", "SETTLE_CARRIED_SNOOZES", "RELEASE_CARRIED", "NOTE_CARRIED_ATTEMPTS",
         "APPEND_CANCELLED_ERRORS_CARRIED", "NOTE_BEGUN",
     }  # fmt: skip

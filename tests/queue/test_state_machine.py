@@ -50,7 +50,7 @@ carrier_store = Store("default")
 carrier_store.guards, carrier_store.holder = relay_sql.GUARDS, {"carrier": "celery", "carrier_id": CARRIER}
 
 LATER = timedelta(hours=1)
-T = TypeVar("T")
+Item = TypeVar("Item")
 EXAMPLES = int(os.environ.get("SKIPQUEUE_EXAMPLES", "0"))
 
 workers = st.sampled_from(sorted(WORKERS.values()))
@@ -87,9 +87,9 @@ class JobModel:
         """The job after its worker has settled it."""
         due = outcome.delay <= 0
         status = outcome.status if outcome.status != "scheduled" else "queued" if due else "scheduled"
-        row = self.failed() if outcome.error else self
+        job_model = self.failed() if outcome.error else self
         return replace(
-            row, deaths=(), status=status, lease=self.lease + 1, attempts=self.attempts - outcome.refund, due=due
+            job_model, deaths=(), status=status, lease=self.lease + 1, attempts=self.attempts - outcome.refund, due=due
         )
 
     def released(self) -> "JobModel":
@@ -99,19 +99,19 @@ class JobModel:
     def recovered(self, *, is_returned: bool = False) -> "JobModel":
         """The job after its worker has died, or after its carrier has returned it, which counts as a death."""
         is_known = self.holder in self.deaths and not is_returned
-        dead = self.deaths if is_known else (*self.deaths, self.holder)
-        is_proof = len(dead) >= 3 and self.holder != RELAY  # a relay holds many jobs: any of them may kill it
-        if is_proof or self.attempts >= self.max_attempts:
+        deaths = self.deaths if is_known else (*self.deaths, self.holder)
+        job_is_deadly = len(deaths) >= 3 and self.holder != RELAY  # a relay holds many jobs: any of them may kill it
+        if job_is_deadly or self.attempts >= self.max_attempts:
             status = "failed"
         else:
-            status = "scheduled" if len(dead) >= 2 else "queued"
+            status = "scheduled" if len(deaths) >= 2 else "queued"
         return replace(
-            self.failed(self.holder), deaths=dead, status=status, lease=self.lease + 1, due=status != "scheduled"
+            self.failed(self.holder), deaths=deaths, status=status, lease=self.lease + 1, due=status != "scheduled"
         )
 
-    def failed(self, dead: str = "") -> "JobModel":
+    def failed(self, dead_worker: str = "") -> "JobModel":
         """The job with one more error: of a failed attempt, or of the death of its worker."""
-        return replace(self, failures=(*self.failures, (dead, self.attempts))[-10:])
+        return replace(self, failures=(*self.failures, (dead_worker, self.attempts))[-10:])
 
 
 class QueueMachine(RuleBasedStateMachine):
@@ -167,30 +167,32 @@ class QueueMachine(RuleBasedStateMachine):
 
     @rule(worker=workers, limit=limits)
     def claim(self, worker: str, limit: int) -> None:
-        self.claimed(worker, limit, Job.objects.claim(queue_names=["default"], limit=limit, worker_id=worker))
+        self.check_claimed(worker, limit, Job.objects.claim(queue_names=["default"], limit=limit, worker_id=worker))
 
     @rule(worker=workers, limit=limits, chosen=job_choices, error=exceptions)
     def settle_and_claim(self, worker: str, limit: int, chosen: Sequence[int], error: BaseException | None) -> None:
         settlements, expected = self.settlements_and_expected(worker, chosen, error)
-        written, claimed = settle_and_claim(settlements, queue_names=["default"], limit=limit, worker_id=worker)
-        assert {id for id, _ in written} == set(expected)
+        written_leases, claimed_jobs = settle_and_claim(
+            settlements, queue_names=["default"], limit=limit, worker_id=worker
+        )
+        assert {id for id, _ in written_leases} == set(expected)
         self.model |= expected
-        held = {job.pk: job for job in Job.objects.filter(pk__in=[job.id for job in claimed])}
-        assert [(job.lease, job.attempt) for job in claimed] == [
-            (held[job.id].lease, held[job.id].attempts) for job in claimed
+        job_by_id = {job.pk: job for job in Job.objects.filter(pk__in=[job.id for job in claimed_jobs])}
+        assert [(job.lease, job.attempt) for job in claimed_jobs] == [
+            (job_by_id[job.id].lease, job_by_id[job.id].attempts) for job in claimed_jobs
         ]
-        self.claimed(worker, limit, list(held.values()))
+        self.check_claimed(worker, limit, list(job_by_id.values()))
 
-    def claimed(self, worker: str, limit: int, jobs: list[Job]) -> None:
+    def check_claimed(self, worker: str, limit: int, jobs: list[Job]) -> None:
         assert len(jobs) == (0 if self.is_paused else min(limit, len(self.with_status("queued"))))
         for job in jobs:
-            before = self.model[job.pk]
-            assert before.status == "queued"
+            model_before = self.model[job.pk]
+            assert model_before.status == "queued"
             self.model[job.pk] = replace(
-                before,
+                model_before,
                 status="running",
-                lease=before.lease + 1,
-                attempts=before.attempts + 1,
+                lease=model_before.lease + 1,
+                attempts=model_before.attempts + 1,
                 holder=worker,
                 has_started=True,
             )
@@ -227,9 +229,9 @@ class QueueMachine(RuleBasedStateMachine):
     @rule(worker=holders, chosen=job_choices)
     def release(self, worker: str, chosen: Sequence[int]) -> None:
         leases = {(job.pk, job.lease) for job in pick(self.leases_given[worker], chosen)}
-        held = {id: self.model[id].released() for id, lease in leases if self.holds(worker, (id, lease))}
-        assert store.release(leases) == set(held)
-        self.clear_holder(held)
+        released_models = {id: self.model[id].released() for id, lease in leases if self.holds(worker, (id, lease))}
+        assert store.release(leases) == set(released_models)
+        self.clear_holder(released_models)
 
     @rule(worker=workers, chosen=job_choices)
     def release_orphans(self, worker: str, chosen: Sequence[int]) -> None:
@@ -239,7 +241,7 @@ class QueueMachine(RuleBasedStateMachine):
         self.clear_holder(orphans)
 
     def clear_holder(self, released: dict[int, JobModel]) -> None:
-        self.model |= {id: replace(row, holder="") for id, row in released.items()}
+        self.model |= {id: replace(job_model, holder="") for id, job_model in released.items()}
 
     @rule(worker=workers, chosen=job_choices)
     def heartbeat(self, worker: str, chosen: Sequence[int]) -> None:
@@ -273,24 +275,24 @@ class QueueMachine(RuleBasedStateMachine):
         """The relay settles and claims twice: the broker has delivered the jobs twice, with different outcomes."""
         for error, limit in ((first, 2), (second, 1)):
             settlements, expected = self.settlements_and_expected(CARRIER, chosen, error)
-            written, claimed = settle_and_claim(
+            written_leases, claimed_jobs = settle_and_claim(
                 settlements, store=carrier_store, queue_names=["default"], limit=limit, worker_id=RELAY
             )
-            assert {id for id, _ in written} == set(expected)
+            assert {id for id, _ in written_leases} == set(expected)
             self.model |= expected
-            self.claimed(RELAY, limit, list(Job.objects.filter(pk__in=[job.id for job in claimed])))
+            self.check_claimed(RELAY, limit, list(Job.objects.filter(pk__in=[job.id for job in claimed_jobs])))
         assert not expected, "only the first outcome is written"
 
     @rule(chosen=job_choices)
     def give_back_after_the_delivery_limit(self, chosen: Sequence[int]) -> None:
         refs = {(job.pk, job.lease) for job in pick(self.leases_given[CARRIER], chosen)}
-        held = [id for id, lease in refs if self.holds(CARRIER, (id, lease))]
-        lost = {id: self.model[id].recovered(is_returned=True) for id in held}
+        held_ids = [id for id, lease in refs if self.holds(CARRIER, (id, lease))]
+        expected_models = {id: self.model[id].recovered(is_returned=True) for id in held_ids}
         assert recover_returned(carrier_store, sorted(refs)) == [], "no worker has begun the jobs"
         carrier_store.rows(relay_sql.NOTE_BEGUN, {**leases_as_values(refs), **carrier_store.holder})
-        recovered = {job.id: job.status for job in recover_returned(carrier_store, sorted(refs))}
-        assert recovered == {id: row.status for id, row in lost.items()}
-        self.model |= lost
+        statuses = {job.id: job.status for job in recover_returned(carrier_store, sorted(refs))}
+        assert statuses == {id: job_model.status for id, job_model in expected_models.items()}
+        self.model |= expected_models
 
     @rule(times=st.integers(1, 3))
     def carry_and_give_back(self, times: int) -> None:
@@ -305,15 +307,15 @@ class QueueMachine(RuleBasedStateMachine):
         """The heartbeat of the carrier and the `locked_at` of its jobs are old, and no job is recovered."""
         jobs_of_carrier = Job.objects.filter(locked_by=CARRIER, status="running")
         jobs_of_carrier.update(locked_at=Now() - LATER, started_at=F("started_at") - LATER)
-        self.recovered(set(), limit)
+        self.recover_and_check(set(), limit)
         assert store.recover_without_worker(locked_before=now() + LATER, limit=limit) == []
 
     @rule()
     def reclaim(self) -> None:
         """Release all jobs of the carrier, as an operator does after the broker has lost its disk."""
-        held = {id: self.model[id].released() for id in self.held_by(CARRIER)}
-        assert sum(Reclaim.begin(store, "celery").run()) == len(held)
-        self.clear_holder(held)
+        released_models = {id: self.model[id].released() for id in self.held_by(CARRIER)}
+        assert sum(Reclaim.begin(store, "celery").run()) == len(released_models)
+        self.clear_holder(released_models)
 
     # Supervisors
 
@@ -323,70 +325,72 @@ class QueueMachine(RuleBasedStateMachine):
         ids_made_due = pick(sorted(self.with_status("scheduled")), chosen)
         Job.objects.filter(pk__in=ids_made_due).update(run_after=Now() - timedelta(seconds=1))
         self.model |= {id: replace(self.model[id], due=True) for id in ids_made_due}
-        due = {id for id in self.with_status("scheduled") if self.model[id].due}
+        due_ids = {id for id in self.with_status("scheduled") if self.model[id].due}
         count = store.admit(limit=limit).by_queue.get("default", 0)
-        assert count == min(limit, len(due))
-        admitted = set(Job.objects.filter(pk__in=due, status="queued").values_list("pk", flat=True))
-        assert len(admitted) == count
-        self.model |= {id: replace(self.model[id], status="queued") for id in admitted}
+        assert count == min(limit, len(due_ids))
+        admitted_ids = set(Job.objects.filter(pk__in=due_ids, status="queued").values_list("pk", flat=True))
+        assert len(admitted_ids) == count
+        self.model |= {id: replace(self.model[id], status="queued") for id in admitted_ids}
 
     @rule(worker=workers, limit=limits, chosen=job_choices | st.none())
     def recover_a_dead_worker(self, worker: str, limit: int, chosen: Sequence[int] | None) -> None:
         job_ids = None if chosen is None else pick(sorted(self.model), chosen)
-        lost = self.held_by(worker) if job_ids is None else self.held_by(worker) & set(job_ids)
-        self.recovered(lost, limit, worker_ids=[worker], job_ids=job_ids)
+        lost_ids = self.held_by(worker) if job_ids is None else self.held_by(worker) & set(job_ids)
+        self.recover_and_check(lost_ids, limit, worker_ids=[worker], job_ids=job_ids)
 
     @rule(worker=workers, times=st.integers(1, 3))
     def claim_and_die(self, worker: str, times: int) -> None:
         """Have one worker claim and die several times in a row, then the other workers."""
-        for dead in [worker] * times + sorted(set(WORKERS.values()) - {worker}):
+        for dead_worker in [worker] * times + sorted(set(WORKERS.values()) - {worker}):
             self.admit(limit=4, chosen=range(1_000))
-            self.claim(dead, limit=4)
-            self.recover_a_dead_worker(dead, limit=4, chosen=None)
+            self.claim(dead_worker, limit=4)
+            self.recover_a_dead_worker(dead_worker, limit=4, chosen=None)
 
     @rule(worker=workers, limit=limits)
     def recover_a_silent_worker(self, worker: str, limit: int) -> None:
         Worker.objects.filter(pk=worker).update(heartbeat_at=Now() - LATER)
         Job.objects.running().update(locked_at=Now() - LATER, started_at=F("started_at") - LATER)
         try:
-            self.recovered(self.held_by(worker), limit)
+            self.recover_and_check(self.held_by(worker), limit)
         finally:
             self.heartbeat_all()
 
-    def recovered(self, lost: set[int], limit: int, **options: Any) -> None:
-        recovered = {job.id: job.status for job in store.recover(limit=limit, **options)}
-        assert recovered.keys() <= lost
-        assert len(recovered) == min(limit, len(lost))
-        self.model |= {id: self.model[id].recovered() for id in recovered}
-        assert recovered == {id: self.model[id].status for id in recovered}
+    def recover_and_check(self, lost_ids: set[int], limit: int, **options: Any) -> None:
+        statuses = {job.id: job.status for job in store.recover(limit=limit, **options)}
+        assert statuses.keys() <= lost_ids
+        assert len(statuses) == min(limit, len(lost_ids))
+        self.model |= {id: self.model[id].recovered() for id in statuses}
+        assert statuses == {id: self.model[id].status for id in statuses}
 
     @rule(statuses=st.sets(st.sampled_from(FINISHED), min_size=1), limit=limits)
     def prune(self, statuses: set[Status], limit: int) -> None:
         retention = {status.value: 0 if status in statuses else None for status in FINISHED}
-        old = {id for status in statuses for id in self.with_status(status)}
+        expired_ids = {id for status in statuses for id in self.with_status(status)}
         with override_settings(SKIPQUEUE={"RETENTION": retention}):
             counts = store.prune(limit=limit)
         remaining_ids = set(Job.objects.values_list("pk", flat=True))
         deleted_ids = self.model.keys() - remaining_ids
-        assert deleted_ids <= old
-        assert len(deleted_ids) == min(limit, len(old))
+        assert deleted_ids <= expired_ids
+        assert len(deleted_ids) == min(limit, len(expired_ids))
         assert counts == Counter(self.model[id].status for id in deleted_ids)
-        self.model = {id: row for id, row in self.model.items() if id in remaining_ids}
+        self.model = {id: job_model for id, job_model in self.model.items() if id in remaining_ids}
 
     # Operators
 
     @rule(chosen=job_choices)
     def retry(self, chosen: Sequence[int]) -> None:
         ids = pick(sorted(self.model), chosen)
-        expected: dict[int, JobModel] = {}
+        expected_models: dict[int, JobModel] = {}
         taken_keys = self.keys_of_unfinished()
         for id in sorted(ids, reverse=True):  # of several jobs with one key, the newest is retried
-            row = self.model[id]
-            if row.status in ("failed", "discarded") and row.unique_key not in taken_keys:
-                expected[id] = replace(row, deaths=(), status="queued", lease=row.lease + 1, attempts=0, due=True)
-                taken_keys |= {row.unique_key} - {None}
-        assert store.retry(ids).keys() == set(expected)
-        self.model |= expected
+            job_model = self.model[id]
+            if job_model.status in ("failed", "discarded") and job_model.unique_key not in taken_keys:
+                expected_models[id] = replace(
+                    job_model, deaths=(), status="queued", lease=job_model.lease + 1, attempts=0, due=True
+                )
+                taken_keys |= {job_model.unique_key} - {None}
+        assert store.retry(ids).keys() == set(expected_models)
+        self.model |= expected_models
 
     @rule(chosen=job_choices)
     def discard(self, chosen: Sequence[int]) -> None:
@@ -414,7 +418,7 @@ class QueueMachine(RuleBasedStateMachine):
     # Questions about the model
 
     def with_status(self, status: str) -> set[int]:
-        return {id for id, row in self.model.items() if row.status == status}
+        return {id for id, job_model in self.model.items() if job_model.status == status}
 
     def held_by(self, worker: str) -> set[int]:
         return {id for id in self.with_status("running") if self.model[id].holder == worker}
@@ -423,7 +427,7 @@ class QueueMachine(RuleBasedStateMachine):
         return lease[0] in self.held_by(worker) and self.model[lease[0]].lease == lease[1]
 
     def keys_of_unfinished(self) -> set[str | None]:
-        return {row.unique_key for row in self.model.values() if row.status in UNFINISHED} - {None}
+        return {job_model.unique_key for job_model in self.model.values() if job_model.status in UNFINISHED} - {None}
 
     def heartbeat_all(self) -> None:
         store.heartbeat_workers(
@@ -443,7 +447,9 @@ class QueueMachine(RuleBasedStateMachine):
     @invariant()
     def rows_are_those_of_the_model_and_promises_are_kept(self) -> None:
         jobs = list(Job.objects.all())
-        assert {job.pk: model_of(job) for job in jobs} == {id: replace(row, due=True) for id, row in self.model.items()}
+        assert {job.pk: model_of(job) for job in jobs} == {
+            id: replace(job_model, due=True) for id, job_model in self.model.items()
+        }
         for job in jobs:
             assert 0 <= job.attempts <= job.max_attempts, vars(job)
             assert job.attempts < job.max_attempts or job.status not in ("scheduled", "queued"), vars(job)
@@ -452,8 +458,8 @@ class QueueMachine(RuleBasedStateMachine):
             assert len(job.errors) <= 10
         leases = {(job.pk, job.lease) for job in jobs}
         for worker, leases_given in self.leases_given.items():
-            live = {(job.pk, job.lease) for job in leases_given} & leases
-            assert live == {(id, self.model[id].lease) for id in self.held_by(worker)}, (
+            valid_leases = {(job.pk, job.lease) for job in leases_given} & leases
+            assert valid_leases == {(id, self.model[id].lease) for id in self.held_by(worker)}, (
                 "a job has one valid lease, and its holder has it"
             )
         assert Reclaim.begin(store, "celery").count() == len(self.held_by(CARRIER))
@@ -485,7 +491,7 @@ def model_of(job: Job) -> JobModel:
     )
 
 
-def pick(existing: list[T], chosen: Sequence[int]) -> list[T]:
+def pick(existing: list[Item], chosen: Sequence[int]) -> list[Item]:
     """Choose some of these items, each once."""
     return [existing[-1 - number] for number in sorted({*chosen}) if number < len(existing)]
 

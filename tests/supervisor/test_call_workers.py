@@ -182,7 +182,7 @@ def test_a_full_worker_is_called_again_once_it_has_begun_a_claim(make_workers: M
     service.notified(["mail"])
     assert worker.read_calls() == ["mail"]
     service.notified(["mail"])
-    assert worker.read_calls() == [], "it has yet to claim"
+    assert worker.read_calls() == [], "the worker has not yet answered the first call by a claim"
     worker.shared.begin_claim()
     service.notified(["mail"])
     assert worker.read_calls() == ["mail"]
@@ -260,7 +260,7 @@ class TestLaterCheckOfACall:
         workers = make_workers(4, 3)
         service = make_service(workers)
         service.notified(["mail"])
-        workers[0].process.pid = 0
+        workers[0].process.pid = 0  # as if the process had ended
         review(service)
         assert read_calls_of(workers)[1] == ["mail"]
 
@@ -322,7 +322,7 @@ def test_calls_beyond_the_size_of_the_pipe_become_one_call_without_a_queue_name(
         worker.process.call(name, 1, clock.now)
     assert worker.read_calls() == [*names[:MOST_CALLS], ""]
     worker.claim_and_sleep(claimed=0, slots=0)
-    assert worker.process.call("mail", 1, clock.now) == MOST_CALLS + 2
+    assert worker.process.call("mail", 1, clock.now) == MOST_CALLS + 2, "the number of the call"
     assert worker.read_calls() == ["mail"]
 
 
@@ -361,7 +361,7 @@ class TestContention:
 
     def test_a_claim_without_a_call_ends_the_delay(self, worker: FakeWorker, service: CallWorkers) -> None:
         """A busy worker claims when it settles, so it may claim a job before the notification arrives."""
-        service.contention.quiet_until = clock.now + 3600
+        service.contention.quiet_until = clock.now + 3600  # the machine would wait for an hour
         worker.claimed += 1
         worker.sleep()
         service.notified(["mail"])

@@ -14,11 +14,11 @@ import pytest
 from django_skipqueue.supervisor.calls import ANSWER_PAUSE, WIN_SECONDS, Contention
 
 
-def make_machines(number: int) -> list[Contention]:
+def make_machines(machine_count: int) -> list[Contention]:
     """Make the `Contention` objects of this number of machines. Each knows the workers of all other machines."""
-    machines = [Contention() for _ in range(number)]
+    machines = [Contention() for _ in range(machine_count)]
     for contention in machines:
-        contention.see([f"m{other}/1:0" for other in range(number - 1)])
+        contention.see([f"m{other_number}/1:0" for other_number in range(machine_count - 1)])
     return machines
 
 
@@ -68,19 +68,19 @@ def test_machines_that_lost_at_the_same_time_react_at_different_times() -> None:
     assert len({contention.answer_at(1, 10.0) for contention in machines}) == 50  # all times differ
 
 
-@pytest.mark.parametrize("number", [1, 2, 8, 25, 200])
-def test_a_machine_that_never_wins_claims_at_most_ten_times_a_second(number: int) -> None:
+@pytest.mark.parametrize("machine_count", [1, 2, 8, 25, 200])
+def test_a_machine_that_never_wins_claims_at_most_ten_times_a_second(machine_count: int) -> None:
     """A job that does nothing comes every 20 ms. A machine that reacted to each would claim fifty times a second."""
-    result = Simulation(number, seconds=0.0).run()
+    result = Simulation(machine_count, job_seconds=0.0).run()
     # One claim finds the job. Each other machine claims ten times a second, or somewhat more often by chance.
-    assert result.claims / NUMBER_OF_JOBS < 1.1 + 1.3 * number * SECONDS_BETWEEN_JOBS / ANSWER_PAUSE
+    assert result.claims / NUMBER_OF_JOBS < 1.1 + 1.3 * machine_count * SECONDS_BETWEEN_JOBS / ANSWER_PAUSE
     assert percentile(result.waits, 0.95) <= 2 * CLAIM_SECONDS, "the last winner is idle, and reacts at once"
 
 
-@pytest.mark.parametrize("number", [25, 200])
-def test_while_the_last_winner_is_busy_a_job_waits_for_one_pause_at_most(number: int) -> None:
+@pytest.mark.parametrize("machine_count", [25, 200])
+def test_while_the_last_winner_is_busy_a_job_waits_for_one_pause_at_most(machine_count: int) -> None:
     """Seven further jobs come while a job runs, so machines that have lost before start most of the jobs."""
-    result = Simulation(number, seconds=0.15).run()
+    result = Simulation(machine_count, job_seconds=0.15).run()
     assert max(result.waits) <= ANSWER_PAUSE + 2 * CLAIM_SECONDS
 
 
@@ -97,18 +97,18 @@ def percentile(values: list[float], share: float) -> float:
 class Simulation:
     """Simulates machines with one slot each. Events are handled in the order of their times."""
 
-    def __init__(self, number: int, *, seconds: float) -> None:
-        random.seed(number)
+    def __init__(self, machine_count: int, *, job_seconds: float) -> None:
+        random.seed(machine_count)
         self.claims = 0
         self.waits: list[float] = []
-        self._seconds = seconds
-        self._machines = make_machines(number)
-        self._is_free = [True] * number
-        self._answer_at = [-1.0] * number
+        self._job_seconds = job_seconds
+        self._machines = make_machines(machine_count)
+        self._is_free = [True] * machine_count
+        self._answer_at = [-1.0] * machine_count
         self._waiting: list[float] = []
-        self._order = count()
+        self._event_order = count()
         self._events: list[tuple[float, int, Callable[[float, int], None], int]] = [
-            (job * SECONDS_BETWEEN_JOBS, next(self._order), self._job_comes, 0) for job in range(NUMBER_OF_JOBS)
+            (job * SECONDS_BETWEEN_JOBS, next(self._event_order), self._job_comes, 0) for job in range(NUMBER_OF_JOBS)
         ]
 
     def run(self) -> Self:
@@ -119,7 +119,7 @@ class Simulation:
         return self
 
     def _schedule(self, at: float, handle_event: Callable[[float, int], None], machine: int) -> None:
-        heapq.heappush(self._events, (at, next(self._order), handle_event, machine))
+        heapq.heappush(self._events, (at, next(self._event_order), handle_event, machine))
 
     def _job_comes(self, now: float, _: int) -> None:
         self._waiting.append(now)
@@ -141,7 +141,7 @@ class Simulation:
             self.waits.append(now - self._waiting.pop(0))
             self._machines[machine].won(now)
             self._is_free[machine] = False
-            self._schedule(now + self._seconds, self._job_ends, machine)
+            self._schedule(now + self._job_seconds, self._job_ends, machine)
         else:
             self._machines[machine].lost(now)
 

@@ -77,12 +77,13 @@ def test_an_open_transaction_of_a_dead_worker_is_ended_and_its_jobs_are_recovere
 def test_idle_sessions_and_sessions_of_other_workers_are_not_ended(connect: OpenSession, worker_id: str) -> None:
     """Behind a pooler, an idle session may belong to another client by now."""
     make_job()
-    idle, other = connect(application_name=session_name(worker_id)), connect(application_name="skipqueue:0123456789ab")
-    leave_idle_in_transaction(other)
+    idle_session = connect(application_name=session_name(worker_id))
+    session_of_other_worker = connect(application_name="skipqueue:0123456789ab")
+    leave_idle_in_transaction(session_of_other_worker)
     assert store.end_sessions([worker_id]) == (0, 0)
-    assert idle.execute("SELECT 1").fetchone() == (1,)
-    assert other.info.transaction_status == TransactionStatus.INTRANS
-    other.execute("ROLLBACK")
+    assert idle_session.execute("SELECT 1").fetchone() == (1,)
+    assert session_of_other_worker.info.transaction_status == TransactionStatus.INTRANS
+    session_of_other_worker.execute("ROLLBACK")
 
 
 def test_sessions_of_a_loop_written_by_hand_are_not_ended(connect: OpenSession) -> None:
@@ -116,7 +117,7 @@ def test_a_role_that_may_not_end_sessions_logs_this_once(
     session.execute("ROLLBACK")
 
 
-FAST = {"HEARTBEAT_INTERVAL": 0.2}
+FREQUENT_HEARTBEATS = {"HEARTBEAT_INTERVAL": 0.2}
 
 
 def test_the_jobs_of_a_machine_frozen_during_an_exchange_are_recovered(
@@ -126,7 +127,7 @@ def test_the_jobs_of_a_machine_frozen_during_an_exchange_are_recovered(
     job = noop.defer()
     Job.objects.filter(pk=job.pk).update(status="running", locked_by=worker_id, locked_at="2020-01-01T00:00Z", lease=1)
     freeze_session(leave_result_unread, job)
-    runworker("--worker-timeout", "1", skipqueue=FAST)
+    runworker("--worker-timeout", "1", skipqueue=FREQUENT_HEARTBEATS)
     wait_for_statuses(completed=1)
 
 

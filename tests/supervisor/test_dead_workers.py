@@ -73,16 +73,16 @@ class SupervisorUnderTest:
 
 
 def test_a_worker_with_an_unchanged_heartbeat_for_a_whole_timeout_is_dead(clock: Clock) -> None:
-    dead, live = make_worker(), make_worker()
-    lost = make_job("running", locked_by=dead.pk)
-    make_job("running", locked_by=live.pk, locked_at=-ONE_HOUR)
+    dead_worker, live_worker = make_worker(), make_worker()
+    lost_job = make_job("running", locked_by=dead_worker.pk)
+    make_job("running", locked_by=live_worker.pk, locked_at=-ONE_HOUR)
     supervisor = SupervisorUnderTest(clock)
     for _ in range(2):
         supervisor.run_for(TIMEOUT / 2 - 0.5)
-        store.heartbeat_worker(live.pk)
+        store.heartbeat_worker(live_worker.pk)
         assert statuses() == {"running": 2}
     supervisor.run_for(TIMEOUT / 4)
-    assert [job.id for job in supervisor.recovered] == [lost.pk]
+    assert [job.id for job in supervisor.recovered] == [lost_job.pk]
     assert statuses() == {"queued": 1, "running": 1}
 
 
@@ -166,6 +166,7 @@ def test_after_a_full_batch_of_recovered_jobs_the_service_is_due_at_once(clock: 
     )
     supervisor = SupervisorUnderTest(clock)
     supervisor.run_for(TIMEOUT - 0.1)
+    # The seconds until the next run, after each run that leaves running jobs.
     intervals = itertools.takewhile(lambda _: statuses().get("running"), iter(supervisor.run, None))
     clock.now += 1
     assert list(intervals) == [0.0]
@@ -176,18 +177,18 @@ def test_locked_jobs_of_a_dead_worker_are_recovered_later(clock: Clock, session:
     worker = make_worker()
     make_job("running", locked_by=worker.pk)
     supervisor = SupervisorUnderTest(clock)
-    other = session()  # type: ignore[operator]
-    other.begin()
-    other(lambda: list(Job.objects.select_for_update()))
+    other_session = session()  # type: ignore[operator]
+    other_session.begin()
+    other_session(lambda: list(Job.objects.select_for_update()))
     supervisor.run_for(2 * TIMEOUT)
     assert statuses() == {"running": 1}
-    other.rollback()
+    other_session.rollback()
     supervisor.run_for(2 * TIMEOUT)
     assert statuses() == {"queued": 1}
 
 
 def test_the_row_of_a_dead_worker_stays_for_an_hour_and_while_it_holds_a_job(clock: Clock) -> None:
-    dead, recent = make_worker(heartbeat=-2 * ONE_HOUR), make_worker(heartbeat=-ONE_HOUR * 5 / 6)
+    dead_worker, recently_dead = make_worker(heartbeat=-2 * ONE_HOUR), make_worker(heartbeat=-ONE_HOUR * 5 / 6)
     supervisor = SupervisorUnderTest(clock)
     supervisor.run_for(TIMEOUT - 1)
     prune_workers = PruneWorkers(Store("default"), dead=supervisor.dead, timeout=TIMEOUT)
@@ -195,23 +196,25 @@ def test_the_row_of_a_dead_worker_stays_for_an_hour_and_while_it_holds_a_job(clo
     assert prune_workers.due_at == clock.now + PRUNE_WORKERS_SECONDS
     assert Worker.objects.count() == 2, "the workers may be alive: the supervisor has not watched them for a timeout"
     supervisor.run_for(TIMEOUT)
-    holding = make_job("running", locked_by=dead.pk)
+    job_of_dead_worker = make_job("running", locked_by=dead_worker.pk)
     prune_workers.run(clock.now)
     assert Worker.objects.count() == 2
-    Job.objects.filter(pk=holding.pk).update(locked_by=F("queue_name"))
+    Job.objects.filter(pk=job_of_dead_worker.pk).update(locked_by=F("queue_name"))  # not by the dead worker any more
     prune_workers.run(clock.now)
-    assert list(Worker.objects.all()) == [recent]
+    assert list(Worker.objects.all()) == [recently_dead]
 
 
 def test_a_carrier_is_never_declared_dead(clock: Clock) -> None:
     """All relays may be gone for a day, while Celery's workers run the jobs that the relays handed on."""
-    carrier, dead = (make_worker(heartbeat=-2 * ONE_HOUR, is_external=is_external) for is_external in (True, False))
+    carrier, dead_worker = (
+        make_worker(heartbeat=-2 * ONE_HOUR, is_external=is_external) for is_external in (True, False)
+    )
     kept_job, lost_job = (
-        make_job("running", locked_by=holder.pk, locked_at=-2 * ONE_HOUR) for holder in (carrier, dead)
+        make_job("running", locked_by=holder.pk, locked_at=-2 * ONE_HOUR) for holder in (carrier, dead_worker)
     )
     supervisor = SupervisorUnderTest(clock)
     supervisor.run_for(2 * TIMEOUT)
-    assert supervisor.dead.ids == [dead.pk]
+    assert supervisor.dead.ids == [dead_worker.pk]
     assert [job.id for job in supervisor.recovered] == [lost_job.pk]
     Job.objects.filter(pk=kept_job.pk).update(status="queued")
     PruneWorkers(Store("default"), dead=supervisor.dead, timeout=TIMEOUT).run(clock.now)

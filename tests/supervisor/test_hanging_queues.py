@@ -13,7 +13,7 @@ from ..app.rows import make_job
 from ..app.waiting import wait_until
 from ..harness.processes import ManagePy
 
-Run = Callable[..., ManagePy]
+RunWorker = Callable[..., ManagePy]
 
 
 def test_a_worker_learns_from_its_predecessor_which_queues_have_hanging_jobs() -> None:
@@ -24,14 +24,15 @@ def test_a_worker_learns_from_its_predecessor_which_queues_have_hanging_jobs() -
         return 0
 
     def check_queues(lifeline: int, log: LogQueue) -> int:
-        hanging = process.shared.hanging_queues
-        return [name for name in ("mail", "pdf") if hanging.hangs(name, time.monotonic(), slots=2)] != ["mail"]
+        hanging_queues = process.shared.hanging_queues
+        names = [name for name in ("mail", "pdf") if hanging_queues.hangs(name, time.monotonic(), slots=2)]
+        return 0 if names == ["mail"] else 1
 
     for run in (note_hanging_job, check_queues):
         process.fork(run)
-        dead = wait_until(process.ended)
-        assert dead is not None
-        assert dead.code == 0
+        ended_process = wait_until(process.ended)
+        assert ended_process is not None
+        assert ended_process.code == 0
 
 
 JOBS = """
@@ -51,20 +52,20 @@ JOBS = """
         pass
 """
 
-SECONDS = 60.0
+TEST_SECONDS = 60.0
 
 
 @pytest.mark.slow
 @pytest.mark.django_db(transaction=True)
-def test_more_hanging_jobs_than_slots_do_not_starve_another_queue(runworker: Run) -> None:
+def test_more_hanging_jobs_than_slots_do_not_starve_another_queue(runworker: RunWorker) -> None:
     """Each hanging job holds a slot for six seconds, and is retried a second later. A full worker is replaced."""
     for _ in range(8):
         make_job(task="extra.jobs.hang", queue_name="hung", max_attempts=25)
     runworker("--processes", "1", "-c", "4", jobs=JOBS)
-    deferred_count, end = 0, time.monotonic() + SECONDS
+    deferred_count, end = 0, time.monotonic() + TEST_SECONDS
     while time.monotonic() < end:
         make_job(task="extra.jobs.quick", queue_name="quick")
         deferred_count += 1
         time.sleep(0.05)  # jobs arrive one after the other
-    completed = Job.objects.completed().count()
-    assert completed > 0.8 * deferred_count, f"{completed} of {deferred_count} quick jobs are done"
+    completed_count = Job.objects.completed().count()
+    assert completed_count > 0.8 * deferred_count, f"{completed_count} of {deferred_count} quick jobs are done"

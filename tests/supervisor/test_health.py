@@ -29,7 +29,7 @@ from ..app.waiting import wait_until
 from ..harness.processes import ManagePy, wait_for_statuses, workers
 from .test_supervisor import outage
 
-Run = Callable[..., ManagePy]
+RunWorker = Callable[..., ManagePy]
 
 db = pytest.mark.django_db(transaction=True)
 
@@ -55,7 +55,7 @@ def get(port: int, path: str, method: str = "GET") -> tuple[int, str]:
         connection.close()
 
 
-def has(port: int, path: str, status: int) -> bool:
+def has_status(port: int, path: str, status: int) -> bool:
     with contextlib.suppress(ConnectionError):
         return get(port, path)[0] == status
     return False
@@ -87,14 +87,14 @@ NOTES_THREADS = """
 
 
 @db
-def test_the_health_pages_and_metrics_of_two_working_processes(runworker: Run) -> None:
+def test_the_health_pages_and_metrics_of_two_working_processes(runworker: RunWorker) -> None:
     port = free_port()
     runworker("--processes", "2", "-c", "3", "--health-port", str(port))
-    wait_until(lambda: has(port, "/readyz", 200), "ready")
+    wait_until(lambda: has_status(port, "/readyz", 200), "ready")
     assert get(port, "/healthz") == (200, "ok\n")
     jobs.noop.defer_many([()] * 10)
     wait_for_statuses(completed=10)
-    wait_until(lambda: sum(metrics(port)[f"jobs_done_total{{{n}}}"] for n in (1, 2)) == 10, "counted")
+    wait_until(lambda: sum(metrics(port)[f"jobs_done_total{{{number}}}"] for number in (1, 2)) == 10, "counted")
     wait_until(lambda: metrics(port).get("slots_free{2}") == 3, "idle")
     metric_values = metrics(port)
     assert (
@@ -109,19 +109,19 @@ def test_the_health_pages_and_metrics_of_two_working_processes(runworker: Run) -
 
 
 @db
-def test_the_health_port_stays_open_while_a_killed_worker_is_replaced(runworker: Run) -> None:
+def test_the_health_port_stays_open_while_a_killed_worker_is_replaced(runworker: RunWorker) -> None:
     port = free_port()
     process = runworker("--health-port", str(port), settings=NOTES_THREADS)
-    wait_until(lambda: has(port, "/readyz", 200), "ready")
+    wait_until(lambda: has_status(port, "/readyz", 200), "ready")
     (worker,) = workers()
     open_files = [str(file.readlink()) for file in Path(f"/proc/{worker.pid}/fd").iterdir()]
     sockets = Path("/proc/net/tcp").read_text()
-    listening = re.search(rf":{port:04X} 00000000:0000 0A .*? .*? .*? +\d+ +\d+ (\d+) ", sockets)
-    assert listening
-    assert f"socket:[{listening[1]}]" not in open_files, "the worker process has closed the port"
+    listening_socket = re.search(rf":{port:04X} 00000000:0000 0A .*? .*? .*? +\d+ +\d+ (\d+) ", sockets)
+    assert listening_socket
+    assert f"socket:[{listening_socket[1]}]" not in open_files, "the worker process has closed the port"
     os.kill(worker.pid, signal.SIGKILL)
     wait_until(lambda: metrics(port)["restarts_total{1}"] == 1, "restarted")
-    wait_until(lambda: has(port, "/readyz", 200), "ready again")
+    wait_until(lambda: has_status(port, "/readyz", 200), "ready again")
     assert (process.folder / "threads").read_text().split() == ["MainThread"] * 2, "no other thread runs during a fork"
     process.send(signal.SIGTERM)
     assert process.wait() == 0
@@ -130,22 +130,22 @@ def test_the_health_port_stays_open_while_a_killed_worker_is_replaced(runworker:
 
 
 @db
-def test_a_supervisor_without_a_database_is_healthy_but_not_ready(runworker: Run) -> None:
+def test_a_supervisor_without_a_database_is_healthy_but_not_ready(runworker: RunWorker) -> None:
     port = free_port()
     runworker("--health-port", str(port))
-    wait_until(lambda: has(port, "/readyz", 200), "ready")
+    wait_until(lambda: has_status(port, "/readyz", 200), "ready")
     with outage():
-        wait_until(lambda: has(port, "/readyz", 503), "not ready")
+        wait_until(lambda: has_status(port, "/readyz", 503), "not ready")
         assert get(port, "/readyz") == (503, "the database cannot be reached\n")
         assert get(port, "/healthz") == (200, "ok\n")
         assert metrics(port)["database_up"] == 0
-    wait_until(lambda: has(port, "/readyz", 200), "ready again")
+    wait_until(lambda: has_status(port, "/readyz", 200), "ready again")
 
 
 @db
-def test_runworker_exits_if_the_health_port_is_taken(runworker: Run) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        process = runworker("--health-port", str(taken.getsockname()[1]))
+def test_runworker_exits_if_the_health_port_is_taken(runworker: RunWorker) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other_listener:
+        process = runworker("--health-port", str(other_listener.getsockname()[1]))
         assert process.wait() == 1
     assert "--health-port: cannot listen on 127.0.0.1, port " in process.log
 
@@ -159,6 +159,8 @@ def test_the_health_port_listens_on_localhost_unless_a_host_is_given() -> None:
 
 
 class FakeProcess(WorkerProcess):
+    """A worker process that is not started, and ignores signals."""
+
     def __init__(self) -> None:
         super().__init__("w/1", 1)
         self.id, self.pid, self.stamps, self.shared = "w/1:0123456789ab", 1, Stamps(), SharedCounts()
@@ -201,7 +203,7 @@ def test_a_supervisor_with_a_frozen_worker_is_unhealthy(monkeypatch: pytest.Monk
     for _ in range(int(FROZEN_AFTER) - 2):
         watchdog.run(now)
         now += 1
-    assert health.page("/healthz") == Page("200 OK", "ok\n"), "it is only silent"
+    assert health.page("/healthz") == Page("200 OK", "ok\n"), "the worker is silent, and does not count as frozen yet"
     for _ in range(4):
         watchdog.run(now)
         now += STACKS_TIME
@@ -253,17 +255,17 @@ def test_the_port_answers_get_and_head_and_ignores_a_query(port: int) -> None:
     assert get(port, "/large") == (200, BODY), "the body is larger than a socket takes at once"
 
 
-def send_and_receive(port: int, sent: bytes) -> bytes:
+def send_and_receive(port: int, request: bytes) -> bytes:
     with socket.create_connection(("127.0.0.1", port), timeout=30) as client:
-        client.sendall(sent)
+        client.sendall(request)
         received = b""
-        while data := client.recv(65536):
-            received += data
+        while chunk := client.recv(65536):
+            received += chunk
         return received
 
 
 @pytest.mark.parametrize(
-    ("sent", "status"),
+    ("sent_request", "status"),
     [
         (b"GET /nothing HTTP/1.1\r\n\r\n", "404 Not Found"),
         (b"GET /broken HTTP/1.1\r\n\r\n", "500 Internal Server Error"),
@@ -276,8 +278,8 @@ def send_and_receive(port: int, sent: bytes) -> bytes:
         (b"GET /ok HTTP/1.1\r\nX: " + b"x" * 3 * LARGEST_REQUEST, "431 Request Header Fields Too Large"),
     ],
 )
-def test_wrong_requests_get_an_answer_with_the_right_status(port: int, sent: bytes, status: str) -> None:
-    received = send_and_receive(port, sent)
+def test_wrong_requests_get_an_answer_with_the_right_status(port: int, sent_request: bytes, status: str) -> None:
+    received = send_and_receive(port, sent_request)
     assert received.startswith(f"HTTP/1.1 {status}\r\n".encode())
     assert b"Connection: close\r\n" in received
     assert b"secret" not in received
@@ -290,7 +292,7 @@ def test_a_slow_client_is_disconnected_and_does_not_delay_other_clients(
     with socket.create_connection(("127.0.0.1", port), timeout=30) as slow_client:
         slow_client.sendall(b"GET /ok HT")
         assert get(port, "/ok") == (200, "ok\n")
-        assert slow_client.recv(1) == b"", "its time is over"
+        assert slow_client.recv(1) == b"", "the client is disconnected, because its time is over"
     with socket.create_connection(("127.0.0.1", port), timeout=30) as client_that_does_not_read:
         client_that_does_not_read.sendall(b"GET /large HTTP/1.1\r\n\r\n")  # and does not read
         wait_until(lambda: get(port, "/ok") == (200, "ok\n"), "answered")
@@ -298,12 +300,12 @@ def test_a_slow_client_is_disconnected_and_does_not_delay_other_clients(
 
 def test_many_idle_clients_do_not_keep_another_client_out(port: int) -> None:
     with contextlib.ExitStack() as stack:
-        first, *_ = [
+        first_client, *_ = [
             stack.enter_context(socket.create_connection(("127.0.0.1", port), http_exchange.HTTP_EXCHANGE_SECONDS / 2))
             for _ in range(2 * health_port.MOST_HTTP_EXCHANGES)
         ]
         assert get(port, "/ok") == (200, "ok\n")
-        assert first.recv(1) == b"", "it was disconnected in favour of later clients"
+        assert first_client.recv(1) == b"", "it was disconnected in favour of later clients"
 
 
 def test_a_client_waits_while_the_thread_is_stopped_for_a_fork() -> None:
@@ -321,10 +323,10 @@ def test_a_client_waits_while_the_thread_is_stopped_for_a_fork() -> None:
 
 
 def test_clients_that_disconnect_early_do_no_harm(port: int) -> None:
-    for sent in (b"", b"GET /ok HTTP/1.1\r\n\r\n", b"GET /large HTTP/1.1\r\n\r\n"):
+    for request in (b"", b"GET /ok HTTP/1.1\r\n\r\n", b"GET /large HTTP/1.1\r\n\r\n"):
         with socket.create_connection(("127.0.0.1", port)) as client:
             client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")  # closed with a reset
-            client.sendall(sent)
+            client.sendall(request)
     assert get(port, "/ok") == (200, "ok\n")
 
 

@@ -17,7 +17,7 @@ from ..app.waiting import wait_until
 from ..harness.processes import ManagePy, statuses, wait_for_statuses, workers
 from .test_watch_queues import count_active_workers as count_workers_active_since
 
-Run = Callable[..., ManagePy]
+RunWorker = Callable[..., ManagePy]
 HOUR = "3600"
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -34,7 +34,7 @@ def leases_of_queued(queue_name: str) -> dict[int, int]:
     return dict(Job.objects.queued().filter(queue_name=queue_name).values_list("pk", "lease"))
 
 
-def test_workers_under_load_stop_claiming_within_a_second_of_a_pause(runworker: Run) -> None:
+def test_workers_under_load_stop_claiming_within_a_second_of_a_pause(runworker: RunWorker) -> None:
     for _ in range(10):
         noop_in_paused_queue.defer_many([() for _ in range(3_000)])
         noop_in_other_queue.defer_many([() for _ in range(500)])
@@ -61,17 +61,18 @@ def test_workers_under_load_stop_claiming_within_a_second_of_a_pause(runworker: 
 
 
 @pytest.mark.parametrize("options", [(), ("--queues", "paused")], ids=["all queues", "this queue"])
-def test_resuming_a_queue_wakes_idle_workers_at_once(runworker: Run, options: tuple[str, ...]) -> None:
+def test_resuming_a_queue_wakes_idle_workers_at_once(runworker: RunWorker, options: tuple[str, ...]) -> None:
     runworker("--processes", "2", "--poll-interval", HOUR, *options)
     workers(2)
     Queue.pause("paused")
     noop_in_paused_queue.defer_many([() for _ in range(20)])
-    jobs.noop.defer() if not options else None
+    if not options:
+        jobs.noop.defer()
     Queue.resume("paused")
     wait_until(lambda: count_completed("paused") == 20)
 
 
-def test_resuming_a_queue_wakes_a_worker_whose_supervisor_is_stopped(runworker: Run) -> None:
+def test_resuming_a_queue_wakes_a_worker_whose_supervisor_is_stopped(runworker: RunWorker) -> None:
     process = runworker("--poll-interval", HOUR)
     workers(1)
     Queue.pause("paused")
@@ -84,21 +85,21 @@ def test_resuming_a_queue_wakes_a_worker_whose_supervisor_is_stopped(runworker: 
 
 @pytest.mark.parametrize("listens", [(), ("--no-listen",)], ids=["listens", "polls"])
 def test_jobs_of_a_queue_whose_pause_has_ended_by_itself_are_found_by_polling(
-    runworker: Run, listens: tuple[str, ...]
+    runworker: RunWorker, listens: tuple[str, ...]
 ) -> None:
     Queue.pause("paused", for_=timedelta(seconds=1))
     noop_in_paused_queue.defer()
     runworker("--poll-interval", "0.3", *listens)
     wait_for_statuses(completed=1)
     job = Job.objects.get()
-    until = Queue.objects.get().paused_until
+    paused_until = Queue.objects.get().paused_until
     assert job.started_at is not None
-    assert until is not None
-    assert job.started_at > until
+    assert paused_until is not None
+    assert job.started_at > paused_until
 
 
 @pytest.mark.parametrize("queues", [(), ("--queues", "paused,other")], ids=["all queues", "these queues"])
-def test_a_drain_does_not_wait_for_a_paused_queue(runworker: Run, queues: tuple[str, ...]) -> None:
+def test_a_drain_does_not_wait_for_a_paused_queue(runworker: RunWorker, queues: tuple[str, ...]) -> None:
     Queue.pause("paused")
     noop_in_paused_queue.defer_many([(), ()])
     noop_in_other_queue.defer()
@@ -106,7 +107,7 @@ def test_a_drain_does_not_wait_for_a_paused_queue(runworker: Run, queues: tuple[
     assert statuses() == {"completed": 1, "queued": 2}
 
 
-def test_no_worker_is_woken_for_jobs_of_a_paused_queue(runworker: Run) -> None:
+def test_no_worker_is_woken_for_jobs_of_a_paused_queue(runworker: RunWorker) -> None:
     """Only the one worker that runs the job of the other queue is active."""
     runworker("--processes", "2", "--poll-interval", HOUR)
     workers(2)
@@ -123,13 +124,13 @@ def count_active_workers() -> int:
         started_at = cursor.fetchone()[0]
     for _ in range(20):
         noop_in_paused_queue.defer()
-    finished = count_completed("other")
+    completed_before = count_completed("other")
     noop_in_other_queue.defer()
-    wait_until(lambda: count_completed("other") == finished + 1)
+    wait_until(lambda: count_completed("other") == completed_before + 1)
     return count_workers_active_since(f"'{started_at}'")
 
 
-def test_the_retry_of_a_failed_job_waits_in_its_paused_queue(runworker: Run) -> None:
+def test_the_retry_of_a_failed_job_waits_in_its_paused_queue(runworker: RunWorker) -> None:
     runworker("--poll-interval", "0.2")
     jobs.record_and_hold.using(queue_name="paused").defer("first")
     wait_until(lambda: Ledger.objects.filter(entry="first").exists())
@@ -139,7 +140,7 @@ def test_the_retry_of_a_failed_job_waits_in_its_paused_queue(runworker: Run) -> 
     wait_for_statuses(completed=1, queued=1)
 
 
-def test_a_job_of_a_killed_worker_waits_in_its_paused_queue(runworker: Run) -> None:
+def test_a_job_of_a_killed_worker_waits_in_its_paused_queue(runworker: RunWorker) -> None:
     runworker("--poll-interval", "0.2")
     (worker,) = workers(1)
     jobs.record_and_hold.using(queue_name="paused").defer("first")

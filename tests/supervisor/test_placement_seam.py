@@ -24,7 +24,7 @@ from ..app.jobs import add, noop
 
 pytestmark = [pytest.mark.core, pytest.mark.django_db(transaction=True, databases=["default", "other"])]
 
-BOTH = ("default", "other")
+BOTH_DATABASES = ("default", "other")
 
 
 @pytest.fixture(autouse=True)
@@ -41,7 +41,7 @@ class PlacementByNumber(Placement):
     """Places calls with an odd number in another database."""
 
     def choose(self, spec: JobSpec, call: EncodedCall, *, named: str | None = None, shard: str | None = None) -> str:
-        return BOTH[int(call.args[1]) % 2]
+        return BOTH_DATABASES[int(call.args[1]) % 2]
 
     def choose_many(
         self, spec: JobSpec, calls: Sequence[EncodedCall], *, named: str | None = None, shards: Sequence[str | None]
@@ -54,7 +54,7 @@ def test_without_a_part_jobs_are_in_the_database_of_their_options_or_of_the_sett
     assert noop.using(database="other").defer_many([(), ()]).databases == ["other"] * 2
     settings.SKIPQUEUE = {"DATABASE": "other"}
     assert noop.defer()._state.db == "other"
-    assert [Job.objects.using(alias).count() for alias in BOTH] == [1, 3]
+    assert [Job.objects.using(alias).count() for alias in BOTH_DATABASES] == [1, 3]
 
 
 def test_a_part_chooses_the_database_of_each_job(install_part: Callable[..., None]) -> None:
@@ -73,9 +73,9 @@ def test_one_command_serves_several_databases_if_a_part_allows_it(install_part: 
         return 7
 
     install_part(run_supervisors=run_all)
-    assert run.databases_of(options) == BOTH
+    assert run.databases_of(options) == BOTH_DATABASES
     with pytest.raises(SystemExit, match="7"):
-        run.run([WorkerOptions(name=alias, database=alias) for alias in BOTH], lifeline=None, listener=None)
+        run.run([WorkerOptions(name=alias, database=alias) for alias in BOTH_DATABASES], lifeline=None, listener=None)
     assert databases_run == ["default", "other"]
 
 

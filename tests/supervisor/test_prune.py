@@ -17,7 +17,7 @@ from ..harness.threads import terminate
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-OLD = timedelta(days=-100)
+LONG_AGO = timedelta(days=-100)
 
 
 def execute(statement: str) -> None:
@@ -38,11 +38,11 @@ def foreign_key_table() -> Iterator[None]:
 
 def prune_all(pruner: Pruner, *, batches: int = 300) -> int:
     """Prune until nothing is left to prune. Returns the number of deleted jobs."""
-    deleted = sum(pruner.batch().values())
+    deleted_count = sum(pruner.batch().values())
     for _ in range(batches):
         if not pruner.has_more:
-            return deleted
-        deleted += sum(pruner.batch().values())
+            return deleted_count
+        deleted_count += sum(pruner.batch().values())
     raise AssertionError(f"after {batches} batches there is still more")
 
 
@@ -50,7 +50,7 @@ def prune_all(pruner: Pruner, *, batches: int = 300) -> int:
 def test_pruning_skips_and_names_jobs_with_foreign_keys(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    ids = [make_job("completed", finished_at=OLD).pk for _ in range(40)]
+    ids = [make_job("completed", finished_at=LONG_AGO).pk for _ in range(40)]
     kept_ids = {ids[0], ids[1], ids[17], ids[39]}
     execute(f"INSERT INTO theirs (job_id) VALUES {', '.join(f'({id})' for id in kept_ids)}")
     pruner = Pruner(Store("default"))
@@ -65,7 +65,7 @@ def test_pruning_skips_and_names_jobs_with_foreign_keys(
 @pytest.mark.usefixtures("foreign_key_table")
 def test_a_job_that_could_not_be_deleted_is_tried_again_later(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("django_skipqueue.supervisor.services.SKIPPED_SECONDS", 0.0)
-    job = make_job("failed", finished_at=OLD)
+    job = make_job("failed", finished_at=LONG_AGO)
     execute(f"INSERT INTO theirs (job_id) VALUES ({job.pk})")
     pruner = Pruner(Store("default"))
     for _ in range(15):
@@ -76,7 +76,7 @@ def test_a_job_that_could_not_be_deleted_is_tried_again_later(monkeypatch: pytes
 
 @pytest.mark.usefixtures("foreign_key_table")
 def test_prunejobs_ends_although_a_job_cannot_be_deleted() -> None:
-    jobs = [make_job("completed", finished_at=OLD) for _ in range(5)]
+    jobs = [make_job("completed", finished_at=LONG_AGO) for _ in range(5)]
     execute(f"INSERT INTO theirs (job_id) VALUES ({jobs[2].pk})")
     call_command("prunejobs", verbosity=0)
     assert list(Job.objects.all()) == [jobs[2]]
@@ -100,7 +100,7 @@ def test_jobs_past_both_retentions_are_chosen_twice_and_all_are_pruned_neverthel
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("django_skipqueue.supervisor.services.BATCH_ROWS", 10)
-    for age, count in ((OLD, 4), (timedelta(minutes=-5), 8)):
+    for age, count in ((LONG_AGO, 4), (timedelta(minutes=-5), 8)):
         for _ in range(count):
             make_job("completed", finished_at=age, retention={"completed": 60})
     assert prune_all(Pruner(Store("default"))) == 12
@@ -108,12 +108,12 @@ def test_jobs_past_both_retentions_are_chosen_twice_and_all_are_pruned_neverthel
 
 def test_many_old_jobs_are_all_pruned() -> None:
     for _ in range(40):
-        make_job("completed", finished_at=OLD)
+        make_job("completed", finished_at=LONG_AGO)
     assert prune_all(Pruner(Store("default"))) == 40
 
 
 def test_no_job_counts_as_undeletable_because_a_connection_broke(session: Callable[[], Session]) -> None:
-    make_job("completed", finished_at=OLD)
+    make_job("completed", finished_at=LONG_AGO)
     pruner, supervisor = Pruner(Store("default")), session()
     terminate([supervisor.pid])
     with pytest.raises(OperationalError):
@@ -126,6 +126,6 @@ def test_pruning_ends_although_more_jobs_are_undeletable_than_the_pruner_remembe
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("django_skipqueue.supervisor.services.MOST_SKIPPED", 3)
-    ids = [make_job("completed", finished_at=OLD).pk for _ in range(6)]
+    ids = [make_job("completed", finished_at=LONG_AGO).pk for _ in range(6)]
     execute(f"INSERT INTO theirs (job_id) VALUES {', '.join(f'({id})' for id in ids)}")
     assert prune_all(Pruner(Store("default")), batches=50) == 0

@@ -18,7 +18,7 @@ from ..app.rows import make_job, make_worker, state
 from ..app.waiting import wait_until
 from ..harness.processes import ManagePy, is_alive, statuses, wait_for_statuses, workers
 
-Run = Callable[..., ManagePy]
+RunWorker = Callable[..., ManagePy]
 
 TWO_DEATHS = ["w/1:00000000000a", "w/1:00000000000b"]
 
@@ -52,7 +52,7 @@ def make_postponed_jobs_due() -> int:
     return Job.objects.scheduled().update(run_after=Now())
 
 
-def test_a_suspect_runs_alone_while_other_jobs_go_on(runworker: Run) -> None:
+def test_a_suspect_runs_alone_while_other_jobs_go_on(runworker: RunWorker) -> None:
     runworker("-c", "4", "--poll-interval", "0.2", "--name", "w")
     start_held_job("busy")
     job = enqueue_suspect(jobs.record_and_hold, "alone")
@@ -67,7 +67,7 @@ def test_a_suspect_runs_alone_while_other_jobs_go_on(runworker: Run) -> None:
     wait_until(lambda: not Worker.objects.filter(name="w/alone").exists(), "its process has ended")
 
 
-def test_a_suspect_that_kills_its_own_process_fails_and_harms_no_other_job(runworker: Run) -> None:
+def test_a_suspect_that_kills_its_own_process_fails_and_harms_no_other_job(runworker: RunWorker) -> None:
     process = runworker("-c", "4", "--poll-interval", "0.2", "--name", "w")
     start_held_job("busy")
     (worker,) = workers()
@@ -82,17 +82,17 @@ def test_a_suspect_that_kills_its_own_process_fails_and_harms_no_other_job(runwo
     assert Job.objects.completed().get().attempts == 1
 
 
-def test_two_suspects_run_one_after_the_other_with_one_attempt_each(runworker: Run) -> None:
+def test_two_suspects_run_one_after_the_other_with_one_attempt_each(runworker: RunWorker) -> None:
     runworker("-c", "4", "--poll-interval", "0.2", "--name", "w")
     workers()
-    first, second = (enqueue_suspect(jobs.record_and_hold, entry) for entry in ("first", "second"))
-    wait_until(lambda: statuses() == {"running": 1, "scheduled": 1}, "one of them was put back")
+    first_suspect, second_suspect = (enqueue_suspect(jobs.record_and_hold, entry) for entry in ("first", "second"))
+    wait_until(lambda: statuses() == {"running": 1, "scheduled": 1}, "one of the suspects was put back")
     let_held_jobs_end()
     wait_until(lambda: not make_postponed_jobs_due() and statuses() == {"completed": 2}, "both have run")
-    assert [state(job)["attempts"] for job in (first, second)] == [1, 1]
+    assert [state(job)["attempts"] for job in (first_suspect, second_suspect)] == [1, 1]
 
 
-def test_a_stop_of_the_supervisor_stops_the_process_of_a_suspect(runworker: Run) -> None:
+def test_a_stop_of_the_supervisor_stops_the_process_of_a_suspect(runworker: RunWorker) -> None:
     process = runworker("-c", "4", "--poll-interval", "0.2", "--shutdown-timeout", "0")
     enqueue_suspect(jobs.record_and_hold, "alone")
     wait_for_entry("alone")
@@ -102,14 +102,14 @@ def test_a_stop_of_the_supervisor_stops_the_process_of_a_suspect(runworker: Run)
     assert not Worker.objects.exists()
 
 
-def test_a_worker_with_one_slot_runs_a_suspect_itself(runworker: Run) -> None:
+def test_a_worker_with_one_slot_runs_a_suspect_itself(runworker: RunWorker) -> None:
     runworker("-c", "1", "--poll-interval", "0.2", "--name", "w")
     enqueue_suspect(jobs.record, "alone")
     wait_for_statuses(completed=1)
     assert Job.objects.get().locked_by.startswith("w/1:")
 
 
-def test_50_other_jobs_complete_beside_three_jobs_that_kill_their_workers(runworker: Run) -> None:
+def test_50_other_jobs_complete_beside_three_jobs_that_kill_their_workers(runworker: RunWorker) -> None:
     process = runworker("-c", "2", "--poll-interval", "0.2", "--name", "w")
     workers()
     worker_jobs.exit_hard.using(max_attempts=99).defer_many([(7, 0)] * 3)
@@ -132,20 +132,20 @@ def test_the_third_death_fails_a_job_only_if_it_ran_alone() -> None:
 
 def test_a_suspect_can_be_taken_over_only_with_its_last_lease(worker_id: str) -> None:
     job = enqueue_suspect(jobs.noop)
-    (claimed,) = store.claim(queue_names=["default"], limit=1, worker_id=worker_id)
-    assert claimed.is_suspect
-    taken_over_job = store.take_over(claimed.ref, worker_id="w/alone:00000000000d")
+    (claimed_job,) = store.claim(queue_names=["default"], limit=1, worker_id=worker_id)
+    assert claimed_job.is_suspect
+    taken_over_job = store.take_over(claimed_job.ref, worker_id="w/alone:00000000000d")
     assert taken_over_job is not None
-    assert (taken_over_job.id, taken_over_job.attempt, taken_over_job.lease) == (job.pk, 1, claimed.lease + 1)
-    assert store.take_over(claimed.ref, worker_id="w/alone:00000000000e") is None
-    assert store.release([claimed.ref], later=True) == set()
+    assert (taken_over_job.id, taken_over_job.attempt, taken_over_job.lease) == (job.pk, 1, claimed_job.lease + 1)
+    assert store.take_over(claimed_job.ref, worker_id="w/alone:00000000000e") is None
+    assert store.release([claimed_job.ref], later=True) == set()
     assert state(job)["locked_by"] == "w/alone:00000000000d"
 
 
 def test_a_suspect_that_is_released_for_later_waits_for_up_to_ten_seconds(worker_id: str) -> None:
     enqueue_suspect(jobs.noop)
-    (claimed,) = store.claim(queue_names=["default"], limit=1, worker_id=worker_id)
-    store.release([claimed.ref], later=True)
+    (claimed_job,) = store.claim(queue_names=["default"], limit=1, worker_id=worker_id)
+    store.release([claimed_job.ref], later=True)
     with connection.cursor() as cursor:
         cursor.execute("SELECT status, attempts, run_after - now() BETWEEN '-1 s' AND '10 s' FROM skipqueue_job")
         assert cursor.fetchone() == ("scheduled", 0, True)

@@ -41,7 +41,7 @@ __all__ = ["log_in", "operator"]
 
 pytestmark = [pytest.mark.core, pytest.mark.django_db(transaction=True)]
 
-OLD = timedelta(days=-100)
+LONG_AGO = timedelta(days=-100)
 
 
 @pytest.fixture(autouse=True)
@@ -57,7 +57,7 @@ def install_part(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
 
 def test_a_part_may_prune_jobs_itself_or_leave_them_to_the_core(install_part: Callable[..., None]) -> None:
-    created_ids = [make_job("completed", finished_at=OLD).pk for _ in range(2)]
+    created_ids = [make_job("completed", finished_at=LONG_AGO).pk for _ in range(2)]
     prune_calls: list[Any] = []
     result_of_part: dict[str, int] | None = {"completed": 7}
 
@@ -75,13 +75,13 @@ def test_a_part_may_prune_jobs_itself_or_leave_them_to_the_core(install_part: Ca
 
 
 def test_a_part_is_called_before_each_batch_of_pruning(install_part: Callable[..., None]) -> None:
-    called: list[str] = []
-    install_part(before_prune=lambda store: lambda: called.append(store.alias))
+    aliases_called: list[str] = []
+    install_part(before_prune=lambda store: lambda: aliases_called.append(store.alias))
     pruner = Pruner(Store("default"))
-    assert called == []
+    assert aliases_called == []
     pruner.batch()
     pruner.batch()
-    assert called == ["default"] * 2
+    assert aliases_called == ["default"] * 2
 
 
 def test_a_supervisor_keeps_jobs_for_the_grace_of_a_part(install_part: Callable[..., None], settings: Any) -> None:
@@ -96,15 +96,15 @@ def test_a_supervisor_keeps_jobs_for_the_grace_of_a_part(install_part: Callable[
 
 
 def test_a_receiver_of_a_part_is_connected_only_once(install_part: Callable[..., None]) -> None:
-    signal, received = Signal(), list[Any]()
+    signal, received_senders = Signal(), list[Any]()
 
     def receive(**values: Any) -> None:
-        received.append(values["sender"])
+        received_senders.append(values["sender"])
 
     for _ in range(2):
         install_part(receivers=((signal, receive),))
     signal.send("x")
-    assert received == ["x"]
+    assert received_senders == ["x"]
 
 
 def test_a_watch_of_a_part_gets_the_store_and_whether_events_are_handled(install_part: Callable[..., None]) -> None:
@@ -158,10 +158,10 @@ def test_a_part_adds_a_note_to_the_page_of_a_job(install_part: Callable[..., Non
 
 
 def test_a_section_of_a_part_is_placed_after_the_section_that_it_names(install_part: Callable[..., None]) -> None:
-    first, second, *_ = [section.name for section in SECTIONS]
-    section = PartSection[Any](name="letters", template="x.html", content=str, after=first)
-    install_part(console=lambda: PartConsole(sections=(section,)))
-    assert [section_of_dashboard.name for section_of_dashboard in sections()][:3] == [first, "letters", second]
+    first_section, second_section, *_ = [section.name for section in SECTIONS]
+    letters_section = PartSection[Any](name="letters", template="x.html", content=str, after=first_section)
+    install_part(console=lambda: PartConsole(sections=(letters_section,)))
+    assert [section.name for section in sections()][:3] == [first_section, "letters", second_section]
 
 
 def test_a_card_of_a_part_is_placed_after_the_card_that_it_names(install_part: Callable[..., None]) -> None:
@@ -199,7 +199,7 @@ def test_a_part_adds_facts_a_filter_and_a_column_to_the_job_pages(
         parameter_name = "letter"
         column = "id"
 
-    job, other = make_job("failed", max_attempts=5), make_job("failed")
+    job, other_job = make_job("failed", max_attempts=5), make_job("failed")
     fact = PartFact(template="x.html", content=lambda job: job.pk)
     install_part(
         console=lambda: PartConsole(
@@ -208,17 +208,17 @@ def test_a_part_adds_facts_a_filter_and_a_column_to_the_job_pages(
     )
     assert JobPage(job, job.enqueued_at).facts_of_parts == [(fact, job.pk)]
     assert listed(operator, f"?letter={job.pk}") == [job.pk]
-    assert set(listed(operator)) == {job.pk, other.pk}
+    assert set(listed(operator)) == {job.pk, other_job.pk}
     assert re.search("^letters +5$", skipqueue("show", job.pk).out, re.MULTILINE)
     assert skipqueue("show", job.pk, "--json").objects[0]["max_attempts"] == 5
 
 
 def test_a_part_is_called_with_the_ids_of_deleted_jobs(install_part: Callable[..., None]) -> None:
-    calls: list[Any] = []
-    install_part(console=lambda: PartConsole(on_delete=lambda ids, alias: calls.append((ids, alias))))
+    deleted_ids_and_aliases: list[Any] = []
+    install_part(console=lambda: PartConsole(on_delete=lambda ids, alias: deleted_ids_and_aliases.append((ids, alias))))
     job = make_job("failed")
     delete_jobs(Store.default(), [job.pk, make_job("running").pk])
-    assert calls == [({job.pk}, "default")]
+    assert deleted_ids_and_aliases == [({job.pk}, "default")]
 
 
 def test_a_part_adds_system_checks(install_part: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -240,6 +240,8 @@ def test_a_part_adds_services_to_the_loop_that_settles_jobs(install_part: Callab
 
 def test_run_jobs_runs_the_planned_jobs_of_a_part(install_part: Callable[..., None]) -> None:
     class Letters:
+        """A part's jobs that are planned hourly."""
+
         database = "default"
 
         def first(self, now: datetime) -> datetime:
@@ -254,5 +256,6 @@ def test_run_jobs_runs_the_planned_jobs_of_a_part(install_part: Callable[..., No
         planned=lambda tasks: [Letters()] if tasks is True else [],
         before_drained=lambda store: bool(open_mails and open_mails.pop() and jobs.noop.defer()),
     )
+    # One job is deferred before the run; `Letters` defers one after each of the two hours.
     assert len(run_jobs(until=timedelta(hours=2, minutes=30), schedules=True)) == 1 + 2
     assert len(run_jobs(until=timedelta(hours=2), schedules=[jobs.noop])) == 0

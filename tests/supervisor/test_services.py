@@ -75,7 +75,7 @@ def test_a_refused_service_waits_longer_after_each_refusal_and_logs_it(caplog: p
         delays.append(service.due_at)
     assert 0.9 < delays[0] <= 2
     assert all(later > 0.99 * earlier for earlier, later in itertools.pairwise(delays[:5]))
-    assert all(LONGEST_RETRY_DELAY / 2 - 1 < delay <= LONGEST_RETRY_DELAY for delay in delays[7:])
+    assert all(LONGEST_RETRY_DELAY / 2 - 1 < delay <= LONGEST_RETRY_DELAY for delay in delays[7:])  # they grow no more
     assert [record.event for record in caplog.records] == ["service_failed"] * 12  # type: ignore[attr-defined]
     run_once(service)
     run_once(service)
@@ -147,11 +147,11 @@ def test_admit_is_due_when_the_next_scheduled_job_is_due(
 
 def test_admit_does_not_spin_while_a_due_job_is_locked(session: Any) -> None:
     make_job("scheduled", run_after=timedelta(seconds=-1))
-    other: Session = session()
-    other.begin()
-    other(lambda: list(Job.objects.select_for_update()))
+    other_session: Session = session()
+    other_session.begin()
+    other_session(lambda: list(Job.objects.select_for_update()))
     assert run_once(Admit(Store("default"))) == roughly(DUE_CHECK)
-    other.rollback()
+    other_session.rollback()
 
 
 # The service `PruneJobs`
@@ -257,13 +257,13 @@ def test_scheduling_a_job_that_is_due_soon_wakes_the_supervisor(
 def test_a_refused_service_does_not_stop_other_services(
     runworker: Callable[..., ManagePy], refuse: Callable[[str], Callable[[], None]]
 ) -> None:
-    allow = refuse("OLD.status = 'scheduled'")
+    stop_refusing = refuse("OLD.status = 'scheduled'")
     make_job("scheduled", run_after=timedelta(seconds=-1))
     make_job("completed", finished_at=timedelta(days=-100))
     process = runworker("--poll-interval", "3600")
     process.wait_for("service failed service=admit", times=2)
     wait_for_statuses(scheduled=1)
     assert "database lost" not in process.log
-    allow()
+    stop_refusing()
     wait_for_statuses(completed=1)
     process.wait_for("service back service=admit")

@@ -6,7 +6,7 @@ import pytest
 
 from ..harness.processes import ManagePy
 
-Run = Callable[..., ManagePy]
+RunWorker = Callable[..., ManagePy]
 HOUR = "3600"
 
 SLOW_SUPERVISOR = """
@@ -29,7 +29,7 @@ SLOW_SUPERVISOR = """
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_worker_that_the_signal_ended_first_is_not_logged_as_died_or_replaced(runworker: Run) -> None:
+def test_a_worker_that_the_signal_ended_first_is_not_logged_as_died_or_replaced(runworker: RunWorker) -> None:
     process = runworker("--poll-interval", HOUR, jobs=SLOW_SUPERVISOR)
     assert process.wait() == 0
     assert process.log.count("supervisor stopping") == 1

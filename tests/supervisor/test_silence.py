@@ -20,7 +20,7 @@ from ..harness.processes import ManagePy, wait_for_statuses, workers
 
 store = Store("default")
 
-Run = Callable[..., ManagePy]
+RunWorker = Callable[..., ManagePy]
 HOUR = "3600"
 TIMEOUT = 2
 FREQUENT_HEARTBEATS = {"HEARTBEAT_INTERVAL": TIMEOUT / 8}
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 
 @pytest.fixture
-def supervisor_with_running_job(runworker: Run) -> ManagePy:
+def supervisor_with_running_job(runworker: RunWorker) -> ManagePy:
     """A supervisor with a worker in the middle of a job. A second supervisor would recover the job of a dead worker."""
     second_supervisor = runworker(
         "--worker-timeout",
@@ -120,12 +120,12 @@ def without_connections_of(name: str) -> Iterator[None]:
         )
         server.execute(psycopg.sql.SQL("ALTER DATABASE {} ALLOW_CONNECTIONS false").format(database))
         try:
-            ended = server.execute(
+            ended_count = server.execute(
                 "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity"
                 " WHERE application_name = %s AND datname = %s",
                 [name, info.dbname],
             ).fetchone()
-            assert ended == (1,), ended
+            assert ended_count == (1,), ended_count
             yield
         finally:
             server.execute(psycopg.sql.SQL("ALTER DATABASE {} ALLOW_CONNECTIONS true").format(database))

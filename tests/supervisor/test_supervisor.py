@@ -31,7 +31,7 @@ from ..harness.processes import ManagePy, is_alive, statuses, wait_for_statuses,
 
 store = Store("default")
 
-Run = Callable[..., ManagePy]
+RunWorker = Callable[..., ManagePy]
 HOUR = "3600"
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -94,7 +94,7 @@ def cut_all_connections() -> int:
     ],
 )
 def test_a_signal_lets_running_jobs_end_and_releases_other_claimed_jobs(
-    runworker: Run, receiver: str, signal_number: signal.Signals
+    runworker: RunWorker, receiver: str, signal_number: signal.Signals
 ) -> None:
     jobs.noop.using(priority=1).defer_many([()] * 200)
     defer_held_jobs("a", "b")
@@ -127,7 +127,9 @@ def test_a_signal_lets_running_jobs_end_and_releases_other_claimed_jobs(
 
 
 @pytest.mark.parametrize("whole_group", [False, True], ids=["to the supervisor", "to the whole group"])
-def test_a_second_signal_releases_running_jobs_at_once_and_counts_no_attempt(runworker: Run, whole_group: bool) -> None:
+def test_a_second_signal_releases_running_jobs_at_once_and_counts_no_attempt(
+    runworker: RunWorker, whole_group: bool
+) -> None:
     defer_held_jobs("a", "b")
     process = runworker("--shutdown-timeout", HOUR, "--poll-interval", HOUR)
     wait_for_entries("a", "b")
@@ -142,7 +144,7 @@ def test_a_second_signal_releases_running_jobs_at_once_and_counts_no_attempt(run
     assert 'count=2 reason="they still ran' in process.log
 
 
-def test_after_the_shutdown_timeout_a_running_job_is_released(runworker: Run) -> None:
+def test_after_the_shutdown_timeout_a_running_job_is_released(runworker: RunWorker) -> None:
     defer_held_jobs("a")
     process = runworker("--shutdown-timeout", "0.1", "--poll-interval", HOUR)
     wait_for_entries("a")
@@ -152,7 +154,7 @@ def test_after_the_shutdown_timeout_a_running_job_is_released(runworker: Run) ->
     assert Job.objects.get().attempts == 0
 
 
-def test_a_signal_to_a_supervisor_with_idle_workers_ends_all_processes(runworker: Run) -> None:
+def test_a_signal_to_a_supervisor_with_idle_workers_ends_all_processes(runworker: RunWorker) -> None:
     process = runworker("--processes", "3", "--poll-interval", HOUR)
     workers(3)
     process.send(signal.SIGTERM)
@@ -164,7 +166,7 @@ def test_a_signal_to_a_supervisor_with_idle_workers_ends_all_processes(runworker
 # Deaths of workers and supervisors
 
 
-def test_the_garbage_collector_of_a_worker_ignores_objects_made_by_imports(runworker: Run) -> None:
+def test_the_garbage_collector_of_a_worker_ignores_objects_made_by_imports(runworker: RunWorker) -> None:
     job = worker_jobs.count_frozen.defer()
     runworker()
     wait_for_statuses(completed=1)
@@ -172,17 +174,19 @@ def test_the_garbage_collector_of_a_worker_ignores_objects_made_by_imports(runwo
     assert job.result > 10_000  # the number of objects that the garbage collector skips
 
 
-def test_the_job_of_a_killed_worker_is_recovered_and_run_again_at_once(runworker: Run) -> None:
+def test_the_job_of_a_killed_worker_is_recovered_and_run_again_at_once(runworker: RunWorker) -> None:
     process = runworker("--poll-interval", HOUR, "--worker-timeout", "600", "--name", "w")
-    (first,) = workers()
+    (first_worker,) = workers()
     jobs.record_and_die.defer("a")
     process.wait_for('worker died worker=w/1 cause="signal 9 (SIGKILL)" restart_in=0s')
     wait_for_statuses(completed=1)
-    wait_until(lambda: not Worker.objects.filter(pk=first.pk).exists(), "the row of the worker that died is deleted")
-    (second,) = workers()
-    assert (second.id, second.pid) != (first.id, first.pid)
+    wait_until(
+        lambda: not Worker.objects.filter(pk=first_worker.pk).exists(), "the row of the worker that died is deleted"
+    )
+    (second_worker,) = workers()
+    assert (second_worker.id, second_worker.pid) != (first_worker.id, first_worker.pid)
     job = Job.objects.get()
-    assert (job.attempts, job.locked_by) == (2, str(second.id))
+    assert (job.attempts, job.locked_by) == (2, str(second_worker.id))
     (error,) = job.errors
     assert error["exception"].endswith("WorkerDied")
     assert "SIGKILL" in error["message"]
@@ -192,27 +196,26 @@ def test_the_job_of_a_killed_worker_is_recovered_and_run_again_at_once(runworker
     )
 
 
-def test_jobs_of_a_killed_worker_fail_and_jobs_of_the_other_worker_run_on(runworker: Run) -> None:
+def test_jobs_of_a_killed_worker_fail_and_jobs_of_the_other_worker_run_on(runworker: RunWorker) -> None:
     defer_held_jobs("a", "b", "c", "d")
     process = runworker("--processes", "2", "-c", "2", "--poll-interval", HOUR, "--name", "w")
     wait_for_entries("a", "b", "c", "d")
-    victim, other = workers(2)
-    jobs_of_victim = set(Job.objects.filter(locked_by=victim.id).values_list("pk", flat=True))
-    os.kill(victim.pid, signal.SIGKILL)
-    wait_until(lambda: set(Job.objects.failed().values_list("pk", flat=True)) == jobs_of_victim)
-    assert Job.objects.running().filter(locked_by=other.id).count() == 4 - len(jobs_of_victim)
+    killed_worker, other_worker = workers(2)
+    jobs_of_killed_worker = set(Job.objects.filter(locked_by=killed_worker.id).values_list("pk", flat=True))
+    os.kill(killed_worker.pid, signal.SIGKILL)
+    wait_until(lambda: set(Job.objects.failed().values_list("pk", flat=True)) == jobs_of_killed_worker)
+    assert Job.objects.running().filter(locked_by=other_worker.id).count() == 4 - len(jobs_of_killed_worker)
     let_jobs_go_on()
-    wait_for_statuses(
-        **{name: n for name, n in (("completed", 4 - len(jobs_of_victim)), ("failed", len(jobs_of_victim))) if n}
-    )
-    assert Worker.objects.filter(pk=other.pk, pid=other.pid).exists()
+    counts = {"completed": 4 - len(jobs_of_killed_worker), "failed": len(jobs_of_killed_worker)}
+    wait_for_statuses(**{status: count for status, count in counts.items() if count})
+    assert Worker.objects.filter(pk=other_worker.pk, pid=other_worker.pid).exists()
     assert is_alive(process.process.pid)
 
 
 @pytest.mark.parametrize("code", [0, 1, 93])
 @pytest.mark.parametrize("options", [("--max-jobs", "1"), ()], ids=["max-jobs 1", "no limit"])
 def test_a_task_that_exits_its_worker_process_is_run_again_in_a_second_attempt(
-    runworker: Run, code: int, options: tuple[str, ...]
+    runworker: RunWorker, code: int, options: tuple[str, ...]
 ) -> None:
     if code == 93 and options:
         pytest.skip("93 is the exit code of a worker that has run its last job, so this exit looks like a regular end")
@@ -224,7 +227,7 @@ def test_a_task_that_exits_its_worker_process_is_run_again_in_a_second_attempt(
         assert process.wait() == 0
 
 
-def test_a_task_that_always_kills_its_worker_fails_after_max_attempts(runworker: Run) -> None:
+def test_a_task_that_always_kills_its_worker_fails_after_max_attempts(runworker: RunWorker) -> None:
     crashing_job = worker_jobs.exit_hard.using(max_attempts=2).defer(7, 0)
     other_job = jobs.noop.defer()
     runworker("--poll-interval", HOUR)
@@ -236,7 +239,7 @@ def test_a_task_that_always_kills_its_worker_fails_after_max_attempts(runworker:
     assert other_job.status == "completed"
 
 
-def test_a_job_that_kills_three_workers_in_a_row_fails_before_max_attempts(runworker: Run) -> None:
+def test_a_job_that_kills_three_workers_in_a_row_fails_before_max_attempts(runworker: RunWorker) -> None:
     worker_jobs.exit_hard.using(max_attempts=100).defer(7, 0)
     process = runworker("--poll-interval", "0.2")
     waiting_retries = Job.objects.scheduled()  # without the update, each retry would wait for up to half a minute
@@ -247,7 +250,7 @@ def test_a_job_that_kills_three_workers_in_a_row_fails_before_max_attempts(runwo
     assert process.log.count('cause="exit code 7"') == 3
 
 
-def test_the_restart_delay_grows_while_a_worker_dies_again_and_again(runworker: Run) -> None:
+def test_the_restart_delay_grows_while_a_worker_dies_again_and_again(runworker: RunWorker) -> None:
     process = runworker("-c", "1", "--poll-interval", HOUR, jobs=DIES_AT_THE_START)
     process.wait_for("died", times=4)
     delays = [float(delay) for delay in re.findall(r"restart_in=([\d.]+)s", process.log)]
@@ -281,7 +284,7 @@ os.fork = fork_or_fail
 """
 
 
-def test_a_fork_that_the_system_refuses_is_tried_again(runworker: Run) -> None:
+def test_a_fork_that_the_system_refuses_is_tried_again(runworker: RunWorker) -> None:
     jobs.noop.defer()
     worker = runworker(settings=FORK_FAILS_THREE_TIMES)
     wait_for_statuses(completed=1)
@@ -292,16 +295,16 @@ def test_a_fork_that_the_system_refuses_is_tried_again(runworker: Run) -> None:
 
 
 @pytest.mark.parametrize("signal_number", [signal.SIGSEGV, 40])
-def test_a_worker_killed_by_sigsegv_or_a_realtime_signal_is_replaced(runworker: Run, signal_number: int) -> None:
+def test_a_worker_killed_by_sigsegv_or_a_realtime_signal_is_replaced(runworker: RunWorker, signal_number: int) -> None:
     process = runworker("--poll-interval", HOUR)
-    (first,) = workers()
-    os.kill(first.pid, signal_number)
-    wait_until(lambda: Worker.objects.exclude(pk=first.pk).exists())
+    (first_worker,) = workers()
+    os.kill(first_worker.pid, signal_number)
+    wait_until(lambda: Worker.objects.exclude(pk=first_worker.pk).exists())
     assert f'cause="signal {int(signal_number)}' in process.log
-    assert not Worker.objects.filter(pk=first.pk).exists()
+    assert not Worker.objects.filter(pk=first_worker.pk).exists()
 
 
-def test_workers_of_a_killed_supervisor_finish_their_jobs_and_exit(runworker: Run) -> None:
+def test_workers_of_a_killed_supervisor_finish_their_jobs_and_exit(runworker: RunWorker) -> None:
     defer_held_jobs("a", "b")
     jobs.noop.using(priority=-1).defer_many([()] * 50)
     process = runworker("--processes", "2", "-c", "1", "--poll-interval", HOUR, "--name", "w")
@@ -316,37 +319,39 @@ def test_workers_of_a_killed_supervisor_finish_their_jobs_and_exit(runworker: Ru
     assert not Worker.objects.exists()
 
 
-def test_the_replacement_of_a_worker_ends_with_its_supervisor(runworker: Run) -> None:
+def test_the_replacement_of_a_worker_ends_with_its_supervisor(runworker: RunWorker) -> None:
     """The replacement is forked while other workers run. It must not hold their pipes to the supervisor open."""
     process = runworker("--processes", "2", "--poll-interval", HOUR)
-    victim, _ = workers(2)
-    os.kill(victim.pid, signal.SIGKILL)
-    wait_until(lambda: Worker.objects.exclude(pk=victim.pk).count() == 2)
-    pids = list(Worker.objects.exclude(pk=victim.pk).values_list("pid", flat=True))
+    killed_worker, _other_worker = workers(2)
+    os.kill(killed_worker.pid, signal.SIGKILL)
+    wait_until(lambda: Worker.objects.exclude(pk=killed_worker.pk).count() == 2)
+    pids = list(Worker.objects.exclude(pk=killed_worker.pk).values_list("pid", flat=True))
     process.send(signal.SIGKILL)
     process.wait()
     wait_until(lambda: not any(map(is_alive, pids)), "the workers have ended")
 
 
-def test_after_a_supervisor_and_its_worker_are_killed_another_supervisor_recovers_the_job(runworker: Run) -> None:
+def test_after_a_supervisor_and_its_worker_are_killed_another_supervisor_recovers_the_job(runworker: RunWorker) -> None:
     jobs.record_and_hold.using(max_attempts=2).defer("a")
-    first = runworker(
+    first_supervisor = runworker(
         "--worker-timeout", "1", "--poll-interval", HOUR, "--name", "first", skipqueue={"HEARTBEAT_INTERVAL": 0.2}
     )
     wait_for_entries("a")
     (dead_worker,) = workers()
-    first.send_to_group(signal.SIGKILL)
-    first.wait()
+    first_supervisor.send_to_group(signal.SIGKILL)
+    first_supervisor.wait()
     assert statuses() == {"running": 1}
     let_jobs_go_on()
-    second = runworker("--worker-timeout", "1", "--poll-interval", HOUR, skipqueue={"HEARTBEAT_INTERVAL": 0.2})
+    second_supervisor = runworker(
+        "--worker-timeout", "1", "--poll-interval", HOUR, skipqueue={"HEARTBEAT_INTERVAL": 0.2}
+    )
     wait_for_statuses(completed=1)
     job = Job.objects.get()
     assert (job.attempts, [error["worker"] for error in job.errors]) == (2, ["first/1"])
-    assert f" worker={dead_worker.name} " in second.log
+    assert f" worker={dead_worker.name} " in second_supervisor.log
 
 
-def test_the_long_job_of_a_live_worker_is_never_recovered(runworker: Run) -> None:
+def test_the_long_job_of_a_live_worker_is_never_recovered(runworker: RunWorker) -> None:
     defer_held_jobs("a")
     runworker("--worker-timeout", "5", "--poll-interval", HOUR, skipqueue={"HEARTBEAT_INTERVAL": 0.2})
     wait_for_entries("a")
@@ -359,13 +364,13 @@ def test_the_long_job_of_a_live_worker_is_never_recovered(runworker: Run) -> Non
 # Outages of the database
 
 
-def test_all_4000_jobs_complete_although_all_connections_are_cut_three_times(runworker: Run) -> None:
+def test_all_4000_jobs_complete_although_all_connections_are_cut_three_times(runworker: RunWorker) -> None:
     jobs.noop.using(max_attempts=1).defer_many([()] * 4000)
     process = runworker(
         "--processes", "2", "--worker-timeout", "1", "--poll-interval", HOUR, skipqueue={"HEARTBEAT_INTERVAL": 0.2}
     )
-    for least in (200, 1500, 3000):
-        wait_until(lambda least=least: Job.objects.completed().count() >= least)  # type: ignore[misc]
+    for completed_count in (200, 1500, 3000):
+        wait_until(lambda completed_count=completed_count: Job.objects.completed().count() >= completed_count)  # type: ignore[misc]
         wait_until(cut_all_connections)
     wait_for_statuses(completed=4000, deadline=2 * DEADLINE)
     process.wait_for("database back")
@@ -373,7 +378,7 @@ def test_all_4000_jobs_complete_although_all_connections_are_cut_three_times(run
     assert process.wait() == 0
 
 
-def test_after_an_outage_an_idle_worker_is_notified_of_new_jobs_again(runworker: Run) -> None:
+def test_after_an_outage_an_idle_worker_is_notified_of_new_jobs_again(runworker: RunWorker) -> None:
     process = runworker("--poll-interval", HOUR, "--name", "w")
     (worker_before,) = workers()
     with outage():
@@ -388,7 +393,7 @@ def test_after_an_outage_an_idle_worker_is_notified_of_new_jobs_again(runworker:
     assert "Traceback" not in process.log
 
 
-def test_the_outcome_of_a_job_that_ends_during_an_outage_is_saved_after_it(runworker: Run) -> None:
+def test_the_outcome_of_a_job_that_ends_during_an_outage_is_saved_after_it(runworker: RunWorker) -> None:
     jobs.slow.using(max_attempts=1).defer(0.5)
     process = runworker("--poll-interval", HOUR, "--name", "w")
     wait_for_statuses(running=1)
@@ -398,7 +403,7 @@ def test_the_outcome_of_a_job_that_ends_during_an_outage_is_saved_after_it(runwo
     assert Job.objects.get().attempts == 1
 
 
-def test_a_supervisor_can_be_stopped_during_an_outage(runworker: Run) -> None:
+def test_a_supervisor_can_be_stopped_during_an_outage(runworker: RunWorker) -> None:
     process = runworker("--poll-interval", HOUR, "--shutdown-timeout", "0.1")
     workers()
     with outage():
@@ -441,22 +446,22 @@ def test_a_notification_that_arrives_with_the_answer_of_a_statement_is_handled_a
         thread.submit(connections.close_all).result()
 
 
-def test_a_scheduled_job_is_started_when_it_is_due_and_an_old_job_is_deleted(runworker: Run) -> None:
+def test_a_scheduled_job_is_started_when_it_is_due_and_an_old_job_is_deleted(runworker: RunWorker) -> None:
     make_job("scheduled", run_after=timedelta(seconds=0.5))
     make_job("completed", finished_at=timedelta(days=-2))
     runworker("--poll-interval", HOUR)
     wait_for_statuses(completed=1)
 
 
-def test_the_row_of_a_worker_without_a_heartbeat_for_two_hours_is_deleted(runworker: Run) -> None:
+def test_the_row_of_a_worker_without_a_heartbeat_for_two_hours_is_deleted(runworker: RunWorker) -> None:
     make_worker(heartbeat=timedelta(hours=-2))
-    recent = make_worker(heartbeat=timedelta(minutes=-10))
+    recently_seen_worker = make_worker(heartbeat=timedelta(minutes=-10))
     runworker("--poll-interval", HOUR)
-    wait_until(lambda: Worker.objects.count() == 2)
-    assert Worker.objects.filter(pk=recent.pk).exists()
+    wait_until(lambda: Worker.objects.count() == 2)  # the recently seen worker, and the worker of this `runworker`
+    assert Worker.objects.filter(pk=recently_seen_worker.pk).exists()
 
 
-def test_a_job_recovered_receiver_that_never_returns_does_not_delay_the_next_worker(runworker: Run) -> None:
+def test_a_job_recovered_receiver_that_never_returns_does_not_delay_the_next_worker(runworker: RunWorker) -> None:
     jobs.record_and_die.defer("a")
     process = runworker(
         "--poll-interval",
@@ -477,7 +482,7 @@ def test_a_job_recovered_receiver_that_never_returns_does_not_delay_the_next_wor
 
 
 def test_other_services_go_on_if_the_recovery_of_a_job_fails(
-    runworker: Run, refuse: Callable[[str], Callable[[], None]]
+    runworker: RunWorker, refuse: Callable[[str], Callable[[], None]]
 ) -> None:
     refuse("NEW.last_error LIKE 'WorkerDied%'")
     defer_held_jobs("a")
@@ -491,7 +496,7 @@ def test_other_services_go_on_if_the_recovery_of_a_job_fails(
     assert "database lost" not in process.log
 
 
-def test_the_jobs_and_the_row_of_an_external_worker_are_kept_despite_an_old_heartbeat(runworker: Run) -> None:
+def test_the_jobs_and_the_row_of_an_external_worker_are_kept_despite_an_old_heartbeat(runworker: RunWorker) -> None:
     """An external worker, such as Celery, and a worker of this project have jobs. Both have old heartbeats."""
     long_ago = timedelta(hours=-2)
     external_worker, dead_worker = (

@@ -17,7 +17,7 @@ from ..app.waiting import wait_until
 from ..harness.processes import ManagePy, wait_for_statuses
 from ..harness.systemd import Manager
 
-Run = Callable[..., ManagePy]
+RunWorker = Callable[..., ManagePy]
 
 LIST_ENVIRONMENT = """
     import os
@@ -39,11 +39,11 @@ def manager(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Manager]
 
 @pytest.mark.django_db(transaction=True)
 def test_systemd_is_notified_of_a_ready_worker_of_each_watchdog_turn_and_of_the_stop(
-    runworker: Run, manager: Manager
+    runworker: RunWorker, manager: Manager
 ) -> None:
     process = runworker("--processes", "2", environment={"NOTIFY_SOCKET": manager.address, "WATCHDOG_USEC": "1000000"})
     assert manager.receive() == ["READY=1"]
-    assert Worker.objects.exists(), "it is ready only after the first worker has written its row"
+    assert Worker.objects.exists(), "`runworker` is ready only after the first worker has written its row"
     lines = manager.receive()
     assert lines[0] == "WATCHDOG=1"
     assert lines[1].startswith("STATUS=")
@@ -52,9 +52,8 @@ def test_systemd_is_notified_of_a_ready_worker_of_each_watchdog_turn_and_of_the_
     wait_for_statuses(completed=3)
     manager.wait_for("STATUS=2 of 2 workers, 0 jobs running, 3 attempts done")
     process.send(signal.SIGSTOP)
-    wait_until(
-        lambda: manager.is_silent_for(1.5), "the loop does not turn"
-    )  # otherwise it sends a message every half second
+    # A loop that turns sends a message every half second.
+    wait_until(lambda: manager.is_silent_for(1.5), "the loop does not turn")
     process.send(signal.SIGCONT)
     manager.wait_for("WATCHDOG=1")
     process.send(signal.SIGTERM)
@@ -63,10 +62,10 @@ def test_systemd_is_notified_of_a_ready_worker_of_each_watchdog_turn_and_of_the_
 
 
 @pytest.mark.django_db(transaction=True)
-def test_tasks_do_not_inherit_the_environment_variables_of_systemd(runworker: Run, manager: Manager) -> None:
+def test_tasks_do_not_inherit_the_environment_variables_of_systemd(runworker: RunWorker, manager: Manager) -> None:
     Job.objects.enqueue("extra.jobs.environment")
-    notify = {"NOTIFY_SOCKET": manager.address, "WATCHDOG_USEC": "60000000"}
-    assert runworker("--drain", jobs=LIST_ENVIRONMENT, environment=notify).wait() == 0
+    environment = {"NOTIFY_SOCKET": manager.address, "WATCHDOG_USEC": "60000000"}
+    assert runworker("--drain", jobs=LIST_ENVIRONMENT, environment=environment).wait() == 0
     assert Job.objects.get().result == []
 
 

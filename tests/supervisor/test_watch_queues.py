@@ -22,7 +22,7 @@ from ..app.rows import make_job
 from ..app.waiting import wait_until
 from ..harness.processes import ManagePy, wait_for_statuses, workers
 
-Run = Callable[..., ManagePy]
+RunWorker = Callable[..., ManagePy]
 HOUR = "3600"
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -39,7 +39,7 @@ def count_listeners(name: str) -> int:
         return int(cursor.fetchone()[0])
 
 
-def test_workers_do_not_listen_while_their_supervisor_does(runworker: Run) -> None:
+def test_workers_do_not_listen_while_their_supervisor_does(runworker: RunWorker) -> None:
     runworker("--processes", "3", "--poll-interval", HOUR)
     workers(3)
     for _ in range(10):
@@ -49,7 +49,7 @@ def test_workers_do_not_listen_while_their_supervisor_does(runworker: Run) -> No
     wait_until(lambda: count_listeners("skipqueue:%") == 0, "no worker listens")
 
 
-def test_one_job_wakes_only_one_worker(runworker: Run) -> None:
+def test_one_job_wakes_only_one_worker(runworker: RunWorker) -> None:
     """On a busy machine the woken worker may be slow, and another is woken too. So the test tries until it succeeds."""
     runworker("--processes", "4", "--poll-interval", HOUR)
     workers(4)
@@ -80,14 +80,14 @@ def count_active_workers(since: str) -> int:
         return int(cursor.fetchone()[0])
 
 
-def test_a_job_without_a_notification_is_found_by_polling(runworker: Run) -> None:
+def test_a_job_without_a_notification_is_found_by_polling(runworker: RunWorker) -> None:
     runworker("--processes", "2", "--poll-interval", "0.2")
     workers(2)
     make_job("queued", task=jobs.noop.name)
     wait_for_statuses(completed=1)
 
 
-def test_a_job_does_not_wait_for_a_busy_worker_while_another_is_idle(runworker: Run) -> None:
+def test_a_job_does_not_wait_for_a_busy_worker_while_another_is_idle(runworker: RunWorker) -> None:
     """A worker with no free thread does not count as free, even if it has free slots for coroutines or claims ahead."""
     runworker("--processes", "2", "--concurrency", "1", "--poll-interval", HOUR)
     workers(2)
@@ -105,7 +105,7 @@ def test_a_job_does_not_wait_for_a_busy_worker_while_another_is_idle(runworker: 
 
 
 @pytest.mark.slow  # it takes 35 seconds
-def test_polling_finds_a_coroutine_job_while_all_threads_are_busy(runworker: Run) -> None:
+def test_polling_finds_a_coroutine_job_while_all_threads_are_busy(runworker: RunWorker) -> None:
     runworker("--no-listen", "--concurrency", "1", "--poll-interval", "0.2")
     workers(1)
     jobs.record_and_hold.defer("first")
@@ -117,14 +117,14 @@ def test_polling_finds_a_coroutine_job_while_all_threads_are_busy(runworker: Run
     wait_for_statuses(completed=2)
 
 
-def test_two_workers_with_max_jobs_1_run_one_of_two_jobs_each(runworker: Run) -> None:
+def test_two_workers_with_max_jobs_1_run_one_of_two_jobs_each(runworker: RunWorker) -> None:
     runworker("--processes", "2", "--max-jobs", "1", "--poll-interval", HOUR)
     workers(2)
     jobs.noop.defer_many([(), ()])
     wait_for_statuses(completed=2)
 
 
-def test_each_replacement_of_a_recycled_worker_is_woken_for_new_jobs(runworker: Run) -> None:
+def test_each_replacement_of_a_recycled_worker_is_woken_for_new_jobs(runworker: RunWorker) -> None:
     runworker("--max-jobs-per-worker", "2", "--poll-interval", HOUR)
     workers(1)
     for number in range(1, 8):
@@ -132,7 +132,7 @@ def test_each_replacement_of_a_recycled_worker_is_woken_for_new_jobs(runworker: 
         wait_for_statuses(completed=number)
 
 
-def test_malformed_notifications_do_not_stop_the_supervisor(runworker: Run) -> None:
+def test_malformed_notifications_do_not_stop_the_supervisor(runworker: RunWorker) -> None:
     process = runworker("--poll-interval", HOUR)
     workers(1)
     for payload in ("default,x", "default,-5", "q" * 7999, ",", "a,b,c"):
@@ -143,7 +143,7 @@ def test_malformed_notifications_do_not_stop_the_supervisor(runworker: Run) -> N
     assert process.process.poll() is None
 
 
-def test_while_the_supervisor_is_stopped_an_idle_worker_listens_and_then_stops(runworker: Run) -> None:
+def test_while_the_supervisor_is_stopped_an_idle_worker_listens_and_then_stops(runworker: RunWorker) -> None:
     process = runworker("--poll-interval", HOUR)
     workers(1)
     jobs.noop.defer()
@@ -159,7 +159,7 @@ def test_while_the_supervisor_is_stopped_an_idle_worker_listens_and_then_stops(r
     wait_for_statuses(completed=4)
 
 
-def test_with_no_listen_the_supervisor_polls_and_does_not_listen(runworker: Run) -> None:
+def test_with_no_listen_the_supervisor_polls_and_does_not_listen(runworker: RunWorker) -> None:
     runworker("--no-listen", "--processes", "2", "--poll-interval", "0.2")
     workers(2)
     jobs.noop.defer()

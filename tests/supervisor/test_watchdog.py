@@ -18,7 +18,7 @@ from ..app.models import Ledger
 from ..app.waiting import wait_until
 from ..harness.processes import ManagePy, wait_for_statuses, workers
 
-Run = Callable[..., ManagePy]
+RunWorker = Callable[..., ManagePy]
 HOUR = "3600"
 
 SHORT_WATCHDOG_TIMES = """
@@ -129,12 +129,12 @@ def test_only_the_replacement_of_a_worker_that_died_idle_is_delayed(
 ) -> None:
     process = FakeProcess()
     process.started_at = float("inf")  # the process dies soon after its start
-    dead = DeadProcess(process.id, exit_code, "a job was stuck", job_ids, 0.0)
-    assert max(process.schedule_restart(dead) for _ in range(20)) == longest_delay
+    dead_process = DeadProcess(process.id, exit_code, "a job was stuck", job_ids, 0.0)
+    assert max(process.schedule_restart(dead_process) for _ in range(20)) == longest_delay
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_task_that_blocks_the_interpreter_fails_and_other_jobs_complete(runworker: Run) -> None:
+def test_a_task_that_blocks_the_interpreter_fails_and_other_jobs_complete(runworker: RunWorker) -> None:
     process = runworker("-c", "1", "--poll-interval", HOUR, "--name", "w", jobs=SHORT_WATCHDOG_TIMES)
     workers()
     jobs.noop.defer()
@@ -148,26 +148,26 @@ def test_a_task_that_blocks_the_interpreter_fails_and_other_jobs_complete(runwor
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_worker_stopped_by_sigstop_is_killed_and_its_job_is_recovered(runworker: Run) -> None:
+def test_a_worker_stopped_by_sigstop_is_killed_and_its_job_is_recovered(runworker: RunWorker) -> None:
     jobs.record_and_hold.using(max_attempts=2).defer("a")
     process = runworker("--poll-interval", HOUR, jobs=SHORT_WATCHDOG_TIMES)
-    (first,) = workers()
+    (stopped_worker,) = workers()
     wait_until(lambda: Ledger.objects.filter(entry="a").exists())
-    os.kill(first.pid, signal.SIGSTOP)
+    os.kill(stopped_worker.pid, signal.SIGSTOP)
     process.wait_for("worker frozen", deadline=60)
     wait_until(lambda: Job.objects.get().attempts == 2)
     assert "frozen" in Job.objects.get().last_error
 
 
 @pytest.mark.django_db(transaction=True)
-def test_an_idle_worker_is_not_killed_as_frozen(runworker: Run) -> None:
+def test_an_idle_worker_is_not_killed_as_frozen(runworker: RunWorker) -> None:
     process = runworker("--poll-interval", HOUR, jobs=SHORT_WATCHDOG_TIMES, skipqueue={"HEARTBEAT_INTERVAL": 1})
     (worker,) = workers()
-    started: Any = worker.heartbeat_at
+    first_heartbeat: Any = worker.heartbeat_at
 
     def has_sent_heartbeats_for_8_seconds() -> bool:
         worker.refresh_from_db()
-        return bool((worker.heartbeat_at - started).total_seconds() > 8)
+        return bool((worker.heartbeat_at - first_heartbeat).total_seconds() > 8)
 
     wait_until(has_sent_heartbeats_for_8_seconds)
     assert "worker silent" not in process.log

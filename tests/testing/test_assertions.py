@@ -29,9 +29,9 @@ from . import jobs as tasks
 
 def failure_message_of(call: Any, *args: Any, **kwargs: Any) -> str:
     """The message with which an assertion fails."""
-    with pytest.raises(AssertionError) as raised:
+    with pytest.raises(AssertionError) as error_info:
         call(*args, **kwargs)
-    return str(raised.value)
+    return str(error_info.value)
 
 
 class TestAssertDeferred(TestCase):
@@ -41,11 +41,11 @@ class TestAssertDeferred(TestCase):
         job = jobs.add.defer(1, b=2)
         matching: list[Any] = [((), {}), ((1,), {}), ((1, 2), {}), ((), {"a": 1}), ((), {"b": 2}), ((1,), {"b": 2})]
         for args, kwargs in matching:
-            assert [found.pk for found in assert_deferred(jobs.add, *args, **kwargs)] == [job.pk]
+            assert [found_job.pk for found_job in assert_deferred(jobs.add, *args, **kwargs)] == [job.pk]
             with pytest.raises(AssertionError):
                 assert_not_deferred(jobs.add, *args, **kwargs)
-        not_matching: list[Any] = [((2,), {}), ((1, 1), {}), ((), {"a": 2}), ((1,), {"b": 1})]
-        for args, kwargs in not_matching:
+        other_arguments: list[Any] = [((2,), {}), ((1, 1), {}), ((), {"a": 2}), ((1,), {"b": 1})]
+        for args, kwargs in other_arguments:
             assert_not_deferred(jobs.add, *args, **kwargs)
             with pytest.raises(AssertionError):
                 assert_deferred(jobs.add, *args, **kwargs)
@@ -88,7 +88,7 @@ class TestAssertDeferred(TestCase):
         assert_not_deferred("far.away", y=3)
         assert_deferred(jobs.add.name, a=1)
 
-    def test_a_job_that_has_run_is_found_too(self) -> None:
+    def test_assert_deferred_finds_a_job_that_has_already_run(self) -> None:
         jobs.add.defer(1)
         run_jobs()
         assert_deferred(jobs.add, 1)
@@ -182,41 +182,41 @@ class TestFailureMessages(TestCase):
 class TestCaptureDeferred(TestCase):
     def test_only_jobs_deferred_within_the_block_are_captured(self) -> None:
         jobs.add.defer(1)
-        with capture_deferred() as deferred:
-            assert len(deferred) == 0
+        with capture_deferred() as captured_jobs:
+            assert len(captured_jobs) == 0
             jobs.add.defer(2)
             jobs.add.defer_many([(3,), (4,)])
             Job.objects.enqueue("by.name")
-            assert [job.args for job in deferred] == [[2], [3], [4], []]
+            assert [job.args for job in captured_jobs] == [[2], [3], [4], []]
         jobs.add.defer(5)
-        assert len(deferred) == 4
-        assert (deferred[0].args, [job.args for job in deferred[1:3]]) == ([2], [[3], [4]])
-        assert_deferred(jobs.add, 3, among=deferred)
-        assert_not_deferred(jobs.add, 1, among=deferred)
-        assert repr(deferred).splitlines()[:2] == [
+        assert len(captured_jobs) == 4
+        assert (captured_jobs[0].args, [job.args for job in captured_jobs[1:3]]) == ([2], [[3], [4]])
+        assert_deferred(jobs.add, 3, among=captured_jobs)
+        assert_not_deferred(jobs.add, 1, among=captured_jobs)
+        assert repr(captured_jobs).splitlines()[:2] == [
             "<4 deferred jobs>",
             "  tests.app.jobs.add(a=2)  [queue_name='default'] queued",
         ]
 
     def test_a_job_is_captured_although_another_job_has_a_higher_id(self) -> None:
         make_job(id=1_000_000)
-        with capture_deferred() as deferred:
+        with capture_deferred() as captured_jobs:
             jobs.noop.defer()
-        assert len(deferred) == 1
+        assert len(captured_jobs) == 1
 
     def test_a_job_that_was_rolled_back_is_not_captured(self) -> None:
-        with capture_deferred() as deferred:
+        with capture_deferred() as captured_jobs:
             with transaction.atomic():
                 jobs.noop.defer()
                 transaction.set_rollback(True)
             jobs.add.defer(1)
-        assert [job.task for job in deferred] == [jobs.add.name]
+        assert [job.task for job in captured_jobs] == [jobs.add.name]
 
     def test_an_existing_job_found_by_its_unique_key_is_not_captured(self) -> None:
         send_once.defer(1)
-        with capture_deferred() as deferred:
+        with capture_deferred() as captured_jobs:
             send_once.defer(1)
-        assert not deferred
+        assert not captured_jobs
 
     def test_an_exception_of_the_block_is_raised_unchanged(self) -> None:
         """`capture_deferred` sends no query then, because the exception may have broken the transaction."""
@@ -233,9 +233,9 @@ class TestCaptureDeferred(TestCase):
 
 class TestAsyncForms(TestCase):
     async def test_each_assertion_has_an_async_form(self) -> None:
-        async with capture_deferred() as deferred:
+        async with capture_deferred() as captured_jobs:
             await jobs.add.adefer(1)
-        assert len(deferred) == 1
+        assert len(captured_jobs) == 1
         await aassert_deferred(jobs.add, 1, count=1)
         await aassert_not_deferred(jobs.add, 2)
         with pytest.raises(AssertionError, match="1 job of tests"):

@@ -22,8 +22,8 @@ def _use_two_databases(settings: Any) -> None:
 
 def defer_into(aliases: list[str]) -> None:
     """A task that defers itself into the first of these databases. Its new job gets the remaining databases."""
-    first, *others = aliases
-    job(name="defer_into", max_attempts=1)(defer_into).using(database=first).defer(others)
+    first_alias, *remaining_aliases = aliases
+    job(name="defer_into", max_attempts=1)(defer_into).using(database=first_alias).defer(remaining_aliases)
 
 
 def test_run_jobs_runs_jobs_of_all_databases_until_none_is_left(registry: Registry) -> None:
@@ -48,11 +48,11 @@ def test_run_jobs_can_run_the_jobs_of_one_database() -> None:
 
 def test_jobs_are_captured_and_found_in_all_databases() -> None:
     for alias, number in (("default", 1), ("other", 2)):
-        with capture_deferred() as captured, capture_deferred(database=alias) as captured_there:
+        with capture_deferred() as captured, capture_deferred(database=alias) as captured_in_database:
             add.using(database=alias).defer(number)
         assert (
             [captured_job.args for captured_job in captured]
-            == [captured_job.args for captured_job in captured_there]
+            == [captured_job.args for captured_job in captured_in_database]
             == [[number]]
         )
         assert_deferred(add, number)

@@ -23,10 +23,10 @@ class TestInATestCase(TestCase):
     databases = {"default", "other"}
 
     def test_a_job_has_run_when_defer_returns(self) -> None:
-        with run_inline() as ran:
+        with run_inline() as jobs_run:
             job = tasks.note.defer("entry")
             assert tasks.entries() == ["entry"]
-            assert [(job_run.pk, job_run.status) for job_run in ran] == [(job.pk, "completed")]
+            assert [(job_run.pk, job_run.status) for job_run in jobs_run] == [(job.pk, "completed")]
             tasks.note.defer_many([("a",), ("b",)])
             assert tasks.entries() == ["entry", "a", "b"]
 
@@ -53,24 +53,24 @@ class TestInATestCase(TestCase):
         assert tasks.entries() == ["entry"]
 
     def test_a_job_that_was_rolled_back_is_not_run(self) -> None:
-        with run_inline() as ran:
+        with run_inline() as jobs_run:
             with transaction.atomic():
                 tasks.note.defer("entry")
                 transaction.set_rollback(True)
             tasks.note.defer("other")
         assert tasks.entries() == ["other"]
-        assert len(ran) == 1
+        assert len(jobs_run) == 1
 
     def test_a_job_that_another_job_defers_runs_after_it(self) -> None:
-        with run_inline() as ran:
+        with run_inline() as jobs_run:
             tasks.write_atomically.defer("entry")
-            assert [job_run.task for job_run in ran] == [tasks.write_atomically.name, tasks.note.name]
+            assert [job_run.task for job_run in jobs_run] == [tasks.write_atomically.name, tasks.note.name]
 
     def test_the_error_of_a_task_makes_its_job_fail_and_is_not_raised(self) -> None:
-        with run_inline() as ran:
+        with run_inline() as jobs_run:
             tasks.break_the_transaction.defer()
             jobs.fail.using(max_attempts=1).defer()
-        assert [job_run.status for job_run in ran] == ["failed", "failed"]
+        assert [job_run.status for job_run in jobs_run] == ["failed", "failed"]
 
     def test_with_raise_errors_the_error_of_a_task_is_raised_at_the_end_of_the_block(self) -> None:
         inline = run_inline(raise_errors=True)
@@ -89,9 +89,9 @@ class TestInATestCase(TestCase):
         with run_inline(include_scheduled=True):
             tasks.note.using(run_after=timedelta(hours=1)).defer("entry")
             assert tasks.entries() == ["entry"]
-        with run_inline(queue_names=["other"]) as ran:
+        with run_inline(queue_names=["other"]) as jobs_run:
             jobs.noop.defer()
-        assert ran == []
+        assert jobs_run == []
 
     def test_after_the_block_the_connection_and_the_sinks_are_as_before(self) -> None:
         connection = connections["default"]
@@ -104,10 +104,10 @@ class TestInATestCase(TestCase):
         assert [job.status for job in Job.objects.all()] == ["queued"]
 
     def test_only_jobs_of_the_named_database_run_at_once(self) -> None:
-        with run_inline(database="other") as ran:
+        with run_inline(database="other") as jobs_run:
             jobs.add.using(database="other").defer(1, 2)
             jobs.noop.defer()
-        assert [job_run.result for job_run in ran] == [3]
+        assert [job_run.result for job_run in jobs_run] == [3]
         assert len(run_jobs()) == 1
 
 
@@ -138,11 +138,11 @@ class TestInATransactionTestCase(TransactionTestCase):
 
 class TestAsync(TestCase):
     async def test_a_job_has_run_when_adefer_returns(self) -> None:
-        async with run_inline() as ran:
+        async with run_inline() as jobs_run:
             await tasks.anote.adefer("entry")
-            assert [job_run.status for job_run in ran] == ["completed"]
+            assert [job_run.status for job_run in jobs_run] == ["completed"]
             await jobs.add.adefer(1, 2)
-            assert ran[-1].result == 3
+            assert jobs_run[-1].result == 3
 
     async def test_a_sync_block_in_async_code_is_refused(self) -> None:
         with pytest.raises(SynchronousOnlyOperation, match="async with run_inline"):
@@ -153,11 +153,11 @@ def test_a_savepoint_commit_replaced_by_a_project_is_called_and_restored(db: Any
     """`run_inline` replaces `connection.savepoint_commit` during its block. A project may have replaced it before."""
     savepoints_committed: list[str] = []
     connection = connections["default"]
-    original = connection.savepoint_commit
+    original_commit = connection.savepoint_commit
 
     def savepoint_commit(sid: str) -> None:
         savepoints_committed.append(sid)
-        original(sid)
+        original_commit(sid)
 
     vars(connection)["savepoint_commit"] = savepoint_commit
     try:

@@ -172,16 +172,16 @@ class TestWithinATransaction(TestCase):
         assert tasks.entries() == []
 
     def test_run_jobs_does_not_call_the_commit_hooks_of_the_test_itself(self) -> None:
-        called: list[int] = []
-        transaction.on_commit(lambda: called.append(1))
+        hooks_called: list[int] = []
+        transaction.on_commit(lambda: hooks_called.append(1))
         tasks.write_on_commit.defer("entry")
         run_jobs()
-        assert not called
+        assert not hooks_called
         with self.captureOnCommitCallbacks(execute=True):
-            transaction.on_commit(lambda: called.append(2))
+            transaction.on_commit(lambda: hooks_called.append(2))
             jobs.noop.defer()
             run_jobs()
-        assert called == [2]
+        assert hooks_called == [2]
 
     def test_a_commit_hook_that_raises_fails_the_attempt_as_in_a_worker(self) -> None:
         tasks.fail_on_commit.defer()
@@ -207,8 +207,8 @@ class TestWithinATransaction(TestCase):
         assert run_jobs() == []
 
     def test_a_job_runs_after_the_job_that_it_waits_for(self) -> None:
-        first = tasks.note.using(run_after=timedelta(hours=1)).defer("first")
-        tasks.note.using(after=[first]).defer("second")
+        first_job = tasks.note.using(run_after=timedelta(hours=1)).defer("first")
+        tasks.note.using(after=[first_job]).defer("second")
         assert run_jobs() == []
         run_jobs(include_scheduled=True)
         assert tasks.entries() == ["first", "second"]
@@ -221,12 +221,12 @@ class TestScheduledJobs(TestCase):
         return tasks.note.using(run_after=timedelta(**delay)).defer(str(delay))
 
     def test_jobs_due_until_a_time_run_in_the_order_of_their_times(self) -> None:
-        last, first = self.defer_for(minutes=50), self.defer_for(minutes=10)
-        after_the_hour = self.defer_for(hours=2)
-        assert [job.pk for job in run_jobs(until=timedelta(hours=1))] == [first.pk, last.pk]
-        after_the_hour.refresh_from_db()
-        assert after_the_hour.status == "scheduled"
-        assert [job.pk for job in run_jobs(until=after_the_hour.run_after)] == [after_the_hour.pk]
+        later_job, earlier_job = self.defer_for(minutes=50), self.defer_for(minutes=10)
+        job_after_the_hour = self.defer_for(hours=2)
+        assert [job.pk for job in run_jobs(until=timedelta(hours=1))] == [earlier_job.pk, later_job.pk]
+        job_after_the_hour.refresh_from_db()
+        assert job_after_the_hour.status == "scheduled"
+        assert [job.pk for job in run_jobs(until=job_after_the_hour.run_after)] == [job_after_the_hour.pk]
 
     def test_a_snooze_counts_from_the_time_at_which_its_job_was_due(self) -> None:
         """The job runs three times in an hour: at once, after 20 minutes and after 40 minutes."""
@@ -248,7 +248,7 @@ class TestScheduledJobs(TestCase):
         """In production, a supervisor would change its status from scheduled to queued."""
         job = self.defer_for(hours=1)
         Job.objects.filter(pk=job.pk).update(run_after=job.enqueued_at - timedelta(seconds=1))
-        assert [jobs_run.pk for jobs_run in run_jobs()] == [job.pk]
+        assert [job_run.pk for job_run in run_jobs()] == [job.pk]
 
     def test_include_scheduled_applies_only_to_the_named_queues(self) -> None:
         jobs.noop.using(queue_name="a", run_after=timedelta(hours=1)).defer()
@@ -289,13 +289,13 @@ class TestSchedules(TestCase):
         assert run_jobs(until=timedelta(days=1)) == []
         jobs_run = run_jobs(until=timedelta(days=1), schedules=True)
         assert Counter(job.task for job in jobs_run) == {jobs.noop.name: 4, tasks.note.name: 1}
-        [noon] = [job for job in jobs_run if job.task == tasks.note.name]
-        assert (noon.metadata["schedule"]["cron"], noon.metadata["schedule"]["planned_at"][10:16]) == (
+        [noon_job] = [job for job in jobs_run if job.task == tasks.note.name]
+        assert (noon_job.metadata["schedule"]["cron"], noon_job.metadata["schedule"]["planned_at"][10:16]) == (
             "0 12 * * *",
             "T12:00",
         )
-        times = [job.metadata["schedule"]["planned_at"] for job in jobs_run]
-        assert times == sorted(times)
+        planned_times = [job.metadata["schedule"]["planned_at"] for job in jobs_run]
+        assert planned_times == sorted(planned_times)
 
     def test_only_schedules_of_the_given_tasks_enqueue_jobs(self) -> None:
         periodic(timedelta(hours=5))(jobs.noop)
@@ -344,7 +344,7 @@ class TestErrors(TestCase):
 def test_run_jobs_sends_the_signals_of_each_outcome(
     db: None, record_signal: Callable[[Signal], list[dict[str, Any]]]
 ) -> None:
-    completed, retrying, failed, discarded = map(
+    completions, retries, failures, discards = map(
         record_signal, (signals.job_completed, signals.job_retrying, signals.job_failed, signals.job_discarded)
     )
     jobs.add.defer(1, 2)
@@ -352,9 +352,9 @@ def test_run_jobs_sends_the_signals_of_each_outcome(
     jobs.fail.using(max_attempts=2).defer("boom")
     jobs.discard.defer()
     run_jobs()
-    assert [event["sender"] for event in completed] == [jobs.add.name, tasks.write_atomically.name, tasks.note.name]
-    assert [event["attempt"].outcome.last_error for event in (*retrying, *failed)] == ["ValueError: boom"] * 2
-    assert len(discarded) == 1
+    assert [event["sender"] for event in completions] == [jobs.add.name, tasks.write_atomically.name, tasks.note.name]
+    assert [event["attempt"].outcome.last_error for event in (*retries, *failures)] == ["ValueError: boom"] * 2
+    assert len(discards) == 1
 
 
 class TestAnotherDatabase(TestCase):
@@ -396,8 +396,8 @@ class TestWithoutATransaction(TransactionTestCase):
 
     def test_run_jobs_does_not_run_a_job_that_another_session_has_locked(self) -> None:
         job = jobs.noop.using(run_after=timedelta(hours=1)).defer()
-        with sessions.connect() as other, other.transaction():
-            other.execute("SELECT id FROM skipqueue_job WHERE id = %s FOR UPDATE", [job.pk])
+        with sessions.connect() as other_connection, other_connection.transaction():
+            other_connection.execute("SELECT id FROM skipqueue_job WHERE id = %s FOR UPDATE", [job.pk])
             assert run_jobs(include_scheduled=True) == []
         assert len(run_jobs(include_scheduled=True)) == 1
 

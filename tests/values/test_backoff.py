@@ -36,27 +36,27 @@ def test_an_exponential_delay_stops_growing_at_fifteen_minutes(attempt: int) -> 
 
 
 @pytest.mark.parametrize("jitter", [0, 0.1, 0.9])
-@pytest.mark.parametrize("make", [backoff.exponential, backoff.linear])
+@pytest.mark.parametrize("make_backoff", [backoff.exponential, backoff.linear])
 def test_no_delay_exceeds_the_cap_and_jitter_spreads_delays_at_the_cap(
-    make: Callable[..., backoff.Backoff], jitter: float
+    make_backoff: Callable[..., backoff.Backoff], jitter: float
 ) -> None:
-    delays = {make(50, cap=3600, jitter=jitter)(100) for _ in range(300)}
+    delays = {make_backoff(50, cap=3600, jitter=jitter)(100) for _ in range(300)}
     assert max(delays) <= 3600
     assert len(delays) > 250 or not jitter
 
 
-@pytest.mark.parametrize("make", [backoff.exponential, backoff.linear, backoff.constant])
-def test_jitter_spreads_the_retries_of_jobs_that_failed_together(make: Callable[..., backoff.Backoff]) -> None:
-    exact = make(jitter=0)(3)
-    delays = [make()(3) for _ in range(1_000)]
-    assert exact * 0.9 <= min(delays) < exact * 0.93
-    assert exact * 1.07 < max(delays) <= exact * 1.1
-    assert len(set(delays)) > 900
+@pytest.mark.parametrize("make_backoff", [backoff.exponential, backoff.linear, backoff.constant])
+def test_jitter_spreads_the_retries_of_jobs_that_failed_together(make_backoff: Callable[..., backoff.Backoff]) -> None:
+    delay_without_jitter = make_backoff(jitter=0)(3)
+    delays = [make_backoff()(3) for _ in range(1_000)]
+    assert delay_without_jitter * 0.9 <= min(delays) < delay_without_jitter * 0.93
+    assert delay_without_jitter * 1.07 < max(delays) <= delay_without_jitter * 1.1
+    assert len(set(delays)) > 900, "few of the 1,000 delays are equal"
 
 
 @pytest.mark.parametrize(
-    # The backoff, its arguments, and the argument that the error names.
-    ("make", "given", "name"),
+    # `argument_name` is the argument that the error names.
+    ("make_backoff", "arguments", "argument_name"),
     [
         (backoff.constant, {"seconds": "60"}, "seconds"),
         (backoff.constant, {"seconds": timedelta(minutes=1)}, "seconds"),
@@ -75,10 +75,10 @@ def test_jitter_spreads_the_retries_of_jobs_that_failed_together(make: Callable[
     ],
 )
 def test_a_backoff_refuses_a_number_from_which_no_delay_can_be_computed(
-    make: Any, given: dict[str, Any], name: str
+    make_backoff: Any, arguments: dict[str, Any], argument_name: str
 ) -> None:
-    with pytest.raises(InvalidOption, match=f"{name} of a backoff must be a number"):
-        make(**given)
+    with pytest.raises(InvalidOption, match=f"{argument_name} of a backoff must be a number"):
+        make_backoff(**arguments)
 
 
 @pytest.mark.parametrize("attempt", [1, 2_000, 32_767])

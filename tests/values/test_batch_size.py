@@ -7,7 +7,7 @@ def test_a_batch_size_is_halved_down_to_one_row() -> None:
     batch_size = BatchSize()
     sizes = []
     for _ in range(6):
-        batch_size.failed(min(batch_size.rows, 9))
+        batch_size.failed(min(batch_size.rows, 9))  # nine rows are left to write
         sizes.append(batch_size.rows)
     assert sizes == [4, 2, 1, 1, 1, 1]
 

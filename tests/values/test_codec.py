@@ -41,13 +41,16 @@ Point = namedtuple("Point", "x y")
 
 
 class Name(str):
+    """A subclass of `str`."""
+
     __slots__ = ()
 
 
-def nested(depth: int, kind: type = list) -> Any:
+def nested(depth: int, container_type: type = list) -> Any:
+    """The number 1 within this many lists, or dicts."""
     value: Any = 1
     for _ in range(depth):
-        value = [value] if kind is list else {"down": value}
+        value = [value] if container_type is list else {"down": value}
     return value
 
 
@@ -130,10 +133,10 @@ def test_an_enum_or_named_tuple_is_refused_if_it_must_keep_its_type(subtests: py
         ),
     ]
     for value, message in cases:
-        with subtests.test(value=value, said=message):
-            with pytest.raises(FlattenedValue) as raised:
+        with subtests.test(value=value, message=message):
+            with pytest.raises(FlattenedValue) as error_info:
                 encode("value", value, True)
-            assert message in str(raised.value)
+            assert message in str(error_info.value)
 
 
 def test_an_argument_that_arrives_as_an_equal_value_is_accepted(subtests: pytest.Subtests) -> None:
@@ -187,11 +190,11 @@ REFUSED = {
 def test_a_value_that_is_not_json_is_refused_with_the_path_to_it(subtests: pytest.Subtests) -> None:
     for name, (value, message) in REFUSED.items():
         with subtests.test(name):
-            with pytest.raises(InvalidArguments) as raised:
+            with pytest.raises(InvalidArguments) as error_info:
                 encode("value", value)
-            assert message in str(raised.value)
-            assert str(raised.value).endswith(".")
-            assert len(str(raised.value)) < 600, "the error names the path and does not repeat the value"
+            assert message in str(error_info.value)
+            assert str(error_info.value).endswith(".")
+            assert len(str(error_info.value)) < 600, "the error names the path and does not repeat the value"
 
 
 @dataclass
@@ -225,10 +228,10 @@ ADVICE_FOR_VALUE = {
 def test_the_error_for_a_refused_value_says_what_to_pass_instead(subtests: pytest.Subtests) -> None:
     for name, (value, advice) in ADVICE_FOR_VALUE.items():
         with subtests.test(name):
-            with pytest.raises(InvalidArguments) as raised:
+            with pytest.raises(InvalidArguments) as error_info:
                 encode("value", [value])
-            kind = f"an {type(value).__name__}" if type(value) is object else f"a {type(value).__name__}"
-            assert str(raised.value) == f"value[0] is {kind}, which is not JSON. Pass {advice}."
+            type_with_article = f"an {type(value).__name__}" if type(value) is object else f"a {type(value).__name__}"
+            assert str(error_info.value) == f"value[0] is {type_with_article}, which is not JSON. Pass {advice}."
 
 
 @pytest.mark.django_db

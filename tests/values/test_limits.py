@@ -38,9 +38,9 @@ def test_a_number_range_allows_only_numbers_within_it(number_range: NumberRange,
 
 
 def test_each_number_setting_has_a_range_that_allows_its_default() -> None:
-    numbers = [setting for setting in fields(conf.Settings) if type(setting.default) in (int, float)]
-    assert numbers
-    for setting in numbers:
+    number_settings = [setting for setting in fields(conf.Settings) if type(setting.default) in (int, float)]
+    assert number_settings
+    for setting in number_settings:
         if "problems" in setting.metadata:  # the setting of a part has its own check
             assert list(setting.metadata["problems"](setting.name, setting.default)) == []
         else:
@@ -62,6 +62,6 @@ def test_a_setting_and_the_option_of_runworker_have_the_same_range(name: str) ->
 def test_a_setting_and_the_option_of_a_task_have_the_same_range(value: int) -> None:
     with override_settings(SKIPQUEUE={"MAX_ATTEMPTS": value}):
         (problem,) = conf.problems()
-    with pytest.raises(InvalidOption) as raised:
+    with pytest.raises(InvalidOption) as error_info:
         check_columns({"max_attempts": value})
-    assert problem == f"SKIPQUEUE['MAX_ATTEMPTS']{str(raised.value).removeprefix('max_attempts')}"
+    assert problem == f"SKIPQUEUE['MAX_ATTEMPTS']{str(error_info.value).removeprefix('max_attempts')}"

@@ -12,9 +12,9 @@ from django_skipqueue.values.outcomes import COMPLETED, Outcome, error_entry, su
 
 def entry_of_exception_raised_by(fail: Callable[[], object]) -> dict[str, Any]:
     """The entry for the exception that this function raises."""
-    with pytest.raises(Exception) as raised:  # noqa: PT011 (whichever it is)
+    with pytest.raises(Exception) as error_info:  # noqa: PT011 (whichever it is)
         fail()
-    return error_entry(raised.value, attempt=1, worker="", duration_ms=0)
+    return error_entry(error_info.value, attempt=1, worker="", duration_ms=0)
 
 
 class TestErrorEntry:
@@ -57,12 +57,12 @@ class TestErrorEntry:
     @pytest.mark.parametrize("text", ["a\0b", "a\ud800b", "\udfff", "🐘\0"], ids=ascii)
     def test_characters_that_postgresql_refuses_are_replaced(self, text: str) -> None:
         error = ValueError(text)
-        written = json.dumps(error_entry(error, attempt=1, worker="", duration_ms=0), ensure_ascii=False) + summary(
+        stored_text = json.dumps(error_entry(error, attempt=1, worker="", duration_ms=0), ensure_ascii=False) + summary(
             error
         )
-        assert "\0" not in written
-        assert "\\u0000" not in written
-        written.encode()
+        assert "\0" not in stored_text
+        assert "\\u0000" not in stored_text
+        stored_text.encode()
 
     def test_an_exception_whose_str_fails_has_an_entry(self) -> None:
         class Broken(Exception):
@@ -104,12 +104,12 @@ class TestErrorEntry:
         assert (entry["exception"], entry["place"], entry["line"]) == ("Error", "?.fail", 2)
 
     def test_two_exceptions_that_are_the_cause_of_each_other_have_an_entry(self) -> None:
-        first, second = ValueError("first"), ValueError("second")
-        first.__cause__, second.__cause__ = second, first
-        assert "first" in error_entry(first, attempt=1, worker="", duration_ms=0)["traceback"]
+        first_error, second_error = ValueError("first"), ValueError("second")
+        first_error.__cause__, second_error.__cause__ = second_error, first_error
+        assert "first" in error_entry(first_error, attempt=1, worker="", duration_ms=0)["traceback"]
 
     @pytest.mark.parametrize(
-        ("error", "line"),
+        ("error", "expected"),
         [
             (ValueError("no"), "ValueError: no"),
             (ValueError(), "ValueError"),
@@ -119,8 +119,8 @@ class TestErrorEntry:
         ],
         ids=repr,
     )
-    def test_a_summary_has_the_class_and_the_first_line_of_the_message(self, error: Exception, line: str) -> None:
-        assert summary(error) == line
+    def test_a_summary_has_the_class_and_the_first_line_of_the_message(self, error: Exception, expected: str) -> None:
+        assert summary(error) == expected
 
     @pytest.mark.parametrize(
         "error", [ValueError("x" * 100_000), ValueError("a\nb"), ValueError("\r\na\r\nb")], ids=["long", "two", "crlf"]

@@ -35,11 +35,11 @@ def is_masked(name: str, **options: Any) -> bool:
 
 class TestNames:
     def test_arguments_with_the_name_of_a_secret_are_masked_in_any_spelling(self, subtests: pytest.Subtests) -> None:
-        cases: list[Callable[[str], str]] = [str, str.upper, str.title, "my_{}".format, "{}_value".format, "{}2".format]
-        for name, change in product(SECRETS, cases):
-            with subtests.test(name=name, change=change):
-                assert is_masked(change(name))
-                assert is_masked(change(name.replace("_", "-")))
+        forms: list[Callable[[str], str]] = [str, str.upper, str.title, "my_{}".format, "{}_value".format, "{}2".format]
+        for name, respell in product(SECRETS, forms):
+            with subtests.test(name=name, respell=respell):
+                assert is_masked(respell(name))
+                assert is_masked(respell(name.replace("_", "-")))
 
     def test_names_in_camel_case_or_with_separators_are_recognised_as_secrets(self, subtests: pytest.Subtests) -> None:
         names = [
@@ -81,9 +81,9 @@ class TestNames:
 
 class TestValues:
     def test_a_secret_is_masked_completely_at_any_depth(self) -> None:
-        shown = redact([[{"token": {"a": [1]}}, 2]], {"user": {"login": "ada", "accounts": [{"password": SECRET}]}})
-        assert shown.args == [[{"token": MASK}, 2]]
-        assert shown.kwargs == {"user": {"login": "ada", "accounts": [{"password": MASK}]}}
+        masked = redact([[{"token": {"a": [1]}}, 2]], {"user": {"login": "ada", "accounts": [{"password": SECRET}]}})
+        assert masked.args == [[{"token": MASK}, 2]]
+        assert masked.kwargs == {"user": {"login": "ada", "accounts": [{"password": MASK}]}}
 
     def test_positional_arguments_are_masked_by_the_names_of_their_parameters(self) -> None:
         assert redact(["ada", SECRET, "x"], names=["login", "password"]).args == ["ada", MASK, "x"]
@@ -104,27 +104,27 @@ class TestValues:
         value: Any = {"token": SECRET}
         for _ in range(5_000):
             value = [value]
-        shown = redact(kwargs={"a": value})
-        assert str(shown.kwargs).count("[") == DEEPEST
-        assert shown.text(f"no {SECRET}!") == f"no {MASK}!"
+        masked = redact(kwargs={"a": value})
+        assert str(masked.kwargs).count("[") == DEEPEST
+        assert masked.text(f"no {SECRET}!") == f"no {MASK}!"
 
     def test_the_values_of_secrets_are_masked_in_other_texts_unless_they_are_short(self) -> None:
-        shown = redact(
+        masked = redact(
             kwargs={"token": [SECRET, 1234567], "password": SECRET + SECRET, "api_key": "short", "a": "plain-a"}
         )
-        assert shown.text(f"{SECRET}{SECRET} {SECRET} 1234567 short plain-a") == f"{MASK} {MASK} {MASK} short plain-a"
+        assert masked.text(f"{SECRET}{SECRET} {SECRET} 1234567 short plain-a") == f"{MASK} {MASK} {MASK} short plain-a"
 
     def test_secrets_are_masked_in_texts_written_by_repr_or_json(self, subtests: pytest.Subtests) -> None:
         secrets = ["pa\"ss\\word'", "it's-a-secret", "-----KEY-----\nabcdef\n", "größe\tüber"]
         writers: list[Callable[[Any], str]] = [repr, json.dumps, partial(json.dumps, ensure_ascii=False)]
-        parts = ("pa", "secret", "KEY", "abcdef", "größe", "gr\\u00f6", "ber")
-        for secret, write in product(secrets, writers):
-            with subtests.test(secret=secret, written=write):
-                shown = redact(kwargs={"token": secret})
+        parts_of_secrets = ("pa", "secret", "KEY", "abcdef", "größe", "gr\\u00f6", "ber")
+        for secret, writer in product(secrets, writers):
+            with subtests.test(secret=secret, written=writer):
+                masked = redact(kwargs={"token": secret})
                 for value_with_secret in ({"data": secret}, f"no {secret} \" '"):
-                    masked = shown.text(write(value_with_secret))
-                    assert masked.count(MASK) == 1
-                    assert not any(part in masked for part in parts)
+                    masked_text = masked.text(writer(value_with_secret))
+                    assert masked_text.count(MASK) == 1
+                    assert not any(part in masked_text for part in parts_of_secrets)
 
 
 def charge_card(login: str, password: str, *card: str, **more: Any) -> None:
@@ -195,12 +195,17 @@ class TestPlacesThatShowAJob:
         caplog.set_level(logging.DEBUG, logger="django_skipqueue")
         args, kwargs = json.dumps(POSITIONAL_ARGUMENTS), json.dumps(KEYWORD_ARGUMENTS)
         attempt = Executor(worker="w", database="default").execute(
-            RunningAttempt(ClaimedJob(7, 1, charge_task.name, "default", args, kwargs, 1, 1, 0, 0.0, 0.0, "{}"))
-        )
-        kinds = AttemptsEnded.__subclasses__()
-        for kind in kinds:
-            send(kind([attempt]))
-        assert len(caplog.records) == len(kinds) + 1, "one record of each event, and one of the start"
+            RunningAttempt(
+                ClaimedJob(
+                    id=7, lease=1, task=charge_task.name, queue_name="default", args=args, kwargs=kwargs,
+                    attempt=1, max_attempts=1, priority=0, run_after=0.0, locked_at=0.0, metadata="{}",
+                )
+            )
+        )  # fmt: skip
+        event_classes = AttemptsEnded.__subclasses__()
+        for event_class in event_classes:
+            send(event_class([attempt]))
+        assert len(caplog.records) == len(event_classes) + 1, "one record of each event, and one of the start"
         assert "ada-lovelace: no" in caplog.text
         assert SECRET not in caplog.text
         assert SECRET not in str([vars(record) for record in caplog.records])
@@ -259,7 +264,12 @@ class TestPlacesThatShowAJob:
             f'"deep=[{{\\"accessToken\\":\\"t-{SECRET}\\"}}]"',
         ],
     )
-    def test_a_search_for_the_right_secret_finds_nothing(self, charge_task: Any, operator: Client, search: str) -> None:  # noqa: F811
+    def test_a_search_for_the_right_secret_finds_nothing(
+        self,
+        charge_task: Any,
+        operator: Client,  # noqa: F811
+        search: str,
+    ) -> None:
         charge_task.defer(*POSITIONAL_ARGUMENTS, **KEYWORD_ARGUMENTS)
         make_job(kwargs={"password": POSITIONAL_ARGUMENTS[1], "deep": KEYWORD_ARGUMENTS["deep"]})
         assert not operator.get(LIST, {"q": search}).context["cl"].result_list
@@ -271,8 +281,8 @@ class TestPlacesThatShowAJob:
         operator: Client,  # noqa: F811
     ) -> None:
         charge_task.defer("a", "b", "c", card="visa")
-        other = make_job(kwargs={"card": "visa"})
-        assert [job.pk for job in operator.get(LIST, {"q": "card=visa"}).context["cl"].result_list] == [other.pk]
+        other_job = make_job(kwargs={"card": "visa"})
+        assert [job.pk for job in operator.get(LIST, {"q": "card=visa"}).context["cl"].result_list] == [other_job.pk]
 
     def test_secrets_of_an_unregistered_task_are_masked_by_their_names(self, operator: Client) -> None:  # noqa: F811
         job = make_job(task="gone.jobs.away", args=[{"token": SECRET}], kwargs={"iban": SECRET, "a": 1})

@@ -14,8 +14,8 @@ from django_skipqueue.values.outcomes import Outcome, seconds
 ERROR_ENTRY = {"exception": "builtins.ValueError"}
 
 
-def decide(error: BaseException, *, attempt: int = 1, max_attempts: int = 3, **policy: Any) -> Outcome:
-    retry_policy = RetryPolicy(**{"backoff": lambda attempt: attempt * 10, **policy})
+def decide(error: BaseException, *, attempt: int = 1, max_attempts: int = 3, **options_of_policy: Any) -> Outcome:
+    retry_policy = RetryPolicy(**{"backoff": lambda attempt: attempt * 10, **options_of_policy})
     return retry_policy.decide(error, ERROR_ENTRY, attempt=attempt, max_attempts=max_attempts)
 
 
@@ -42,17 +42,19 @@ def test_the_exception_retry_sets_the_delay(after: Any) -> None:
 
 
 @pytest.mark.parametrize("after", ["soon", [60], object()], ids=["text", "list", "object"])
-@pytest.mark.parametrize("kind", [Retry, Snooze])
-def test_retry_and_snooze_refuse_an_invalid_delay(kind: Any, after: Any) -> None:
-    with pytest.raises(InvalidOption, match=f"after of {kind.__name__} must be a number of seconds or a timedelta"):
-        kind("not yet", after=after)
+@pytest.mark.parametrize("exception_class", [Retry, Snooze])
+def test_retry_and_snooze_refuse_an_invalid_delay(exception_class: Any, after: Any) -> None:
+    with pytest.raises(
+        InvalidOption, match=f"after of {exception_class.__name__} must be a number of seconds or a timedelta"
+    ):
+        exception_class("not yet", after=after)
 
 
 @pytest.mark.parametrize("delay", [60, 1.5, timedelta(minutes=1)])
-@pytest.mark.parametrize("kind", [Retry, Snooze])
-def test_retry_and_snooze_refuse_a_delay_as_first_argument(kind: Any, delay: Any) -> None:
-    with pytest.raises(InvalidOption, match=rf"For a delay say {kind.__name__}\(after=…\)"):
-        kind(delay, after=5)
+@pytest.mark.parametrize("exception_class", [Retry, Snooze])
+def test_retry_and_snooze_refuse_a_delay_as_first_argument(exception_class: Any, delay: Any) -> None:
+    with pytest.raises(InvalidOption, match=rf"For a delay say {exception_class.__name__}\(after=…\)"):
+        exception_class(delay, after=5)
 
 
 def test_a_retry_without_a_delay_takes_the_delay_of_the_backoff() -> None:
@@ -77,10 +79,10 @@ def test_the_exception_discard_ends_the_job_with_its_reason(attempt: int) -> Non
 
 
 def test_only_exceptions_listed_in_retry_on_are_retried() -> None:
-    policy: dict[str, Any] = {"retry_on": (OSError, KeyError)}
-    assert decide(ConnectionError(), **policy).status == "scheduled", "a subclass counts"
-    assert decide(KeyError("x"), **policy).status == "scheduled"
-    assert decide(ValueError("x"), **policy).status == "failed"
+    options: dict[str, Any] = {"retry_on": (OSError, KeyError)}
+    assert decide(ConnectionError(), **options).status == "scheduled", "a subclass counts"
+    assert decide(KeyError("x"), **options).status == "scheduled"
+    assert decide(ValueError("x"), **options).status == "failed"
 
 
 def test_an_empty_retry_on_retries_no_exception() -> None:
@@ -122,7 +124,7 @@ def test_a_backoff_may_return_a_timedelta() -> None:
 def test_the_default_backoff_is_exponential_with_jitter() -> None:
     delays = {RetryPolicy().decide(ValueError(), ERROR_ENTRY, attempt=3, max_attempts=10).delay for _ in range(50)}
     assert len(delays) > 40
-    assert all(7.2 <= delay <= 8.8 for delay in delays)
+    assert all(7.2 <= delay <= 8.8 for delay in delays), "2 to the power of the attempt, and a tenth of it as jitter"
 
 
 @pytest.mark.parametrize("reason", ["x" * 100_000, "first\nsecond"], ids=["long", "two lines"])

@@ -10,6 +10,8 @@ from django_skipqueue.values.tracebacks import formatted
 
 
 class Unformattable(Exception):
+    """An exception whose traceback cannot be formatted."""
+
     def __getattribute__(self, name: str) -> object:
         if name == "__notes__":
             raise KeyboardInterrupt
@@ -26,12 +28,12 @@ def test_the_stack_of_a_task_contains_no_frames_of_the_package(monkeypatch: pyte
 
     def stack_of_task_called_by_package() -> str:
         names: dict[str, Any] = {"formatted_stack": tracebacks.formatted_stack, "sys": sys}
-        frame_of_package = compile(
+        code_of_package = compile(
             "def call_task():\n    return task()\n", f"{tracebacks.PACKAGE}execution/middleware.py", "exec"
         )
-        frame_of_task = compile("def task():\n    return formatted_stack(sys._getframe())\n", "/shop/jobs.py", "exec")
-        exec(frame_of_package, names)
-        exec(frame_of_task, names)
+        code_of_task = compile("def task():\n    return formatted_stack(sys._getframe())\n", "/shop/jobs.py", "exec")
+        exec(code_of_package, names)
+        exec(code_of_task, names)
         stack: str = names["call_task"]()
         return stack
 

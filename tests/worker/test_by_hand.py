@@ -26,7 +26,7 @@ def work_once() -> Callable[[], int]:
     """The function `work_once` of the page."""
     (code,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
     functions, loop, _ = code.partition("while True:")
-    assert loop
+    assert loop, "the code of the page ends with a loop"
     namespace: dict[str, Any] = {}
     exec(functions, namespace)
     function: Callable[[], int] = namespace["work_once"]
@@ -34,7 +34,7 @@ def work_once() -> Callable[[], int]:
 
 
 def test_the_loop_of_the_documentation_settles_every_kind_of_task(work_once: Callable[[], int]) -> None:
-    expected = {
+    expected_by_id = {
         jobs.add.using(queue_name="gpu").defer(1, 2).pk: ("completed", 3),
         worker_jobs.awrite.using(queue_name="gpu").defer("async").pk: ("completed", None),
         worker_jobs.atomic_write.using(queue_name="gpu", max_attempts=1).defer("no", fails=True).pk: ("failed", None),
@@ -44,7 +44,7 @@ def test_the_loop_of_the_documentation_settles_every_kind_of_task(work_once: Cal
     }
     while work_once():
         pass
-    assert {job.pk: (job.status, job.result) for job in Job.objects.all()} == expected
+    assert {job.pk: (job.status, job.result) for job in Job.objects.all()} == expected_by_id
     assert set(Ledger.objects.values_list("entry", flat=True)) == {"async", "kept"}
 
 
@@ -82,11 +82,11 @@ def test_run_returns_the_attempt_and_updates_the_status_of_the_job() -> None:
     job = make_claimed_job()
     attempt = run(job)
     assert (attempt.worker, attempt.outcome.status, job.status) == ("gpu", "completed", "completed")
-    row = Job.objects.get()
-    assert row.finished_at is not None
-    assert row.started_at is not None
-    assert row.locked_at is None
-    assert abs((row.finished_at - row.started_at).total_seconds() * 1000 - attempt.duration_ms) < 0.01
+    stored_job = Job.objects.get()
+    assert stored_job.finished_at is not None
+    assert stored_job.started_at is not None
+    assert stored_job.locked_at is None
+    assert abs((stored_job.finished_at - stored_job.started_at).total_seconds() * 1000 - attempt.duration_ms) < 0.01
 
 
 def test_a_task_gets_its_context_and_may_complete_its_job_itself() -> None:

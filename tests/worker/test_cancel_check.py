@@ -47,23 +47,23 @@ def test_a_running_job_that_is_cancelled_is_interrupted_and_sends_job_cancelled(
     task: Any, worker_thread: StartWorker, gates: Any, record_signal: RecordSignal
 ) -> None:
     cancelled_events, lost_events = record_signal(job_cancelled), record_signal(lease_lost)
-    running = task.defer("g")
+    running_job = task.defer("g")
     worker_thread()
     wait_until(lambda: gates["g"].inside)
-    assert store.cancel([running.pk], reason="not wanted").keys() == {running.pk}
+    assert store.cancel([running_job.pk], reason="not wanted").keys() == {running_job.pk}
     wait_until(lambda: not gates["g"].inside, deadline=10)  # one second, and some more on a busy machine
     [event] = wait_until(lambda: cancelled_events)
     attempt = event["attempt"]
     assert (attempt.job.id, attempt.outcome.status, attempt.outcome.last_error) == (
-        running.pk,
+        running_job.pk,
         "discarded",
         "not wanted",
     )
     assert not lost_events
     assert Ledger.objects.get().entry == "cancelled: True"
-    running.refresh_from_db()
-    assert (running.status, running.last_error) == ("discarded", "not wanted")
-    (error,) = running.errors
+    running_job.refresh_from_db()
+    assert (running_job.status, running_job.last_error) == ("discarded", "not wanted")
+    (error,) = running_job.errors
     assert error["exception"] == "django_skipqueue.exceptions.JobCancelled"
     assert f"in {task.__name__}\n" in error["traceback"]
 
@@ -108,10 +108,10 @@ def test_the_writes_of_a_cancelled_atomic_task_are_rolled_back(
     worker_thread: StartWorker, gates: Any, record_signal: RecordSignal
 ) -> None:
     cancelled_events = record_signal(job_cancelled)
-    running = atomic_gate.defer("g")
+    running_job = atomic_gate.defer("g")
     worker_thread()
     wait_until(lambda: gates["g"].inside)
-    assert running.cancel("no")
+    assert running_job.cancel("no")
     gates["g"].open()
     wait_until(lambda: cancelled_events)
     assert not Ledger.objects.exists()
@@ -121,10 +121,10 @@ def test_a_job_that_completes_after_its_cancel_sends_job_cancelled(
     worker_thread: StartWorker, gates: Any, record_signal: RecordSignal
 ) -> None:
     cancelled_events, lost_events = record_signal(job_cancelled), record_signal(lease_lost)
-    running = pass_gate.defer("g")
+    running_job = pass_gate.defer("g")
     worker_thread(prepare=lambda worker: setattr(worker.in_flight.cancel_check, "drop_lost", lambda refs: None))
     wait_until(lambda: gates["g"].inside)
-    assert running.cancel("no")
+    assert running_job.cancel("no")
     gates["g"].open()
     [event] = wait_until(lambda: cancelled_events)
     assert event["attempt"].outcome.last_error == "no"
@@ -149,24 +149,24 @@ def test_a_running_job_that_was_recovered_is_interrupted_and_sends_lease_lost(
 def test_a_task_that_completed_its_job_itself_is_not_interrupted(
     worker_thread: StartWorker, gates: Any, record_signal: RecordSignal, is_kept: bool
 ) -> None:
-    completed = record_signal(job_completed)
+    completed_events = record_signal(job_completed)
     finished_job = completes_itself_and_stays.defer("g")
     worker = worker_thread()
     wait_until(lambda: gates["g"].inside)
     if not is_kept:
         Job.objects.filter(pk=finished_job.pk).delete()
     checks: list[list[LeaseRef]] = []
-    check = worker.worker.in_flight.cancel_check
-    drop_lost = check.drop_lost
+    cancel_check = worker.worker.in_flight.cancel_check
+    drop_lost = cancel_check.drop_lost
 
     def drop_and_count(refs: list[LeaseRef]) -> None:
         drop_lost(refs)
         checks.append(refs)
 
-    check.drop_lost = drop_and_count
+    cancel_check.drop_lost = drop_and_count
     wait_until(lambda: len(checks) >= 2)
     gates["g"].open()
-    wait_until(lambda: completed)
+    wait_until(lambda: completed_events)
     assert Ledger.objects.get().entry == "not interrupted"
     if is_kept:
         finished_job.refresh_from_db()
@@ -176,55 +176,55 @@ def test_a_task_that_completed_its_job_itself_is_not_interrupted(
 def test_a_task_that_ignores_its_cancel_is_logged_and_its_worker_is_replaced(
     runworker: Callable[..., ManagePy],
 ) -> None:
-    stuck = Job.objects.enqueue("extra.jobs.ignores_everything")
+    stuck_job = Job.objects.enqueue("extra.jobs.ignores_everything")
     worker = runworker(jobs=JOBS)
     wait_for_statuses(running=1)
-    assert store.cancel([stuck.pk])
+    assert store.cancel([stuck_job.pk])
     for event in ("job stuck ", "job cancelled ", "worker recycled"):
         worker.wait_for(event, deadline=40)
     lines = worker.log.splitlines()
     for event in ("job stuck ", "job cancelled "):
         line = next(line for line in lines if event in line)
-        assert f"task=extra.jobs.ignores_everything id={stuck.pk} " in line
+        assert f"task=extra.jobs.ignores_everything id={stuck_job.pk} " in line
         assert "Cancelled by hand." in line
         (seconds,) = re.findall(r"ran=([0-9.]+)s", line)
         assert float(seconds) >= 5
         assert ("in ignores_everything" in line) == (event == "job stuck ")
     assert "lease lost" not in worker.log
-    stuck.refresh_from_db()
-    assert stuck.status == "discarded"
-    (error,) = stuck.errors
+    stuck_job.refresh_from_db()
+    assert stuck_job.status == "discarded"
+    (error,) = stuck_job.errors
     assert "in ignores_everything" in error["traceback"]
 
 
 def test_only_jobs_that_already_ran_at_the_last_check_are_checked() -> None:
-    running: set[LeaseRef] = set()
-    checked: list[Sequence[LeaseRef]] = []
-    check = CancelCheck(lambda: running, checked.append)
+    running_leases: set[LeaseRef] = set()
+    checked_leases: list[Sequence[LeaseRef]] = []
+    check = CancelCheck(lambda: running_leases, checked_leases.append)
     assert check.due_at == NEVER, "no job runs"
     # Leases (job id, number) of the jobs that run now; leases that are then checked.
-    for running_now, expected in (
+    for leases_now, expected_checks in (
         ({(1, 1)}, []),
         ({(1, 1), (2, 1)}, [[(1, 1)]]),
         ({(2, 1)}, [[(2, 1)]]),
         ({(2, 2)}, []),
     ):
-        running = running_now
-        checked.clear()
+        running_leases = leases_now
+        checked_leases.clear()
         check.run(100.0)
-        assert checked == expected
+        assert checked_leases == expected_checks
         assert check.due_at == 100.0 + CANCEL_CHECK_SECONDS
 
 
 def test_no_check_is_made_while_jobs_are_short(worker_thread: StartWorker, monkeypatch: pytest.MonkeyPatch) -> None:
     # Long enough for short jobs on a busy machine.
     monkeypatch.setattr(cancel_check, "CANCEL_CHECK_SECONDS", DEADLINE)
-    checked: list[Any] = []
+    checked_leases: list[Any] = []
 
     def record_checks(worker: Any) -> None:
-        worker.in_flight.cancel_check.drop_lost = checked.extend
+        worker.in_flight.cancel_check.drop_lost = checked_leases.extend
 
     noop.defer_many([{}] * 200)
     worker = worker_thread(prepare=record_checks, max_jobs=200)
     worker.wait()
-    assert checked == []
+    assert checked_leases == []

@@ -21,7 +21,7 @@ from ..app.waiting import wait_until
 from ..harness.processes import ManagePy, children, wait_for_statuses
 from ..harness.proxy import Proxy
 
-Run = Callable[..., ManagePy]
+RunWorker = Callable[..., ManagePy]
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def proxy(transactional_db: None) -> Iterator[Proxy]:
 
 
 @pytest.fixture
-def runworker_behind_proxy(proxy: Proxy, runworker: Run) -> Run:
+def runworker_behind_proxy(proxy: Proxy, runworker: RunWorker) -> RunWorker:
     """Starts workers that reach the database through the proxy."""
     return lambda *arguments, **options: runworker(
         *arguments, settings=f"DATABASES['default'] = {{**DATABASES['default'], **{proxy.settings!r}}}", **options
@@ -43,7 +43,7 @@ def runworker_behind_proxy(proxy: Proxy, runworker: Run) -> Run:
 
 @pytest.mark.parametrize("directions", [(), ("server",), ("client",)], ids=["both", "from server", "from client"])
 def test_a_connection_that_stalls_is_closed_after_ten_seconds_and_jobs_run_later(
-    runworker_behind_proxy: Run, proxy: Proxy, directions: tuple[str, ...]
+    runworker_behind_proxy: RunWorker, proxy: Proxy, directions: tuple[str, ...]
 ) -> None:
     worker = runworker_behind_proxy("--poll-interval", "0.2")
     noop.defer()
@@ -60,7 +60,7 @@ def test_a_connection_that_stalls_is_closed_after_ten_seconds_and_jobs_run_later
 
 
 def test_a_worker_reconnects_after_its_connections_were_cut_and_refused(
-    runworker_behind_proxy: Run, proxy: Proxy
+    runworker_behind_proxy: RunWorker, proxy: Proxy
 ) -> None:
     worker = runworker_behind_proxy("--poll-interval", "0.2")
     noop.defer()
@@ -88,7 +88,7 @@ ALARM_JOBS = """
 """
 
 
-def test_alarm_signals_set_by_a_task_do_not_break_the_connection_of_the_worker(runworker: Run) -> None:
+def test_alarm_signals_set_by_a_task_do_not_break_the_connection_of_the_worker(runworker: RunWorker) -> None:
     for _ in range(20):
         Job.objects.enqueue("extra.jobs.sets_alarms")
     worker = runworker("-c", "4", jobs=ALARM_JOBS)
@@ -109,7 +109,7 @@ LONG_JOB = """
 
 
 def test_the_supervisor_releases_a_job_that_its_worker_could_not_release_without_a_database(
-    runworker_behind_proxy: Run, proxy: Proxy
+    runworker_behind_proxy: RunWorker, proxy: Proxy
 ) -> None:
     Job.objects.enqueue("extra.jobs.take_long", max_attempts=1)
     worker = runworker_behind_proxy("--shutdown-timeout", "0.2", "--poll-interval", "0.2", jobs=LONG_JOB)
@@ -130,7 +130,9 @@ DATABASES["default"] = {**DATABASES["default"], "OPTIONS": options}
 """
 
 
-def test_the_supervisor_releases_a_job_that_its_worker_could_not_release_because_of_a_lock(runworker: Run) -> None:
+def test_the_supervisor_releases_a_job_that_its_worker_could_not_release_because_of_a_lock(
+    runworker: RunWorker,
+) -> None:
     long_job = Job.objects.enqueue("extra.jobs.take_long", max_attempts=1)
     worker = runworker(
         "--shutdown-timeout", "0.2", "--poll-interval", "0.2", jobs=LONG_JOB, settings=SHORT_LOCK_TIMEOUT

@@ -107,14 +107,14 @@ def test_a_connection_that_broke_is_closed_and_opened_again(
     def check() -> None:
         control = ControlConnection(Store("default"), who="worker w/1")
         with control.handling_errors():
-            first = pid_of_connection()
-        run_in_thread(lambda: terminate([first]))
+            first_pid = pid_of_connection()
+        run_in_thread(lambda: terminate([first_pid]))
         with control.handling_errors():
             Job.objects.count()
         assert control.retry_at > time.monotonic()
         assert control.fileno() is None
         with control.handling_errors():
-            assert pid_of_connection() != first
+            assert pid_of_connection() != first_pid
         assert control.retry_at == 0
 
     run_in_thread(check)
@@ -122,7 +122,7 @@ def test_a_connection_that_broke_is_closed_and_opened_again(
     assert 'database back who="worker w/1"' in caplog.text
 
 
-def test_the_delays_before_it_connects_again_grow_up_to_a_maximum(run_in_thread: Callable[..., None]) -> None:
+def test_the_delays_between_attempts_to_connect_grow_up_to_a_maximum(run_in_thread: Callable[..., None]) -> None:
     def check() -> None:
         control = ControlConnection(Store("default"), who="w")
         delays: list[float] = []
@@ -205,7 +205,7 @@ def test_a_longer_time_for_statements_is_passed_on(run_in_thread: Callable[..., 
             control.allow(21.0)
 
     run_in_thread(check)
-    assert seconds_allowed[1:] == [21.0]
+    assert seconds_allowed[1:] == [21.0]  # the first entry is the usual time
 
 
 def test_a_connection_to_a_read_only_server_is_closed(run_in_thread: Callable[..., None]) -> None:
@@ -214,16 +214,16 @@ def test_a_connection_to_a_read_only_server_is_closed(run_in_thread: Callable[..
     def check() -> None:
         store = Store("default")
         control = ControlConnection(store, who="w")
-        refused: list[Error] = []
+        refused_errors: list[Error] = []
         with control.handling_errors(), connections["default"].cursor() as cursor:
             cursor.execute("SET default_transaction_read_only = on")
-        with control.handling_errors(refused=refused.append):
+        with control.handling_errors(refused=refused_errors.append):
             store.delete_workers(["w"])
-        assert refused == []
+        assert refused_errors == []
         assert control.is_broken
-        with control.handling_errors(refused=refused.append):
+        with control.handling_errors(refused=refused_errors.append):
             store.delete_workers(["w"])
-        assert refused == []
+        assert refused_errors == []
         assert not control.is_broken
 
     run_in_thread(check)
@@ -287,8 +287,8 @@ def test_a_probe_that_cannot_be_sent_says_nothing_about_notifications(
     run_in_thread(check)
 
 
-def claim_once(control: ControlConnection) -> str | None:
-    """Claim once. Returns the number of the session's prepared statements, as a string; None after an error."""
+def claim_and_count_prepared(control: ControlConnection) -> str | None:
+    """Claim, and return the number of the session's prepared statements as a string, or None after an error."""
     with control.handling_errors():
         Store("default").exchange([], queue_names=["a"], limit=1, worker_id="w")
         with connections["default"].cursor() as cursor:
@@ -300,16 +300,16 @@ def claim_once(control: ControlConnection) -> str | None:
 def test_a_session_prepares_the_statements_of_exchanges_and_others_do_not(run_in_thread: Callable[..., None]) -> None:
     def check() -> None:
         control = ControlConnection(Store("default"), who="w")
-        assert [claim_once(control) for _ in range(7)] == ["0"] * 7
+        assert [claim_and_count_prepared(control) for _ in range(7)] == ["0"] * 7
         with control.handling_errors():
             control.prepare_statements()
             control.prepare_statements()
-        assert claim_once(control) == "1"
+        assert claim_and_count_prepared(control) == "1"
         with connections["default"].cursor() as cursor:
             cursor.execute("SHOW plan_cache_mode")
             assert cursor.fetchone() == ("force_generic_plan",)
         control.close()
-        assert claim_once(control) == "0"
+        assert claim_and_count_prepared(control) == "0"
 
     run_in_thread(check)
 
@@ -321,14 +321,14 @@ def test_after_a_prepared_statement_was_deleted_none_is_prepared_again(run_in_th
         control = ControlConnection(Store("default"), who="w")
         with control.handling_errors():
             control.prepare_statements()
-        assert claim_once(control) == "1"
+        assert claim_and_count_prepared(control) == "1"
         with connections["default"].cursor() as cursor:
             cursor.execute("DO $$ BEGIN EXECUTE 'DEALLOCATE ALL'; END $$")  # within DO, so that psycopg does not notice
-        assert claim_once(control) is None
+        assert claim_and_count_prepared(control) is None
         assert control.is_broken
         with control.handling_errors():
             control.prepare_statements()
-        assert claim_once(control) == "0"
+        assert claim_and_count_prepared(control) == "0"
         assert not control.is_broken
 
     run_in_thread(check)
@@ -339,11 +339,11 @@ def test_a_missing_prepared_statement_does_not_count_as_a_refusal(run_in_thread:
 
     def check() -> None:
         control = ControlConnection(Store("default"), who="w")
-        refused: list[Error] = []
-        with control.handling_errors(refused=refused.append), connections["default"].cursor() as cursor:
+        refused_errors: list[Error] = []
+        with control.handling_errors(refused=refused_errors.append), connections["default"].cursor() as cursor:
             cursor.execute("EXECUTE gone")
         assert control.is_broken
-        assert not refused
+        assert not refused_errors
 
     run_in_thread(check)
 
@@ -356,9 +356,9 @@ def test_plans_for_a_small_table_are_made_again_after_a_slow_exchange(
 
     def check() -> None:
         control = ControlConnection(Store("default"), who="w")
-        with connect_to() as other:
-            other.execute("ALTER TABLE skipqueue_job SET (autovacuum_enabled = off)")
-            other.execute("VACUUM ANALYZE skipqueue_job")
+        with connect_to() as other_connection:
+            other_connection.execute("ALTER TABLE skipqueue_job SET (autovacuum_enabled = off)")
+            other_connection.execute("VACUUM ANALYZE skipqueue_job")
         try:
             with control.handling_errors():
                 control.prepare_statements()
@@ -369,33 +369,33 @@ def test_plans_for_a_small_table_are_made_again_after_a_slow_exchange(
             assert claim_reads_whole_table(control), "a quick exchange keeps the plan"
             control.note_exchange(SLOW_EXCHANGE_SECONDS * 2)
             assert claim_reads_whole_table(control), "plans that are a moment old are kept"
-            control.planned_at -= 2 * seconds_kept
+            control.planned_at -= 2 * seconds_kept  # as if the plans were old
             control.note_exchange(SLOW_EXCHANGE_SECONDS * 2)
             assert not claim_reads_whole_table(control)
         finally:
-            with connect_to() as other:
-                other.execute("ALTER TABLE skipqueue_job RESET (autovacuum_enabled)")
+            with connect_to() as other_connection:
+                other_connection.execute("ALTER TABLE skipqueue_job RESET (autovacuum_enabled)")
 
     run_in_thread(check)
 
 
 def make_many_jobs() -> None:
     """Insert many jobs of another queue. A plan made for a table of this size reads only some of these jobs."""
-    spec = JobSpec("a.task", "other", 0, 1)
+    spec = JobSpec("a.task", "other", priority=0, max_attempts=1)
     Store("default").enqueue_many(spec, [EncodedCall("[]", "{}")] * 20_000)
 
 
 def claim_reads_whole_table(control: ControlConnection) -> bool:
     """Whether an exchange reads the whole table."""
-    scans_before = seq_scans()
-    assert claim_once(control) == "1"
-    return seq_scans() > scans_before
+    scans_before = count_sequential_scans()
+    assert claim_and_count_prepared(control) == "1"
+    return count_sequential_scans() > scans_before
 
 
-def seq_scans() -> int:
+def count_sequential_scans() -> int:
     with connections["default"].cursor() as cursor:
         cursor.execute("SELECT pg_stat_force_next_flush()")
         cursor.execute("SELECT pg_stat_clear_snapshot()")
-    with connect_to() as other:
-        [(count,)] = other.execute("SELECT seq_scan FROM pg_stat_user_tables WHERE relname = 'skipqueue_job'")
+    with connect_to() as observer:
+        [(count,)] = observer.execute("SELECT seq_scan FROM pg_stat_user_tables WHERE relname = 'skipqueue_job'")
         return int(count)

@@ -31,8 +31,11 @@ from ..harness.processes import ManagePy, wait_for_statuses, workers
 
 
 def make_attempt(id: int, task: str = "a.task") -> Attempt:
-    job = ClaimedJob(id, 1, task, "default", "[]", "{}", 1, 10, 0, 0.0, 0.0, "{}")
-    return Attempt(job, COMPLETED, 1.0, 2.0, "w")
+    job = ClaimedJob(
+        id=id, lease=1, task=task, queue_name="default", args="[]", kwargs="{}", attempt=1, max_attempts=10,
+        priority=0, run_after=0.0, locked_at=0.0, metadata="{}",
+    )  # fmt: skip
+    return Attempt(job, COMPLETED, started=1.0, ended=2.0, worker="w")
 
 
 @pytest.fixture
@@ -45,15 +48,15 @@ def dispatcher() -> Iterator[EventDispatcher]:
 @pytest.fixture
 def connect_receiver() -> Iterator[Callable[[Signal, Callable[..., Any]], None]]:
     """Connects receivers for one test."""
-    connected: list[tuple[Signal, Callable[..., Any]]] = []
+    signals_and_receivers: list[tuple[Signal, Callable[..., Any]]] = []
 
     def connect(signal: Signal, receiver: Callable[..., Any]) -> None:
         signal.connect(receiver, weak=False)
-        connected.append((signal, receiver))
+        signals_and_receivers.append((signal, receiver))
 
     yield connect
-    for connected_to, receiver in connected:
-        connected_to.disconnect(receiver)
+    for connected_signal, receiver in signals_and_receivers:
+        connected_signal.disconnect(receiver)
 
 
 @dataclass(frozen=True)
@@ -123,12 +126,12 @@ def test_an_event_that_no_sink_wants_starts_no_thread(
 def test_a_slow_receiver_does_not_delay_the_sender(
     dispatcher: EventDispatcher, call_for_each_event: ConnectSink
 ) -> None:
-    release = threading.Event()
-    call_for_each_event(lambda _: release.wait(DEADLINE))
+    may_return = threading.Event()
+    call_for_each_event(lambda _: may_return.wait(DEADLINE))
     for _ in range(50):
         dispatcher.send(NumberedEvent())  # if this waited for the receiver, the test would never reach `release.set()`
     assert dispatcher.backlog == 50
-    release.set()
+    may_return.set()
     wait_until(lambda: dispatcher.backlog == 0)
 
 
@@ -157,11 +160,11 @@ def test_an_exception_of_a_receiver_does_not_stop_other_receivers(
 ) -> None:
     received: list[int] = []
 
-    def raise_error(_: NumberedEvent) -> None:
+    def raise_broken_error(_: NumberedEvent) -> None:
         raise error("broken")
 
     call_for_each_event(lambda event: received.append(event.number))
-    call_for_each_event(raise_error)
+    call_for_each_event(raise_broken_error)
     dispatcher.send(NumberedEvent(1))
     dispatcher.send(NumberedEvent(2))
     wait_until(lambda: dispatcher.backlog == 0, "all events were sent")
@@ -170,31 +173,31 @@ def test_an_exception_of_a_receiver_does_not_stop_other_receivers(
 
 
 def test_an_exception_of_a_log_filter_does_not_stop_the_dispatcher(dispatcher: EventDispatcher) -> None:
-    def raise_error(record: logging.LogRecord) -> bool:
+    def raise_broken_error(record: logging.LogRecord) -> bool:
         raise ValueError("broken filter")
 
     logger = logging.getLogger("django_skipqueue.worker")
-    level = logger.level
+    original_level = logger.level
     logger.setLevel(logging.INFO)
-    logger.addFilter(raise_error)
+    logger.addFilter(raise_broken_error)
     try:
         dispatcher.send(AttemptsCompleted([make_attempt(1)]))
         dispatcher.send(AttemptsCompleted([make_attempt(2)]))
         wait_until(lambda: dispatcher.backlog == 0, "all events were sent")
     finally:
-        logger.removeFilter(raise_error)
-        logger.setLevel(level)
+        logger.removeFilter(raise_broken_error)
+        logger.setLevel(original_level)
 
 
 def test_stopping_waits_for_waiting_events_only_until_the_timeout(
     dispatcher: EventDispatcher, call_for_each_event: ConnectSink
 ) -> None:
-    release = threading.Event()
-    call_for_each_event(lambda _: release.wait(DEADLINE))
+    may_return = threading.Event()
+    call_for_each_event(lambda _: may_return.wait(DEADLINE))
     dispatcher.send(NumberedEvent())
     dispatcher.stop(timeout=0.01)
-    assert not release.is_set()
-    release.set()
+    assert not may_return.is_set()
+    may_return.set()
 
 
 class Hanging:
@@ -269,8 +272,8 @@ def test_a_dead_thread_of_the_dispatcher_is_replaced(
         raise OSError("no settings for this thread")
 
     call_for_each_event(lambda event: received.append(event.number))
-    with monkeypatch.context() as broken:
-        broken.setattr(dispatcher_module, "ThreadConnections", die)
+    with monkeypatch.context() as patch:
+        patch.setattr(dispatcher_module, "ThreadConnections", die)
         dispatcher.send(NumberedEvent(1))
         wait_until(lambda: dead_threads, "the thread has begun")
         dead_threads[0].join(DEADLINE)
@@ -301,7 +304,7 @@ def test_flushing_waits_for_waiting_events_only_until_the_timeout(
     may_end.set()
     dispatcher.stop(timeout=DEADLINE)
     assert [name for name, _ in received] == ["first", "slow", "last"]
-    assert len({thread for _, thread in received}) == 1
+    assert len({thread for _, thread in received}) == 1, "one thread has sent all events"
 
 
 def test_a_stopped_dispatcher_sends_events_again(dispatcher: EventDispatcher, call_for_each_event: ConnectSink) -> None:
@@ -319,7 +322,7 @@ def test_a_transaction_that_a_receiver_leaves_open_is_rolled_back_before_the_nex
 ) -> None:
     def receive(event: NumberedEvent) -> None:
         if event.number == 1:
-            transaction.atomic().__enter__()
+            transaction.atomic().__enter__()  # never left
         Ledger.objects.create(entry=str(event.number))
 
     call_for_each_event(receive)
@@ -366,11 +369,11 @@ def test_a_hanging_receiver_is_logged_and_its_process_replaced(
             job_completed.connect(receive)
         """,
     )
-    (first,) = workers()
+    (first_worker,) = workers()
     worker_jobs.see.defer(1)
     process.wait_for("receiver hangs")
     assert "in receive" in process.log or "receive (" in process.log, process.log
-    wait_until(lambda: Worker.objects.exclude(pk=first.pk).exists())
+    wait_until(lambda: Worker.objects.exclude(pk=first_worker.pk).exists())
     jobs.noop.defer()
     wait_for_statuses(completed=2)
     process.send(signal.SIGTERM)
@@ -383,7 +386,7 @@ def test_many_short_calls_of_a_receiver_do_not_count_as_hanging(
     monkeypatch.setattr(dispatcher_module, "HANGS_AFTER", 0.5)
     connect_receiver(job_failed, lambda **_: time.sleep(0.01))
     dispatcher.send(AttemptsFailed([make_attempt(number) for number in range(100)]))
-    hangs_at = set()
+    hangs_at = set()  # the times at which the dispatcher would count the receiver as hanging
     while dispatcher.backlog:
         hangs_at.add(dispatcher.hangs_at)
         time.sleep(0.005)

@@ -126,7 +126,7 @@ def test_outcomes_are_saved_although_claims_and_the_search_for_jobs_time_out(
     worker = worker_thread(concurrency=3, poll_interval=0.1)
     wait_until(lambda: gates["first"].inside == gates["second"].inside == 1)
     jobs.echo.defer("poison")
-    wait_until(lambda: worker.worker.in_flight.claiming.lost is not None, "its claim is lost")
+    wait_until(lambda: worker.worker.in_flight.claiming.lost is not None, "the claim of the slow job has timed out")
     gates["first"].open()
     wait_until(lambda: Job.objects.completed().count() == 1)
     gates["second"].open()
@@ -178,15 +178,15 @@ def test_a_job_that_takes_too_long_to_claim_stays_queued_and_others_run(
 @pytest.fixture
 def held_characters(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """A list to which each claim adds the number of characters in the arguments of all jobs that the worker holds."""
-    sizes: list[int] = []
+    character_counts: list[int] = []
     take = InFlightJobs.take
 
     def take_and_record(self: InFlightJobs, *arguments: Any) -> None:
         take(self, *arguments)
-        sizes.append(sum(len(job.args) for job in self.jobs.values()))
+        character_counts.append(sum(len(job.args) for job in self.jobs.values()))
 
     monkeypatch.setattr(InFlightJobs, "take", take_and_record)
-    return sizes
+    return character_counts
 
 
 def test_a_worker_claims_only_as_many_large_jobs_as_its_memory_limit_allows(
@@ -204,7 +204,7 @@ def test_a_worker_claims_only_as_many_large_jobs_as_its_memory_limit_allows(
 def test_a_job_with_huge_arguments_among_small_ones_delays_none_of_them(
     worker_thread: StartWorker, held_characters: list[int]
 ) -> None:
-    huge = random.randbytes(2_500_000).hex()
+    huge = random.randbytes(2_500_000).hex()  # five million characters
     for number in range(60):
         make_job(task=jobs.echo_length.name, args=[huge if number == 30 else ""])
     worker_thread(drain=True)
@@ -249,8 +249,8 @@ def test_jobs_claimed_in_an_exchange_are_run_although_the_next_statement_fails(
         raise OperationalError("gone")
 
     monkeypatch.setattr(control.ControlConnection, "note_exchange", fail)
-    deferred = [jobs.noop.defer() for _ in range(3)]
+    deferred_jobs = [jobs.noop.defer() for _ in range(3)]
     worker_thread(poll_interval=0.1)
     wait_for_statuses(completed=3)
-    leases = Job.objects.filter(pk__in=[job.pk for job in deferred]).values_list("lease", "attempts")
-    assert set(leases) == {(2, 1)}, "claimed once, and settled once"
+    leases = Job.objects.filter(pk__in=[job.pk for job in deferred_jobs]).values_list("lease", "attempts")
+    assert set(leases) == {(2, 1)}, "each job was claimed once and settled once, in one attempt"

@@ -11,8 +11,11 @@ from django_skipqueue.values.outcomes import COMPLETED
 from django_skipqueue.values.records import Attempt, ClaimedJob
 from django_skipqueue.worker.exchange import Exchange, ExchangeBuffer
 
-JOB = ClaimedJob(1, 1, "t", "default", "[]", "{}", 1, 10, 0, 0.0, 0.0, "{}")
-ATTEMPT = Attempt(JOB, COMPLETED, 1.0, 2.0, "w")
+JOB = ClaimedJob(
+    id=1, lease=1, task="t", queue_name="default", args="[]", kwargs="{}", attempt=1, max_attempts=10,
+    priority=0, run_after=0.0, locked_at=0.0, metadata="{}",
+)  # fmt: skip
+ATTEMPT = Attempt(JOB, COMPLETED, started=1.0, ended=2.0, worker="w")
 
 
 def make_exchange() -> Exchange:
@@ -21,10 +24,10 @@ def make_exchange() -> Exchange:
 
 
 def test_a_waiting_result_is_counted_until_it_is_applied_once() -> None:
-    applied: list[Exchange] = []
+    applied_exchanges: list[Exchange] = []
 
     def apply(exchange: Exchange) -> bool:
-        applied.append(exchange)
+        applied_exchanges.append(exchange)
         return True
 
     buffer = ExchangeBuffer(apply)
@@ -34,8 +37,8 @@ def test_a_waiting_result_is_counted_until_it_is_applied_once() -> None:
     assert (buffer.is_empty, buffer.claimed, list(buffer.attempts)) == (False, 3, [ATTEMPT])
     assert buffer.apply() is True
     assert (buffer.is_empty, buffer.claimed, list(buffer.attempts)) == (True, 0, [])
-    assert buffer.apply() is False, "there is none"
-    assert applied == [waiting_exchange]
+    assert buffer.apply() is False, "no result waits any more"
+    assert applied_exchanges == [waiting_exchange]
 
 
 def test_a_second_result_is_refused_while_one_waits() -> None:

@@ -15,7 +15,10 @@ from django_skipqueue.worker.options import WorkerOptions
 from django_skipqueue.worker.outcomes import SlowOutcome
 from django_skipqueue.worker.protocol import SharedCounts
 
-JOB = ClaimedJob(1, 1, "t", "default", "[]", "{}", 1, 1, 0, 0.0, 0.0, "{}")
+JOB = ClaimedJob(
+    id=1, lease=1, task="t", queue_name="default", args="[]", kwargs="{}", attempt=1, max_attempts=1,
+    priority=0, run_after=0.0, locked_at=0.0, metadata="{}",
+)  # fmt: skip
 
 
 class RecordingStore(Store):
@@ -48,7 +51,9 @@ def test_a_slow_outcome_is_sent_in_an_exchange_that_claims_no_jobs() -> None:
         settle_services=(),
         write_notes=MagicMock(),
     )
-    service.pending.slow.append(SlowOutcome(Attempt(JOB, COMPLETED, 1.0, 2.0, "w"), next_try=float("-inf")))
+    service.pending.slow.append(
+        SlowOutcome(Attempt(JOB, COMPLETED, started=1.0, ended=2.0, worker="w"), next_try=float("-inf"))
+    )
     for _ in range(2):
         service.exchange(Plan(0.0, settles=True, claims=5))
     assert store.outcomes_and_claims == [(1, 0), (0, 5)]

@@ -7,7 +7,7 @@ import pytest
 from django_skipqueue.worker.protocol import HANGING_ENTRIES, SHORTEST_MEMORY, HangingQueues
 
 
-def test_without_notes_no_queue_hangs() -> None:
+def test_no_queue_hangs_without_a_note_about_it() -> None:
     queues = HangingQueues()
     assert queues.is_empty(0.0)
     assert not queues.hangs("mail", 0.0, slots=1)
@@ -49,4 +49,5 @@ def test_the_oldest_of_too_many_hanging_attempts_is_forgotten() -> None:
     queues = HangingQueues()
     for number in range(HANGING_ENTRIES + 1):
         queues.note(str(number), 1.0, now=float(number))
-    assert [number for number in range(HANGING_ENTRIES + 1) if not queues.hangs(str(number), 1.0, slots=2)] == [0]
+    forgotten = [number for number in range(HANGING_ENTRIES + 1) if not queues.hangs(str(number), 1.0, slots=2)]
+    assert forgotten == [0]

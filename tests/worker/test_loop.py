@@ -72,25 +72,29 @@ def run_due_services(heartbeat: Service, *services: Service) -> float:
 
 def test_a_due_heartbeat_comes_before_each_service(control_thread: ThreadPoolExecutor) -> None:
     runs: list[str] = []
-    heartbeat, first, second = (RecordingService(name, runs) for name in ("heartbeat", "first", "second"))
-    first.then_due = heartbeat
-    assert control_thread.submit(run_due_services, heartbeat, first, second).result() == NEVER
+    heartbeat, first_service, second_service = (
+        RecordingService(name, runs) for name in ("heartbeat", "first", "second")
+    )
+    first_service.then_due = heartbeat
+    assert control_thread.submit(run_due_services, heartbeat, first_service, second_service).result() == NEVER
     assert runs == ["heartbeat", "first", "heartbeat", "second"]
 
 
 class ServiceThatNeedsAHeartbeat(RecordingService):
+    """A service that may only run after a recent heartbeat."""
+
     needs_fresh_heartbeat = True
 
 
 def test_a_service_that_needs_a_fresh_heartbeat_runs_after_a_heartbeat(control_thread: ThreadPoolExecutor) -> None:
     runs: list[str] = []
-    heartbeat, careful, other = (
+    heartbeat, careful_service, other_service = (
         RecordingService("heartbeat", runs),
         ServiceThatNeedsAHeartbeat("careful", runs),
         RecordingService("other", runs),
     )
     heartbeat.due_at = NEVER
-    control_thread.submit(run_due_services, heartbeat, careful, other).result()
+    control_thread.submit(run_due_services, heartbeat, careful_service, other_service).result()
     assert runs == ["heartbeat", "careful", "other"]
 
 
@@ -98,11 +102,11 @@ def test_other_services_run_even_if_the_database_refuses_the_statement_of_one(
     control_thread: ThreadPoolExecutor,
 ) -> None:
     runs: list[str] = []
-    heartbeat, second = RecordingService("heartbeat", runs), RecordingService("second", runs)
-    first = RecordingService("first", runs, error=DataError("no"))
-    control_thread.submit(run_due_services, heartbeat, first, second).result()
+    heartbeat, second_service = RecordingService("heartbeat", runs), RecordingService("second", runs)
+    first_service = RecordingService("first", runs, error=DataError("no"))
+    control_thread.submit(run_due_services, heartbeat, first_service, second_service).result()
     assert runs == ["heartbeat", "first", "second"]
-    assert (first.has_failed, second.has_failed) == (True, False)
+    assert (first_service.has_failed, second_service.has_failed) == (True, False)
 
 
 def test_while_the_connection_is_down_only_services_without_statements_run(
@@ -111,18 +115,18 @@ def test_while_the_connection_is_down_only_services_without_statements_run(
     runs: list[str] = []
 
     def run() -> tuple[float, float]:
-        heartbeat, broken = (
+        heartbeat, failing_service = (
             RecordingService("heartbeat", runs),
             RecordingService("broken", runs, error=OperationalError("gone")),
         )
-        broken.refused = None  # type: ignore[assignment]
+        failing_service.refused = None  # type: ignore[assignment]
 
         def record_run() -> None:
             runs.append(timer.name)
             timer_due.pop(0)
 
         timer = Timer("timer", lambda: timer_due[0], record_run)
-        loop = make_loop(heartbeat, broken, RecordingService("waits", runs), timer)
+        loop = make_loop(heartbeat, failing_service, RecordingService("waits", runs), timer)
         loop.run_due()
         return loop.due_at, loop.control.retry_at
 
@@ -140,15 +144,15 @@ def test_a_service_without_statements_does_not_mark_the_connection_as_working(
             self.due_at = NEVER
 
     def run() -> bool:
-        heartbeat, broken = (
+        heartbeat, failing_service = (
             RecordingService("heartbeat", []),
             RecordingService("broken", [], error=OperationalError("gone")),
         )
-        broken.refused = None  # type: ignore[assignment]
-        loop = make_loop(heartbeat, broken, ServiceWithoutStatements("idle", []))
+        failing_service.refused = None  # type: ignore[assignment]
+        loop = make_loop(heartbeat, failing_service, ServiceWithoutStatements("idle", []))
         loop.run_due()
         loop.control.retry_at = 0.0
-        broken.due_at = NEVER
+        failing_service.due_at = NEVER
         loop.run_due()
         return loop.control.is_broken
 
@@ -163,14 +167,14 @@ def test_notifications_reach_all_services(control_thread: ThreadPoolExecutor) ->
         for service in services:
             service.due_at = NEVER
         loop.control.listen()
-        with ThreadPoolExecutor(1) as other:
-            other.submit(notify_and_close).result()
+        with ThreadPoolExecutor(1) as other_thread:
+            other_thread.submit(notify_and_close).result()
 
-        def all_have_it() -> bool:
+        def all_are_notified() -> bool:
             loop.sleep(until=time.monotonic() + 0.05)
             return all(service.payloads for service in services)
 
-        wait_until(all_have_it)
+        wait_until(all_are_notified)
 
     control_thread.submit(run).result()
     assert [service.payloads for service in services] == [[["q"]]] * 3
@@ -184,8 +188,8 @@ def test_notifications_that_come_while_a_service_runs_reach_the_next_service(
     class ServiceDuringWhichANotificationComes(RecordingService):
         def run(self, now: float) -> None:
             super().run(now)
-            with ThreadPoolExecutor(1) as other:
-                other.submit(notify_and_close).result()
+            with ThreadPoolExecutor(1) as other_thread:
+                other_thread.submit(notify_and_close).result()
             assert select.select([connections["default"].connection], [], [], DEADLINE)[0], (
                 "the notification has arrived"
             )

@@ -15,7 +15,10 @@ from django_skipqueue.worker.loop import Timer
 
 from ..harness.observer import Remembering
 
-JOB = ClaimedJob(1, 1, "t", "q", "[]", "{}", 1, 3, 0, 1.0, 2.0, "{}")
+JOB = ClaimedJob(
+    id=1, lease=1, task="t", queue_name="q", args="[]", kwargs="{}", attempt=1, max_attempts=3,
+    priority=0, run_after=1.0, locked_at=2.0, metadata="{}",
+)  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
@@ -39,18 +42,24 @@ def test_each_observer_gets_claims_ended_attempts_and_events() -> None:
 
     install_parts([Part(name="a", observers=((Remembering, make_service), (Remembering, make_service)))])
     observers, sent_events, store = Observers(), list[Event](), Store("default")
-    attempt = Attempt(JOB, COMPLETED, 0.0, 0.1, "w")
+    attempt = Attempt(JOB, COMPLETED, started=0.0, ended=0.1, worker="w")
     recovered_at = datetime(2027, 1, 15, tzinfo=UTC)
-    recovered = JobsRecovered(
-        "default", [RecoveredJob(3, "t", "q", 1, "queued", "w:1", recovered_at, "{}", recovered_at)]
-    )
+    recovered_event = JobsRecovered(
+        "default",
+        [
+            RecoveredJob(
+                id=3, task="t", queue_name="q", attempt=1, status="queued",
+                locked_by="w:1", locked_at=recovered_at, metadata="{}", recovered_at=recovered_at,
+            )
+        ],
+    )  # fmt: skip
     for observer in observers.all:
         observer.claimed([JOB])
         observer.ended(AttemptsCompleted, [attempt])
-    observers.observing(sent_events.append)(recovered)
+    observers.observing(sent_events.append)(recovered_event)
     assert len(observers.services(store)) == 2
     assert services == [(store, observer) for observer in observers.all]
     for observer in [observer for _, observer in services]:
-        assert (observer.jobs, observer.events) == ([JOB], [recovered])
+        assert (observer.jobs, observer.events) == ([JOB], [recovered_event])
         assert observer.attempts == [(AttemptsCompleted, attempt)]
-    assert sent_events == [recovered]
+    assert sent_events == [recovered_event]

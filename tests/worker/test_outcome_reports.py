@@ -31,7 +31,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 
 @pytest.fixture
-def received() -> Iterator[ReceivedSignals]:
+def received_signals() -> Iterator[ReceivedSignals]:
     """The signals about outcomes that were sent, in order."""
     outcomes = [
         signals.job_completed,
@@ -88,16 +88,16 @@ def test_the_signal_of_an_outcome_is_sent_although_the_answer_of_the_database_wa
     signal: Signal,
     status: str,
     worker_thread: StartWorker,
-    received: ReceivedSignals,
+    received_signals: ReceivedSignals,
     first_answer_lost: list[Settlement],
 ) -> None:
     job = task.defer()
     worker = worker_thread(concurrency=1, poll_interval=HOUR)
-    wait_until(lambda: received, "a signal about the outcome")
+    wait_until(lambda: received_signals, "a signal about the outcome")
     assert first_answer_lost
     worker.stop()
     worker.wait()
-    [(sent_signal, attempt)] = received
+    [(sent_signal, attempt)] = received_signals
     assert sent_signal is signal
     assert attempt.outcome.status == status
     job = Job.objects.get(pk=job.pk)
@@ -105,7 +105,7 @@ def test_the_signal_of_an_outcome_is_sent_although_the_answer_of_the_database_wa
 
 
 def test_job_failed_is_sent_if_the_database_refuses_the_result_of_a_job(
-    worker_thread: StartWorker, received: ReceivedSignals, monkeypatch: pytest.MonkeyPatch
+    worker_thread: StartWorker, received_signals: ReceivedSignals, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The outcomes of a refused batch are committed one by one. Then the connection breaks in the claim."""
     monkeypatch.setattr(control_connection, "FIRST_REOPEN_DELAY", 0.05)
@@ -129,7 +129,7 @@ def test_job_failed_is_sent_if_the_database_refuses_the_result_of_a_job(
     try:
         job = jobs.echo.defer(7)
         worker_thread(concurrency=1, poll_interval=HOUR)
-        [(signal, attempt)] = wait_until(lambda: received)
+        [(signal, attempt)] = wait_until(lambda: received_signals)
     finally:
         with connection.cursor() as cursor:
             cursor.execute("ALTER TABLE skipqueue_job DROP CONSTRAINT no_7")
@@ -140,7 +140,7 @@ def test_job_failed_is_sent_if_the_database_refuses_the_result_of_a_job(
 
 
 def test_job_cancelled_is_sent_for_a_cancelled_job_whatever_its_outcome(
-    worker_thread: StartWorker, received: ReceivedSignals, monkeypatch: pytest.MonkeyPatch
+    worker_thread: StartWorker, received_signals: ReceivedSignals, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = jobs.discard.defer("by the task")
     exchange = Store.exchange
@@ -153,7 +153,7 @@ def test_job_cancelled_is_sent_for_a_cancelled_job_whatever_its_outcome(
 
     monkeypatch.setattr(Store, "exchange", cancel_and_exchange)
     worker_thread(concurrency=1, poll_interval=HOUR)
-    [(signal, attempt)] = wait_until(lambda: received)
+    [(signal, attempt)] = wait_until(lambda: received_signals)
     assert signal is signals.job_cancelled
     assert attempt.outcome.last_error == "by hand"
     wait_until(lambda: Job.objects.get(pk=job.pk).errors, "the error of the attempt is kept")
@@ -166,20 +166,26 @@ def test_a_second_outcome_of_a_recent_attempt_sends_outcomes_dropped(is_written:
     dispatcher: Any = SimpleNamespace(send=events.append)
     observer = Remembering()
     reports = OutcomeReports(dispatcher, [observer], remembered=2)
-    first, *other_attempts = (
-        Attempt(ClaimedJob(id, 1, "t", "q", "[]", "{}", 1, 3, 0, 1.0, 2.0, "{}"), COMPLETED, 0.0, 0.1, "w", is_written)
+    first_attempt, *other_attempts = (
+        Attempt(
+            ClaimedJob(
+                id=id, lease=1, task="t", queue_name="q", args="[]", kwargs="{}", attempt=1, max_attempts=3,
+                priority=0, run_after=1.0, locked_at=2.0, metadata="{}",
+            ),
+            COMPLETED, started=0.0, ended=0.1, worker="w", is_written=is_written,
+        )
         for id in range(5)
-    )
-    reports.report([first], {first.job.ref}, {})
-    reports.report([first, other_attempts[0]], {other_attempts[0].job.ref}, {})
+    )  # fmt: skip
+    reports.report([first_attempt], {first_attempt.job.ref}, {})
+    reports.report([first_attempt, other_attempts[0]], {other_attempts[0].job.ref}, {})
     assert [(type(event), event.attempts) for event in events] == [
-        (AttemptsCompleted, [first]),
+        (AttemptsCompleted, [first_attempt]),
         (AttemptsCompleted, [other_attempts[0]]),
-        (OutcomesDropped, [first]),
+        (OutcomesDropped, [first_attempt]),
     ]
-    assert observer.attempts == [(AttemptsCompleted, first), (AttemptsCompleted, other_attempts[0])]
-    for other in other_attempts[1:]:
-        reports.report([other], {other.job.ref}, {})
+    assert observer.attempts == [(AttemptsCompleted, first_attempt), (AttemptsCompleted, other_attempts[0])]
+    for other_attempt in other_attempts[1:]:
+        reports.report([other_attempt], {other_attempt.job.ref}, {})
     events.clear()
     reports.report([other_attempts[0], other_attempts[-1]], set(), {})
     assert (OutcomesDropped, [other_attempts[-1]]) in [(type(event), event.attempts) for event in events]
@@ -191,7 +197,13 @@ def test_the_first_saved_outcome_is_reported_although_an_earlier_report_was_forg
     events: list[Any] = []
     dispatcher: Any = SimpleNamespace(send=events.append)
     reports = OutcomeReports(dispatcher, [Remembering()], remembered=2)
-    attempt = Attempt(ClaimedJob(1, 1, "t", "q", "[]", "{}", 1, 3, 0, 1.0, 2.0, "{}"), COMPLETED, 0.0, 0.1, "w")
+    attempt = Attempt(
+        ClaimedJob(
+            id=1, lease=1, task="t", queue_name="q", args="[]", kwargs="{}", attempt=1, max_attempts=3,
+            priority=0, run_after=1.0, locked_at=2.0, metadata="{}",
+        ),
+        COMPLETED, started=0.0, ended=0.1, worker="w",
+    )  # fmt: skip
     reports.report([attempt._replace(is_written=True)], set(), {})
     reports.report([attempt], {attempt.job.ref}, {})
     assert [type(event) for event in events] == [AttemptsCompleted] * 2

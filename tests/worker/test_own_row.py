@@ -38,10 +38,10 @@ def test_a_worker_inserts_its_row_before_it_claims(worker_thread: StartWorker, g
     worker_jobs.pass_gate.defer("g")
     worker = worker_thread(poll_interval=HOUR, queue_names=("default",))
     wait_until(lambda: gates["g"].inside)
-    row = Worker.objects.get()
-    assert (row.pk, row.name, row.queues, row.concurrency) == (worker.id, "w", ["default"], 4)
-    assert row.deployment == "4f2a"
-    assert are_in_order(row.started_at, Job.objects.get().locked_at)
+    own_row = Worker.objects.get()
+    assert (own_row.pk, own_row.name, own_row.queues, own_row.concurrency) == (worker.id, "w", ["default"], 4)
+    assert own_row.deployment == "4f2a"
+    assert are_in_order(own_row.started_at, Job.objects.get().locked_at)
 
 
 def test_a_worker_without_a_supervisor_writes_heartbeats_and_logs_it_once(
@@ -69,10 +69,10 @@ def test_a_worker_without_a_supervisor_obeys_a_request_to_restart_or_stop(
 def test_a_worker_ignores_a_request_while_its_supervisor_is_alive() -> None:
     requests: list[str] = []
     options = WorkerOptions(name="w", database="default", worker_timeout=60.0)
-    row = OwnRow(store, options, id="w/1:0", name="w/1", requested=requests.append)
-    row.run(time.monotonic())
+    own_row = OwnRow(store, options, id="w/1:0", name="w/1", requested=requests.append)
+    own_row.run(time.monotonic())
     Worker.objects.get().stop()
-    row.run(time.monotonic())
+    own_row.run(time.monotonic())
     assert requests == []
 
 
@@ -84,46 +84,46 @@ class TestHeartbeatsOfTheSupervisor:
         return SharedCounts()
 
     @pytest.fixture
-    def row(self, shared: SharedCounts) -> OwnRow:
+    def own_row(self, shared: SharedCounts) -> OwnRow:
         options = WorkerOptions(name="w", database="default", worker_timeout=60.0)
         return OwnRow(store, options, id="w/1:0", name="w/1", shared=shared)
 
     def test_a_worker_inserts_its_row_although_the_supervisor_writes_heartbeats(
-        self, row: OwnRow, shared: SharedCounts
+        self, own_row: OwnRow, shared: SharedCounts
     ) -> None:
         shared.heartbeat_at = 1000.0
-        assert not row.is_alive(1000.0)  # because the row is not inserted yet
-        assert row.due_at == 0.0
-        row.run(1000.0)
+        assert not own_row.is_alive(1000.0)  # because the row is not inserted yet
+        assert own_row.due_at == 0.0
+        own_row.run(1000.0)
         assert Worker.objects.filter(pk="w/1:0").exists()
 
     def test_while_the_supervisor_writes_heartbeats_the_worker_writes_none(
-        self, row: OwnRow, shared: SharedCounts
+        self, own_row: OwnRow, shared: SharedCounts
     ) -> None:
-        row.run(1000.0)
-        assert row.is_alive(1030.0)  # for half of the worker timeout
-        assert not row.is_alive(1030.1)
-        assert row.due_at == 1015.0  # a quarter of the worker timeout later
+        own_row.run(1000.0)
+        assert own_row.is_alive(1030.0)  # for half of the worker timeout
+        assert not own_row.is_alive(1030.1)
+        assert own_row.due_at == 1015.0  # a quarter of the worker timeout later
         shared.heartbeat_at = 1010.0
-        assert row.due_at == 1030.0, "after a third of the worker timeout"
-        assert row.is_alive(1040.0)  # half of the worker timeout after the heartbeat of the supervisor
-        assert not row.is_alive(1040.1)
+        assert own_row.due_at == 1030.0, "after a third of the worker timeout"
+        assert own_row.is_alive(1040.0)  # half of the worker timeout after the heartbeat of the supervisor
+        assert not own_row.is_alive(1040.1)
 
     def test_a_worker_waits_longer_than_the_pause_between_heartbeats_of_the_supervisor(
-        self, row: OwnRow, shared: SharedCounts
+        self, own_row: OwnRow, shared: SharedCounts
     ) -> None:
-        row.run(1000.0)
+        own_row.run(1000.0)
         shared.heartbeat_at = 1010.0
         options = WorkerOptions(name="w", database="default", worker_timeout=60.0)
-        assert row.due_at - shared.heartbeat_at > options.seconds_between_heartbeats
+        assert own_row.due_at - shared.heartbeat_at > options.seconds_between_heartbeats
 
     def test_a_new_heartbeat_of_the_supervisor_prevents_the_warning_that_it_is_silent(
-        self, row: OwnRow, shared: SharedCounts, caplog: pytest.LogCaptureFixture
+        self, own_row: OwnRow, shared: SharedCounts, caplog: pytest.LogCaptureFixture
     ) -> None:
-        row.run(time.monotonic() - 60)
-        row.supervisor_seen_at -= 60
+        own_row.run(time.monotonic() - 60)
+        own_row.supervisor_seen_at -= 60
         shared.heartbeat_at = time.monotonic()
-        row.run(time.monotonic())
+        own_row.run(time.monotonic())
         assert "supervisor silent" not in caplog.text
 
 
@@ -163,14 +163,14 @@ def test_a_worker_that_cannot_write_heartbeats_settles_jobs_but_claims_none(
     worker_jobs.pass_gate.defer("g")
     worker_thread(poll_interval=0.05, worker_timeout=1.0)
     wait_until(lambda: gates["g"].inside)
-    locker = session()
-    locker.begin()
-    locker(lock_workers)
+    locking_session = session()
+    locking_session.begin()
+    locking_session(lock_workers)
     wait_until(lambda: "claiming paused" in caplog.text)
     jobs.noop.defer()
     gates["g"].open()
     wait_for_statuses(completed=1, queued=1)
-    locker.rollback()
+    locking_session.rollback()
     wait_for_statuses(completed=2)
     assert caplog.text.count("heartbeat refused") == 1
     wait_until(lambda: "claiming resumed" in caplog.text)

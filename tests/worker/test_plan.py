@@ -10,8 +10,8 @@ from django_skipqueue.worker.claiming import Plan, Work, next_plan
 NOW = 100.0
 
 
-def settle_and_claim(number: int, at: float = 0.0) -> Plan:
-    return Plan(at, settles=True, claims=number)
+def settle_and_claim(claim_count: int, at: float = 0.0) -> Plan:
+    return Plan(at, settles=True, claims=claim_count)
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def settle_and_claim(number: int, at: float = 0.0) -> Plan:
     ],
     ids=str,
 )
-def test_the_plan_for_some_work(work: dict[str, Any], plan: Plan) -> None:
+def test_the_next_plan_depends_on_the_work_of_the_loop(work: dict[str, Any], plan: Plan) -> None:
     assert next_plan(Work(**work), NOW) == plan
 
 

@@ -27,10 +27,10 @@ def change_settings(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., N
 
 
 def message_of_refusal(name: str) -> str:
-    with pytest.raises(QueueUnavailable) as raised:
+    with pytest.raises(QueueUnavailable) as refusal:
         check_database(name)
-    assert "\n" not in str(raised.value)
-    return str(raised.value)
+    assert "\n" not in str(refusal.value)
+    return str(refusal.value)
 
 
 def test_a_database_that_workers_can_use_passes() -> None:

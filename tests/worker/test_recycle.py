@@ -20,7 +20,7 @@ from ..app.waiting import wait_until
 from ..app.worker_jobs import keep_memory
 from ..harness.processes import ManagePy, wait_for_statuses, workers
 
-Run = Callable[..., ManagePy]
+RunWorker = Callable[..., ManagePy]
 
 HOLDING_JOBS = """
     import time
@@ -37,7 +37,7 @@ HOLDING_JOBS = """
 """
 
 
-def test_a_worker_is_replaced_after_max_jobs_per_worker(runworker: Run) -> None:
+def test_a_worker_is_replaced_after_max_jobs_per_worker(runworker: RunWorker) -> None:
     noop.defer_many([{}] * 50)
     process = runworker("--max-jobs-per-worker", "10", "-c", "1")
     wait_for_statuses(completed=50)
@@ -72,44 +72,46 @@ def test_running_attempts_that_delay_the_replacement_are_logged_once() -> None:
     interrupter = Interrupter()
     interrupter.interrupted_at = 1_000.0
     interrupter.running = lambda: {(7, 1), (8, 1)}  # type: ignore[method-assign]
-    logged: list[set[LeaseRef]] = []
+    logged_leases: list[set[LeaseRef]] = []
     options = WorkerOptions(name="host", database="default")
-    recycling = Recycling(options, interrupter, jobs_done=lambda: 1, recycle=lambda _: None, log_wait=logged.append)
+    recycling = Recycling(
+        options, interrupter, jobs_done=lambda: 1, recycle=lambda _: None, log_wait=logged_leases.append
+    )
     for second in range(int(RECYCLING_DELAY), int(RECYCLING_LOGGED_AFTER)):
         recycling.run(1_000.0 + second)
-    assert not logged
+    assert not logged_leases
     for second in range(int(RECYCLING_LOGGED_AFTER), 2 * int(RECYCLING_LOGGED_AFTER)):
         recycling.run(1_000.0 + second)
-    assert logged == [{(7, 1), (8, 1)}]
+    assert logged_leases == [{(7, 1), (8, 1)}]
 
 
-def test_drain_ends_although_workers_are_replaced_meanwhile(runworker: Run) -> None:
+def test_drain_ends_although_workers_are_replaced_meanwhile(runworker: RunWorker) -> None:
     noop.defer_many([{}] * 30)
     assert runworker("--drain", "--max-jobs-per-worker", "5").wait() == 0
     wait_for_statuses(completed=30)
 
 
-def test_a_worker_that_uses_more_than_max_memory_mb_is_replaced(runworker: Run) -> None:
+def test_a_worker_that_uses_more_than_max_memory_mb_is_replaced(runworker: RunWorker) -> None:
     process = runworker("--max-memory-mb", "400")
-    (first,) = workers()
+    (first_worker,) = workers()
     keep_memory.defer(10)
     wait_for_statuses(completed=1)
     keep_memory.defer(450)
     process.wait_for("MiB", deadline=40)
     assert re.search(r"reason=\"it has grown to \d{3} MiB", process.log)
-    wait_until(Worker.objects.exclude(pk=first.pk).exists)
+    wait_until(Worker.objects.exclude(pk=first_worker.pk).exists)
     wait_for_statuses(completed=2)
 
 
-def test_a_running_job_is_finished_before_its_worker_is_replaced(runworker: Run, tmp_path: Path) -> None:
-    end, begun = tmp_path / "end", tmp_path / "end.running"
-    held_job = Job.objects.enqueue("extra.jobs.hold", args=json.dumps([str(end)]))
+def test_a_running_job_is_finished_before_its_worker_is_replaced(runworker: RunWorker, tmp_path: Path) -> None:
+    end_file, begun_file = tmp_path / "end", tmp_path / "end.running"
+    held_job = Job.objects.enqueue("extra.jobs.hold", args=json.dumps([str(end_file)]))
     process = runworker("--max-jobs-per-worker", "1", "-c", "2", "--shutdown-timeout", "0", jobs=HOLDING_JOBS)
-    wait_until(begun.exists)
+    wait_until(begun_file.exists)
     noop.defer()
     process.wait_for('reason="it has run 1 attempt"')
     assert process.log.count("worker started") == 1
-    end.touch()
+    end_file.touch()
     wait_for_statuses(completed=2)
     held_job.refresh_from_db()
     assert (held_job.attempts, held_job.lease) == (1, 2)  # claimed once and settled once, never released

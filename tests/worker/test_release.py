@@ -13,7 +13,7 @@ from ..app import jobs, worker_jobs
 from ..app.waiting import wait_until
 from ..harness.processes import ManagePy, workers
 
-Run = Callable[..., ManagePy]
+RunWorker = Callable[..., ManagePy]
 
 SHORT_JOBS, LONG_JOBS = 500, 600
 CLAIMED_AHEAD = 150
@@ -34,22 +34,22 @@ def count_claimed_long_jobs() -> int:
     return Job.objects.running().filter(task=jobs.slow.name).count()
 
 
-def test_an_urgent_job_does_not_wait_behind_jobs_claimed_ahead(runworker: Run) -> None:
+def test_an_urgent_job_does_not_wait_behind_jobs_claimed_ahead(runworker: RunWorker) -> None:
     defer_short_jobs_before_longer_ones()
     runworker("--concurrency", "4")
-    wait_until(lambda: count_claimed_long_jobs() > 20, "it has claimed longer jobs ahead")
-    urgent = jobs.noop.using(priority=100).defer()
-    wait_until(lambda: Job.objects.completed().filter(pk=urgent.pk).exists(), "the urgent job is done")
+    wait_until(lambda: count_claimed_long_jobs() > 20, "the worker has claimed longer jobs ahead")
+    urgent_job = jobs.noop.using(priority=100).defer()
+    wait_until(lambda: Job.objects.completed().filter(pk=urgent_job.pk).exists(), "the urgent job is done")
     assert Job.objects.filter(status__in=("queued", "running")).count() > LONG_JOBS / 2
 
 
-def test_an_idle_worker_gets_jobs_that_another_worker_has_claimed_ahead(runworker: Run) -> None:
+def test_an_idle_worker_gets_jobs_that_another_worker_has_claimed_ahead(runworker: RunWorker) -> None:
     defer_short_jobs_before_longer_ones()
     runworker("--concurrency", "4", "--name", "first")
     wait_until(lambda: count_claimed_long_jobs() > CLAIMED_AHEAD, "it has claimed longer jobs ahead")
     runworker("--concurrency", "4", "--name", "second")
     workers(2)
-    wait_until(lambda: _completed_by("second") >= 8, "the second worker has run some")
+    wait_until(lambda: _completed_by("second") >= 8, "the second worker has run some jobs")
     assert Job.objects.filter(status__in=("queued", "running")).count() > LONG_JOBS / 2
 
 
@@ -72,14 +72,14 @@ def test_long_coroutines_are_released_while_short_jobs_run(worker_thread: Any, g
 
 
 def test_a_stopping_worker_sleeps_while_it_waits_for_threads_and_coroutines(worker_thread: Any, gates: Any) -> None:
-    turns = 0
+    loop_turns = 0
 
     def count_turns(worker: WorkerLoop) -> None:
         wait = worker.wakeup.wait
 
         def count_and_wait(*arguments: Any, **options: Any) -> list[int]:
-            nonlocal turns
-            turns += 1
+            nonlocal loop_turns
+            loop_turns += 1
             return wait(*arguments, **options)
 
         worker.wakeup.wait = count_and_wait  # type: ignore[method-assign]
@@ -90,8 +90,8 @@ def test_a_stopping_worker_sleeps_while_it_waits_for_threads_and_coroutines(work
     wait_until(lambda: gates["g"].inside == 2)
     worker.stop()
     wait_until(lambda: worker.worker.stopping)
-    turns_before = turns
+    loop_turns_before = loop_turns
     time.sleep(0.5)
-    assert turns - turns_before < 50  # a loop that did not sleep would turn thousands of times
+    assert loop_turns - loop_turns_before < 50  # a loop that did not sleep would turn thousands of times
     gates["g"].open()
     worker.wait()

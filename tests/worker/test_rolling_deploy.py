@@ -18,7 +18,7 @@ from ..harness.processes import ManagePy, statuses, wait_for_statuses, workers
 
 store = Store("default")
 
-Run = Callable[..., ManagePy]
+RunWorker = Callable[..., ManagePy]
 HOUR = "3600"
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -76,12 +76,12 @@ def entries_with_prefix(prefix: str) -> set[str]:
 
 
 @pytest.fixture
-def start_old_worker(runworker: Run) -> Callable[[], ManagePy]:
+def start_old_worker(runworker: RunWorker) -> Callable[[], ManagePy]:
     return lambda: runworker("--poll-interval", HOUR, "--name", "old", jobs=OLD_JOBS_MODULE)
 
 
 @pytest.fixture
-def start_new_worker(runworker: Run) -> Callable[[], ManagePy]:
+def start_new_worker(runworker: RunWorker) -> Callable[[], ManagePy]:
     return lambda: runworker("--poll-interval", HOUR, "--name", "new", jobs=NEW_JOBS_MODULE)
 
 
@@ -116,7 +116,7 @@ def test_each_job_runs_once_during_a_deploy_under_load(
     new_worker = start_new_worker()
     wait_until(new_worker_has_run_jobs, "the new worker has run jobs too")
     stop(old_worker)
-    enqueued_count = next(numbers)
+    enqueued_count = next(numbers)  # the numbers begin with 0
     wait_for_statuses(completed=enqueued_count, deadline=60)
     assert Ledger.objects.count() == enqueued_count, "each job ran once"
     assert set(Job.objects.values_list("attempts", flat=True)) == {1}

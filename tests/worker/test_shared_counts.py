@@ -9,7 +9,7 @@ from functools import partial
 from django_skipqueue.worker.protocol import SharedCounts
 
 
-def test_all_numbers_are_zero_at_first() -> None:
+def test_all_shared_counts_are_zero_at_first() -> None:
     shared = SharedCounts()
     assert (shared.slots, shared.room, shared.heard, shared.answered, shared.claimed) == (0, 0, 0, 0, 0)
     assert (shared.watched_until, shared.heartbeat_at, shared.is_session) == (0.0, 0.0, False)
@@ -37,7 +37,7 @@ def test_a_call_is_heard_when_a_claim_begins_and_answered_with_the_offer_after_i
     for step in (shared.read_call, shared.begin_claim, shared.read_call, shared.end_claim, offer_a_slot(shared)):
         step()
         counts_after_steps.append((shared.heard, shared.answered))
-    assert counts_after_steps == [(0, 0), (1, 0), (1, 0), (1, 0), (1, 1)]
+    assert counts_after_steps == [(0, 0), (1, 0), (1, 0), (1, 0), (1, 1)], "the second call came during the claim"
 
 
 def test_a_failed_claim_does_not_answer_a_call() -> None:

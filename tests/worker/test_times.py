@@ -44,8 +44,8 @@ def attempts() -> Iterator[dict[int, Attempt]]:
 
 def duration_of(job: Job) -> timedelta:
     """The time between the start and the end in the row of this job."""
-    row = state(job)
-    duration: timedelta = row["finished_at"] - row["started_at"]
+    job_row = state(job)
+    duration: timedelta = job_row["finished_at"] - job_row["started_at"]
     return duration
 
 
@@ -55,22 +55,23 @@ class TestTimesWrittenBySettle:
         claimed_at = state(job)["locked_at"]
         store.settle([Settlement(job.pk, job.lease, COMPLETED, now - 3600, now - 60)])
         assert abs(duration_of(job) - timedelta(minutes=59)) <= TOLERANCE
-        assert claimed_at - TOLERANCE <= state(job)["finished_at"] + timedelta(seconds=60)  # it ended a minute ago
+        # It ended a minute ago.
+        assert claimed_at - TOLERANCE <= state(job)["finished_at"] + timedelta(seconds=60)
 
     def test_the_error_entry_has_the_time_of_the_failure_although_it_is_saved_later(self) -> None:
         job, now = make_job("running"), time.monotonic()
         entry = error_entry(ValueError("no"), attempt=1, worker="w", duration_ms=5.0)
         store.settle([Settlement(job.pk, job.lease, Outcome("failed", error=entry), now - 3600, now - 60)])
-        row = Job.objects.get()
-        assert datetime.fromisoformat(row.errors[0]["at"]) == row.finished_at
+        job_row = Job.objects.get()
+        assert datetime.fromisoformat(job_row.errors[0]["at"]) == job_row.finished_at
         assert duration_of(job) >= timedelta(minutes=59) - TOLERANCE
 
     def test_a_job_to_be_retried_has_the_start_of_its_last_attempt(self) -> None:
         job, now = make_job("running"), time.monotonic()
         store.settle([Settlement(job.pk, job.lease, Outcome("scheduled", delay=60), now - 3600, now - 60)])
-        row = state(job)
-        assert row["finished_at"] is None
-        assert timedelta(minutes=60) <= row["run_after"] - row["started_at"] - timedelta(seconds=60) + TOLERANCE
+        job_row = state(job)
+        assert job_row["finished_at"] is None
+        assert timedelta(minutes=60) <= job_row["run_after"] - job_row["started_at"] - timedelta(seconds=60) + TOLERANCE
 
     def test_without_times_an_attempt_lasts_from_its_claim_until_it_is_settled(self) -> None:
         job = make_job("running", started_at=timedelta(hours=-1))
@@ -89,8 +90,8 @@ class TestTimesWrittenBySettle:
 def run_claimed(*jobs: Job) -> list[Attempt]:
     """Claim all jobs in one statement, as a worker that claims ahead. Run the jobs in turn, and settle all together."""
     executor = Executor(worker="w", database="default")
-    _, claimed = settle_and_claim([], queue_names=["default"], limit=len(jobs), worker_id="w")
-    attempts = [executor.execute(RunningAttempt(job)) for job in claimed]
+    _, claimed_jobs = settle_and_claim([], queue_names=["default"], limit=len(jobs), worker_id="w")
+    attempts = [executor.execute(RunningAttempt(job)) for job in claimed_jobs]
     assert len(attempts) == len(jobs)
     store.settle(attempt.settlement for attempt in attempts if not attempt.is_written)
     return attempts
@@ -98,14 +99,14 @@ def run_claimed(*jobs: Job) -> list[Attempt]:
 
 def test_the_time_between_claim_and_start_counts_as_waiting() -> None:
     attempts = run_claimed(*(jobs.slow.defer(0.05) for _ in range(3)))
-    rows = [Job.objects.get(pk=attempt.job.id) for attempt in attempts]
-    for attempt, row in zip(attempts, rows, strict=True):
-        assert abs(duration_of(row) - timedelta(milliseconds=attempt.duration_ms)) <= TOLERANCE
+    finished_jobs = [Job.objects.get(pk=attempt.job.id) for attempt in attempts]
+    for attempt, finished_job in zip(attempts, finished_jobs, strict=True):
+        assert abs(duration_of(finished_job) - timedelta(milliseconds=attempt.duration_ms)) <= TOLERANCE
         assert attempt.duration_ms >= 50
-    for earlier, later in itertools.pairwise(rows):
-        assert earlier.finished_at is not None
-        assert later.started_at is not None
-        assert earlier.finished_at <= later.started_at + TOLERANCE
+    for earlier_job, later_job in itertools.pairwise(finished_jobs):
+        assert earlier_job.finished_at is not None
+        assert later_job.started_at is not None
+        assert earlier_job.finished_at <= later_job.started_at + TOLERANCE
     assert attempts[2].wait_ms >= attempts[2].job.wait_ms + 100, "two jobs of 50 ms ran before it"
     assert attempts[2].job.locked_at == attempts[0].job.locked_at
 

@@ -6,7 +6,7 @@ from django_skipqueue.supervisor.liveness import Unchanged
 def test_the_time_counts_from_the_first_observation_of_a_value() -> None:
     unchanged = Unchanged(longest_gap=10)
     for now in (0.0, 5.0, 10.0):
-        unchanged.observe({"a": 1, "b": now}, now, now)
+        unchanged.observe({"a": 1, "b": now}, now, now)  # the value of b changes each time
     assert (unchanged.seconds("a"), unchanged.seconds("b")) == (10, 0)
 
 

@@ -19,8 +19,8 @@ LONG_WAIT_SECONDS = 10 * DEADLINE
 @pytest.fixture
 def wakeup() -> Iterator[Wakeup]:
     """A `Wakeup`. The process's own signal handlers are restored afterwards."""
-    numbers = (signal.SIGUSR1, signal.SIGUSR2)
-    handlers_before = {number: signal.getsignal(number) for number in numbers}
+    signal_numbers = (signal.SIGUSR1, signal.SIGUSR2)
+    handlers_before = {number: signal.getsignal(number) for number in signal_numbers}
     wakeup = Wakeup()
     yield wakeup
     wakeup.close()
@@ -47,12 +47,12 @@ def test_a_call_ends_the_wait(wakeup: Wakeup) -> None:
 
 
 def test_a_call_between_the_check_of_the_condition_and_the_sleep_ends_the_wait(wakeup: Wakeup) -> None:
-    def nothing_yet_and_then_a_call() -> bool:
+    def is_false_before_a_call() -> bool:
         wakeup.call()
         return False
 
     with within(DEADLINE):
-        wakeup.wait(LONG_WAIT_SECONDS, unless=nothing_yet_and_then_a_call)
+        wakeup.wait(LONG_WAIT_SECONDS, unless=is_false_before_a_call)
 
 
 def test_a_wait_with_a_true_condition_ends_at_once(wakeup: Wakeup) -> None:
@@ -70,11 +70,11 @@ def test_readable_files_are_returned_even_with_a_true_condition(wakeup: Wakeup) 
 
 
 def test_a_readable_file_ends_the_wait_and_is_returned(wakeup: Wakeup) -> None:
-    first, second = os.pipe(), os.pipe()
+    (open_read_end, open_write_end), (ended_read_end, ended_write_end) = os.pipe(), os.pipe()
     with within(DEADLINE):
-        os.close(second[1])  # the end of a file counts as readable
-        assert wakeup.wait(LONG_WAIT_SECONDS, files=[first[0], second[0]]) == [second[0]]
-    for descriptor in (*first, second[0]):
+        os.close(ended_write_end)  # the end of a file counts as readable
+        assert wakeup.wait(LONG_WAIT_SECONDS, files=[open_read_end, ended_read_end]) == [ended_read_end]
+    for descriptor in (open_read_end, open_write_end, ended_read_end):
         os.close(descriptor)
 
 
@@ -104,9 +104,9 @@ def test_a_call_that_was_answered_does_not_end_the_next_wait(wakeup: Wakeup) -> 
         return True
 
     wakeup.wait(0, unless=call_and_return_true)
-    started = time.monotonic()
+    started_at = time.monotonic()
     wakeup.wait(0.05)
-    assert time.monotonic() - started >= 0.05  # the second wait lasted until its timeout
+    assert time.monotonic() - started_at >= 0.05  # the second wait lasted until its timeout
 
 
 def test_a_full_pipe_blocks_neither_the_caller_nor_the_wait(wakeup: Wakeup) -> None:
@@ -146,8 +146,8 @@ def test_a_signal_before_the_wait_is_not_missed(wakeup: Wakeup) -> None:
 
 def test_closing_a_wakeup_closes_its_pipe() -> None:
     wakeup = Wakeup()
-    ends = (wakeup.read_end, wakeup.write_end)
+    pipe_ends = (wakeup.read_end, wakeup.write_end)
     wakeup.close()
-    for end in ends:
+    for pipe_end in pipe_ends:
         with pytest.raises(OSError, match="Bad file descriptor"):
-            os.fstat(end)
+            os.fstat(pipe_end)

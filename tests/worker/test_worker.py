@@ -83,7 +83,7 @@ def test_a_notification_that_arrives_with_the_answer_of_another_statement_is_not
     """The notification is read together with the answer, so the socket does not become readable again."""
     heartbeat_is_due, job_is_deferred = threading.Event(), threading.Event()
 
-    def prepare(worker: WorkerLoop) -> None:
+    def prepare_worker(worker: WorkerLoop) -> None:
         write_heartbeat = worker.own_row.run
 
         def write_heartbeat_after_a_notification(now: float) -> None:
@@ -97,7 +97,7 @@ def test_a_notification_that_arrives_with_the_answer_of_another_statement_is_not
 
         worker.own_row.run = write_heartbeat_after_a_notification  # type: ignore[method-assign]
 
-    worker_thread(prepare=prepare, poll_interval=HOUR, worker_timeout=1.0)
+    worker_thread(prepare=prepare_worker, poll_interval=HOUR, worker_timeout=1.0)
     assert heartbeat_is_due.wait(DEADLINE)
     jobs.noop.defer()
     job_is_deferred.set()
@@ -108,7 +108,7 @@ def test_after_reconnecting_a_worker_finds_jobs_deferred_meanwhile(worker_thread
     """The worker got no notification of the job, because its connection was broken."""
     is_cut, job_is_deferred = threading.Event(), threading.Event()
 
-    def prepare(worker: WorkerLoop) -> None:
+    def prepare_worker(worker: WorkerLoop) -> None:
         listen = worker.control.listen
 
         def listen_after_the_job() -> bool:
@@ -118,8 +118,9 @@ def test_after_reconnecting_a_worker_finds_jobs_deferred_meanwhile(worker_thread
 
         worker.control.listen = listen_after_the_job  # type: ignore[method-assign,assignment]
 
-    worker = worker_thread(prepare=prepare, poll_interval=HOUR)
-    wait_until(lambda: worker.listens and worker.worker.in_flight.claiming.next_check > time.monotonic(), "it is idle")
+    worker = worker_thread(prepare=prepare_worker, poll_interval=HOUR)
+    claiming = worker.worker.in_flight.claiming
+    wait_until(lambda: worker.listens and claiming.next_check > time.monotonic(), "the worker is idle")
     is_cut.set()
     worker.cut()
     jobs.noop.defer()
@@ -192,11 +193,11 @@ def test_hanging_jobs_of_one_queue_get_at_most_half_of_the_slots_of_the_next_wor
 
     for timeout in (0.2, 60):
         worker_jobs.pass_gate.using(queue_name="a", timeout=timeout, max_attempts=1).defer_many([("hung",)] * 4)
-    first = worker_thread(concurrency=4, prepare=share_hanging_queues)
-    assert first.wait() == EXIT_STUCK
+    first_worker = worker_thread(concurrency=4, prepare=share_hanging_queues)
+    assert first_worker.wait() == EXIT_STUCK
     jobs.noop.using(queue_name="b").defer_many([()] * 40)
     worker_thread(concurrency=4, prepare=share_hanging_queues)
-    wait_for_statuses(failed=4, completed=40, running=2, queued=2)
+    wait_for_statuses(failed=4, completed=40, running=2, queued=2)  # hanging jobs run in two of the four slots
     jobs.noop.using(queue_name="b").defer_many([()] * 40)
     wait_for_statuses(failed=4, completed=80, running=2, queued=2)
 
@@ -253,12 +254,12 @@ def test_jobs_claimed_ahead_by_a_worker_with_long_jobs_are_run_by_another_worker
     jobs.noop.using(priority=2).defer_many([()] * 300)
     worker_jobs.pass_gate.using(priority=1).defer_many([("long",)] * 2)
     jobs.noop.using(priority=0).defer_many([()] * 300)
-    first = worker_thread(concurrency=2, poll_interval=HOUR)
+    first_worker = worker_thread(concurrency=2, poll_interval=HOUR)
     wait_until(lambda: gates["long"].inside == 2)
     wait_until(lambda: Job.objects.running().count() == 2, "all but the long jobs are released or completed")
     worker_thread(concurrency=2, poll_interval=HOUR)
     wait_for_statuses(completed=600, running=2)
-    assert Job.objects.running().filter(locked_by=first.id).count() == 2
+    assert Job.objects.running().filter(locked_by=first_worker.id).count() == 2
     assert not Job.objects.exclude(task__endswith="pass_gate").exclude(attempts=1).exists()
 
 
@@ -267,10 +268,10 @@ def test_coroutine_jobs_behind_a_blocked_event_loop_are_run_by_another_worker(
 ) -> None:
     worker_jobs.ablock_loop.using(priority=1).defer("g")
     jobs.anoop.defer_many([()] * 8)
-    blocked = worker_thread(concurrency=4)
+    blocked_worker = worker_thread(concurrency=4)
     wait_until(lambda: gates["g"].inside)
     wait_until(lambda: Job.objects.running().count() == 1, "jobs that have not begun are released")
-    wait_until(lambda: not blocked.worker.shared.slots, "the blocked worker offers no slot")
+    wait_until(lambda: not blocked_worker.worker.shared.slots, "the blocked worker offers no slot")
     jobs.noop.using(queue_name="for threads").defer()
     wait_until(lambda: Job.objects.completed().filter(task=jobs.noop.name).exists(), "its threads still run jobs")
     worker_thread(concurrency=4)
@@ -300,11 +301,11 @@ def test_a_drain_runs_due_jobs_and_their_immediate_retries(
     worker_thread: StartWorker, queue_names: tuple[str, ...]
 ) -> None:
     make_job("scheduled", run_after=timedelta(minutes=-1))
-    not_due = make_job("scheduled", run_after=timedelta(hours=1))
+    job_not_due = make_job("scheduled", run_after=timedelta(hours=1))
     jobs.fail_times.defer(5)
     assert worker_thread(drain=True, poll_interval=HOUR, queue_names=queue_names).wait() == EXIT_CLEAN
     assert statuses() == {"completed": 2, "scheduled": 1}
-    assert Job.objects.scheduled().get().pk == not_due.pk
+    assert Job.objects.scheduled().get().pk == job_not_due.pk
 
 
 @pytest.mark.parametrize("queue_names", [(), ("default",)])
@@ -313,9 +314,9 @@ def test_a_drain_waits_for_a_job_that_another_session_has_locked(
     worker_thread: StartWorker, session: Callable[[], Session], status: str, queue_names: tuple[str, ...]
 ) -> None:
     job = make_job(status, run_after=timedelta(minutes=-1))
-    other = session()
-    other.begin()
-    other(lambda: list(Job.objects.select_for_update().filter(pk=job.pk)))
+    other_session = session()
+    other_session.begin()
+    other_session(lambda: list(Job.objects.select_for_update().filter(pk=job.pk)))
     searches = threading.Semaphore(0)
     worker = worker_thread(
         drain=True, queue_names=queue_names, prepare=lambda worker: _count_searches(worker, searches)
@@ -323,7 +324,7 @@ def test_a_drain_waits_for_a_job_that_another_session_has_locked(
     for _ in range(3):
         assert searches.acquire(timeout=DEADLINE)
     assert worker.code is None
-    other.commit()
+    other_session.commit()
     assert worker.wait() == EXIT_CLEAN
     assert statuses() == {"completed": 1}
 
@@ -332,19 +333,19 @@ def test_a_drain_waits_for_its_orphaned_job_that_another_session_has_locked(
     worker_thread: StartWorker, session: Callable[[], Session]
 ) -> None:
     """The job is claimed by this worker according to its row, but another transaction has locked the row."""
-    id = "00000000-0000-0000-0000-000000000003"
-    job = make_job("running", locked_by=id, lease=1, attempts=1)
-    other = session()
-    other.begin()
-    other(lambda: list(Job.objects.select_for_update().filter(pk=job.pk)))
+    worker_id = "00000000-0000-0000-0000-000000000003"
+    job = make_job("running", locked_by=worker_id, lease=1, attempts=1)
+    other_session = session()
+    other_session.begin()
+    other_session(lambda: list(Job.objects.select_for_update().filter(pk=job.pk)))
     searches = threading.Semaphore(0)
     worker = worker_thread(
-        drain=True, id=id, worker_timeout=HOUR, prepare=lambda worker: _count_searches(worker, searches)
+        drain=True, id=worker_id, worker_timeout=HOUR, prepare=lambda worker: _count_searches(worker, searches)
     )
     for _ in range(3):
         assert searches.acquire(timeout=DEADLINE)
     assert worker.code is None
-    other.commit()
+    other_session.commit()
     assert worker.wait() == EXIT_CLEAN
     assert statuses() == {"completed": 1}
 
@@ -437,7 +438,7 @@ def test_a_job_of_an_unknown_task_is_postponed_and_fails_after_the_grace_time(wo
     job.refresh_from_db()
     assert (job.status, job.attempts) == ("scheduled", 0)
     assert job.unknown_since is not None
-    Job.objects.update(run_after="2020-01-01T00:00Z")
+    Job.objects.update(run_after="2020-01-01T00:00Z")  # so that it is due again
     with override_settings(SKIPQUEUE={"UNKNOWN_TASK_GRACE": 0.000001}):
         assert worker_thread(drain=True).wait() == EXIT_CLEAN
     job.refresh_from_db()
@@ -498,7 +499,7 @@ def test_a_signal_is_sent_after_its_outcome_is_committed(worker_thread: StartWor
         jobs.discard.defer()
         jobs.return_unstorable.defer("nan")
         jobs.ask_for_retry.defer(HOUR)
-        wait_until(lambda: worker_thread(drain=True).wait() == EXIT_CLEAN)
+        assert worker_thread(drain=True).wait() == EXIT_CLEAN
     finally:
         for signal in connected_signals:
             signal.disconnect(receive)
@@ -507,12 +508,12 @@ def test_a_signal_is_sent_after_its_outcome_is_committed(worker_thread: StartWor
 
 @pytest.mark.parametrize("kind", ["slow", "raises"])
 def test_a_slow_or_failing_signal_receiver_does_not_stop_jobs(worker_thread: StartWorker, kind: str) -> None:
-    release = threading.Event()
+    may_return = threading.Event()
 
     def receive(**_: Any) -> None:
         if kind == "raises":
             raise SystemExit("in a receiver")
-        release.wait(DEADLINE)
+        may_return.wait(DEADLINE)
 
     signals.job_completed.connect(receive)
     try:
@@ -520,7 +521,7 @@ def test_a_slow_or_failing_signal_receiver_does_not_stop_jobs(worker_thread: Sta
         worker_thread()
         wait_for_statuses(completed=500)
     finally:
-        release.set()
+        may_return.set()
         signals.job_completed.disconnect(receive)
 
 
@@ -555,21 +556,23 @@ def test_600_jobs_run_once_each_even_if_the_connection_is_cut_three_times(worker
 def test_an_outcome_is_sent_again_until_the_database_saves_it(worker_thread: StartWorker, gates: Any) -> None:
     database_is_down = threading.Event()
     database_is_down.set()
-    attempts: list[int] = []
+    failed_exchanges: list[int] = []
 
-    def prepare(worker: WorkerLoop) -> None:
+    def prepare_worker(worker: WorkerLoop) -> None:
         class FailingStore(Store):
+            """Saves no outcome while the database is down."""
+
             def exchange(self, settlements: Any, **options: Any) -> Any:
                 if settlements and database_is_down.is_set():
-                    attempts.append(1)
+                    failed_exchanges.append(1)
                     raise OperationalError("the server closed the connection unexpectedly")
                 return super().exchange(settlements, **options)
 
         _use_store(worker, FailingStore)
 
     jobs.record.using(max_attempts=1).defer(entry="once")
-    worker_thread(prepare=prepare, poll_interval=HOUR)
-    wait_until(lambda: len(attempts) >= 2)
+    worker_thread(prepare=prepare_worker, poll_interval=HOUR)
+    wait_until(lambda: len(failed_exchanges) >= 2)
     assert statuses() == {"running": 1}
     database_is_down.clear()
     wait_for_statuses(completed=1)
@@ -577,14 +580,16 @@ def test_an_outcome_is_sent_again_until_the_database_saves_it(worker_thread: Sta
 
 
 def test_jobs_whose_claim_was_committed_but_never_answered_are_released_and_run(worker_thread: StartWorker) -> None:
-    lost_answers: list[int] = []
+    jobs_in_lost_answer: list[int] = []
 
-    def prepare(worker: WorkerLoop) -> None:
+    def prepare_worker(worker: WorkerLoop) -> None:
         class LosingStore(Store):
+            """Loses the answer to the first claim that finds jobs."""
+
             def exchange(self, settlements: Any, **options: Any) -> Any:
                 answer = super().exchange(settlements, **options)
-                if answer.count_claimed() and not lost_answers:
-                    lost_answers.extend(job.id for job in answer.claimed())
+                if answer.count_claimed() and not jobs_in_lost_answer:
+                    jobs_in_lost_answer.extend(job.id for job in answer.claimed())
                     raise OperationalError("the answer never came")
                 return answer
 
@@ -592,9 +597,9 @@ def test_jobs_whose_claim_was_committed_but_never_answered_are_released_and_run(
 
     jobs.record.using(max_attempts=1).defer_many([{"entry": str(number)} for number in range(3)])
     make_worker(id="00000000-0000-0000-0000-000000000001")
-    worker_thread(prepare=prepare, id="00000000-0000-0000-0000-000000000001", poll_interval=HOUR)
+    worker_thread(prepare=prepare_worker, id="00000000-0000-0000-0000-000000000001", poll_interval=HOUR)
     wait_for_statuses(completed=3)
-    assert lost_answers  # the answer to a claim was lost
+    assert jobs_in_lost_answer  # the answer to a claim was lost
     assert set(Job.objects.values_list("attempts", flat=True)) == {1}
     assert Ledger.objects.count() == 3
 
@@ -604,23 +609,25 @@ def test_a_claim_that_is_committed_after_some_orphan_checks_is_found_by_the_next
     worker_thread: StartWorker, checks_before: int
 ) -> None:
     """The statement of the claim still ran on the lost connection when the worker searched for orphaned jobs."""
-    id = "00000000-0000-0000-0000-000000000002"
+    own_id = "00000000-0000-0000-0000-000000000002"
 
-    def prepare(worker: WorkerLoop) -> None:
+    def prepare_worker(worker: WorkerLoop) -> None:
         class LateClaimStore(Store):
+            """Claims a job for the worker after some of its searches for orphans."""
+
             def release_orphans(self, worker_id: str, **options: Any) -> Any:
-                released = super().release_orphans(worker_id, **options)
+                released_ids = super().release_orphans(worker_id, **options)
                 if len(released_by_check) == checks_before:
                     jobs.noop.using(queue_name="late").defer()
                     Job.objects.claim(queue_names=["late"], limit=1, worker_id=worker_id)
-                released_by_check.append(len(released))
-                return released
+                released_by_check.append(len(released_ids))
+                return released_ids
 
         _use_store(worker, LateClaimStore)
         worker.in_flight.orphan_check.expect(0.0)
 
     released_by_check: list[int] = []
-    worker_thread(prepare=prepare, id=id, worker_timeout=2.0, poll_interval=HOUR, queue_names=("late",))
+    worker_thread(prepare=prepare_worker, id=own_id, worker_timeout=2.0, poll_interval=HOUR, queue_names=("late",))
     wait_for_statuses(completed=1)
     assert released_by_check[: checks_before + 2] == [0] * (checks_before + 1) + [1]
 
@@ -629,21 +636,23 @@ def test_an_outcome_whose_answer_was_lost_is_reported_at_most_once(
     worker_thread: StartWorker, record_signal: Callable[[Signal], list[dict[str, Any]]]
 ) -> None:
     completed_events = record_signal(signals.job_completed)
-    lost_answers: list[int] = []
+    jobs_in_lost_answer: list[int] = []
 
-    def prepare(worker: WorkerLoop) -> None:
+    def prepare_worker(worker: WorkerLoop) -> None:
         class LosingStore(Store):
+            """Loses the answer to the first exchange that saves an outcome."""
+
             def exchange(self, settlements: Any, **options: Any) -> Any:
                 answer = super().exchange(settlements, **options)
-                if settlements and not lost_answers:
-                    lost_answers.append(1)
+                if settlements and not jobs_in_lost_answer:
+                    jobs_in_lost_answer.append(1)
                     raise OperationalError("the answer never came")
                 return answer
 
         _use_store(worker, LosingStore)
 
     jobs.record.using(max_attempts=1).defer(entry="once")
-    worker = worker_thread(prepare=prepare, poll_interval=HOUR)
+    worker = worker_thread(prepare=prepare_worker, poll_interval=HOUR)
     wait_for_statuses(completed=1)
     worker.stop()
     assert worker.wait() == EXIT_CLEAN
@@ -684,7 +693,7 @@ def test_a_second_stop_releases_running_jobs_at_once_and_counts_no_attempt(
     assert worker.wait() == EXIT_CLEAN
     job = Job.objects.get()
     assert (job.status, job.attempts, job.locked_by) == ("queued", 0, "")
-    assert job.lease == 2
+    assert job.lease == 2  # raised by the claim and by the release
 
 
 def test_jobs_that_still_run_after_the_shutdown_timeout_are_released(worker_thread: StartWorker, gates: Any) -> None:
@@ -804,7 +813,7 @@ def test_a_worker_whose_event_loop_is_blocked_exits_with_its_own_exit_code(
 
 
 @pytest.fixture
-def locker(worker_thread: StartWorker, monkeypatch: pytest.MonkeyPatch) -> Iterator[Session]:
+def locking_session(worker_thread: StartWorker, monkeypatch: pytest.MonkeyPatch) -> Iterator[Session]:
     """Another session, which can lock rows. A worker waits for a locked row for at most 0.2 seconds."""
     monkeypatch.setattr(own_connections, "TIMEOUTS", "-c lock_timeout=200ms")
     session = Session()
@@ -812,20 +821,20 @@ def locker(worker_thread: StartWorker, monkeypatch: pytest.MonkeyPatch) -> Itera
     session.close()
 
 
-def lock_rows(locker: Session, *jobs: Job) -> None:
+def lock_rows(locking_session: Session, *jobs: Job) -> None:
     """Lock the rows of these jobs until the session commits."""
-    locker.begin()
+    locking_session.begin()
     ids = [job.pk for job in jobs]
-    locker(lambda: list(Job.objects.select_for_update().filter(pk__in=ids)))
+    locking_session(lambda: list(Job.objects.select_for_update().filter(pk__in=ids)))
 
 
 def test_other_outcomes_are_saved_and_jobs_claimed_although_one_row_is_locked(
-    worker_thread: StartWorker, gates: Any, locker: Session, caplog: pytest.LogCaptureFixture
+    worker_thread: StartWorker, gates: Any, locking_session: Session, caplog: pytest.LogCaptureFixture
 ) -> None:
     held_jobs = [worker_jobs.pass_gate.defer("g") for _ in range(3)]
     worker_thread(poll_interval=HOUR, concurrency=3)
     wait_until(lambda: gates["g"].inside == 3)
-    lock_rows(locker, held_jobs[1])
+    lock_rows(locking_session, held_jobs[1])
     with caplog.at_level(logging.WARNING, logger="django_skipqueue"):
         gates["g"].open()
         wait_for_statuses(completed=2, running=1)
@@ -835,13 +844,13 @@ def test_other_outcomes_are_saved_and_jobs_claimed_although_one_row_is_locked(
         wait_for_statuses(completed=11, running=1)
     assert f"outcomes waiting worker=w count=1 first_id={held_jobs[1].pk}" in caplog.text
     assert caplog.text.count("database lost") == 1
-    locker.commit()
+    locking_session.commit()
     wait_for_statuses(completed=12)
     assert set(Job.objects.values_list("attempts", "lease")) == {(1, 2)}
 
 
 def test_a_worker_with_one_slot_runs_further_jobs_although_a_row_is_locked(
-    worker_thread: StartWorker, gates: Any, locker: Session, monkeypatch: pytest.MonkeyPatch
+    worker_thread: StartWorker, gates: Any, locking_session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def prevent_claims_ahead(worker: WorkerLoop) -> None:
         monkeypatch.setattr(worker.in_flight.claiming.capacities[THREADS], "prefetch", lambda now: 0)
@@ -849,12 +858,12 @@ def test_a_worker_with_one_slot_runs_further_jobs_although_a_row_is_locked(
     held_job = worker_jobs.pass_gate.defer("g")
     worker_thread(poll_interval=HOUR, concurrency=1, prepare=prevent_claims_ahead)
     wait_until(lambda: gates["g"].inside == 1)
-    lock_rows(locker, held_job)
+    lock_rows(locking_session, held_job)
     gates["g"].open()
     for number in (1, 2):
         jobs.noop.defer()
         wait_for_statuses(completed=number, running=1)
-    locker.commit()
+    locking_session.commit()
     wait_for_statuses(completed=3)
 
 
@@ -883,8 +892,8 @@ def test_a_job_released_while_it_ran_has_an_operation_with_the_name_of_its_worke
     row_before = state(job)
     worker.stop()
     assert worker.wait() == EXIT_CLEAN
-    (operation,) = (row := state(job))["operations"]
-    assert (row["status"], row["attempts"], row["started_at"]) == ("queued", 0, None)
+    (operation,) = (row_after := state(job))["operations"]
+    assert (row_after["status"], row_after["attempts"], row_after["started_at"]) == ("queued", 0, None)
     assert (operation["verb"], operation["by"], operation["attempts"]) == (
         "release",
         worker_name(row_before["locked_by"]),
@@ -895,15 +904,15 @@ def test_a_job_released_while_it_ran_has_an_operation_with_the_name_of_its_worke
 
 
 def test_a_stopping_worker_releases_other_jobs_although_one_row_is_locked(
-    worker_thread: StartWorker, gates: Any, locker: Session, caplog: pytest.LogCaptureFixture
+    worker_thread: StartWorker, gates: Any, locking_session: Session, caplog: pytest.LogCaptureFixture
 ) -> None:
     held_jobs = [worker_jobs.pass_gate.defer("g") for _ in range(3)]
     worker = worker_thread(poll_interval=HOUR, concurrency=3, shutdown_timeout=0.05, prepare=record_releases)
     wait_until(lambda: gates["g"].inside == 3)
-    lock_rows(locker, held_jobs[1])
+    lock_rows(locking_session, held_jobs[1])
     worker.stop()
     assert worker.wait() == EXIT_CLEAN
-    locker.commit()
+    locking_session.commit()
     assert statuses() == {"queued": 2, "running": 1}
     assert [job.attempts for job in Job.objects.queued()] == [0, 0]
     # The release of other jobs is the last statement, because another worker may then run them at once.
@@ -912,82 +921,87 @@ def test_a_stopping_worker_releases_other_jobs_although_one_row_is_locked(
 
 
 def test_a_stopping_worker_waits_for_a_locked_row_and_releases_its_job(
-    worker_thread: StartWorker, gates: Any, locker: Session, monkeypatch: pytest.MonkeyPatch
+    worker_thread: StartWorker, gates: Any, locking_session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(own_connections, "TIMEOUTS", f"-c lock_timeout={DEADLINE}s")
     held_job = worker_jobs.pass_gate.defer("g")
     worker = worker_thread(poll_interval=HOUR, shutdown_timeout=0.05)
     wait_until(lambda: gates["g"].inside == 1)
-    lock_rows(locker, held_job)
+    lock_rows(locking_session, held_job)
     worker.stop()
     wait_until(lambda: waits_for_lock(worker), "the worker waits for the row")
-    locker.commit()
+    locking_session.commit()
     assert worker.wait() == EXIT_CLEAN
     assert [(job.status, job.attempts) for job in Job.objects.all()] == [("queued", 0)]
 
 
 def test_a_finished_job_with_a_locked_row_is_not_released_by_a_stopping_worker(
-    worker_thread: StartWorker, gates: Any, locker: Session
+    worker_thread: StartWorker, gates: Any, locking_session: Session
 ) -> None:
     held_job = worker_jobs.pass_gate.defer("g")
     worker = worker_thread(poll_interval=HOUR, shutdown_timeout=0.05, prepare=record_releases, concurrency=1)
     wait_until(lambda: gates["g"].inside == 1)
-    lock_rows(locker, held_job)
+    lock_rows(locking_session, held_job)
     gates["g"].open()
     wait_until(lambda: worker.worker.in_flight.pending.aside)
     worker.stop()
     assert worker.wait() == EXIT_CLEAN
-    locker.commit()
+    locking_session.commit()
     assert ReleaseRecordingStore.released_ids == []
     assert statuses() == {"running": 1}  # the supervisor recovers it
 
 
 def test_a_stopping_worker_saves_an_outcome_whose_row_has_just_been_unlocked(
-    worker_thread: StartWorker, gates: Any, locker: Session
+    worker_thread: StartWorker, gates: Any, locking_session: Session
 ) -> None:
     held_job = worker_jobs.pass_gate.defer("g")
     worker = worker_thread(poll_interval=HOUR, shutdown_timeout=0.0, concurrency=1)
     wait_until(lambda: gates["g"].inside == 1)
-    lock_rows(locker, held_job)
+    lock_rows(locking_session, held_job)
     gates["g"].open()
     pending = worker.worker.in_flight.pending
     wait_until(lambda: pending.aside)
     last_check = pending.next_check
     wait_until(lambda: pending.next_check != last_check)  # the next check is in a second
-    locker.commit()
+    locking_session.commit()
     worker.stop()
     assert worker.wait() == EXIT_CLEAN
     assert statuses() == {"completed": 1}
 
 
 def test_a_job_claimed_ahead_whose_row_is_locked_is_released_after_the_lock(
-    worker_thread: StartWorker, gates: Any, locker: Session, monkeypatch: pytest.MonkeyPatch
+    worker_thread: StartWorker, gates: Any, locking_session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     jobs_to_claim_ahead = 2
 
-    def prepare(worker: WorkerLoop) -> None:
+    def prepare_worker(worker: WorkerLoop) -> None:
         capacity = worker.in_flight.claiming.capacities[THREADS]
         monkeypatch.setattr(capacity, "prefetch", lambda now: jobs_to_claim_ahead)
         monkeypatch.setattr(capacity, "surplus", lambda unfinished, now: max(unfinished - 1 - jobs_to_claim_ahead, 0))
 
     worker_jobs.pass_gate.defer("g")
-    worker_thread(poll_interval=HOUR, concurrency=1, worker_timeout=5.0, prepare=prepare, queue_names=["default"])
+    worker_thread(
+        poll_interval=HOUR, concurrency=1, worker_timeout=5.0, prepare=prepare_worker, queue_names=["default"]
+    )
     wait_until(lambda: gates["g"].inside == 1)
     waiting_jobs = [jobs.noop.defer(), jobs.noop.defer()]
     wait_for_statuses(running=3)
-    lock_rows(locker, waiting_jobs[0])
+    lock_rows(locking_session, waiting_jobs[0])
     jobs_to_claim_ahead = 0
     # Any worker may claim the released job again at once, which changes its lease.
     wait_until(lambda: Job.objects.get(pk=waiting_jobs[1].pk).lease > 1)
-    locker.commit()
+    locking_session.commit()
     wait_until(lambda: Job.objects.get(pk=waiting_jobs[0].pk).lease > 1)
 
 
 def waits_for_lock(worker: WorkerThread) -> bool:
     """Return whether a statement of the worker's control connection waits for a lock."""
-    raw = worker.worker.control.wrapper.connection
+    control_connection = worker.worker.control.wrapper.connection
     with connection.cursor() as cursor:
-        cursor.execute("SELECT cardinality(pg_blocking_pids(%s)) > 0", [raw.info.backend_pid if raw else 0])
+        cursor.execute(
+            "SELECT cardinality(pg_blocking_pids(%s)) > 0",
+            [control_connection.info.backend_pid if control_connection else 0],
+        )
         return bool(cursor.fetchone()[0])
 
 
@@ -1004,11 +1018,11 @@ class OverlapStore(Store):
     overlaps: list[bool]
 
     def exchange(self, *arguments: Any, **options: Any) -> Any:
-        overlapping = not self.worker.in_flight.exchanges.buffer.is_empty
-        if overlapping:
+        last_result_waits = not self.worker.in_flight.exchanges.buffer.is_empty
+        if last_result_waits:
             self.before()
         answer = super().exchange(*arguments, **options)
-        if overlapping:
+        if last_result_waits:
             self.overlaps.append(self.worker.in_flight.exchanges.buffer.is_empty)
             return self.after(answer)
         return answer
@@ -1021,12 +1035,12 @@ class OverlapStore(Store):
 
 
 def _use_overlap_store(store: type[OverlapStore]) -> Callable[[WorkerLoop], None]:
-    def prepare(worker: WorkerLoop) -> None:
+    def prepare_worker(worker: WorkerLoop) -> None:
         store.worker = worker
         store.overlaps = []
         _use_store(worker, store)
 
-    return prepare
+    return prepare_worker
 
 
 MANY_JOBS = 5_000
@@ -1043,6 +1057,8 @@ def test_the_result_of_an_exchange_is_applied_during_the_next_exchange(worker_th
 
 def test_a_result_is_applied_even_if_it_was_not_applied_during_the_next_exchange(worker_thread: StartWorker) -> None:
     class IgnoreMeanwhileStore(OverlapStore):
+        """Applies no result during an exchange."""
+
         def exchange(self, *arguments: Any, meanwhile: Any = None, **options: Any) -> Any:
             return super().exchange(*arguments, **options)
 
@@ -1053,37 +1069,39 @@ def test_a_result_is_applied_even_if_it_was_not_applied_during_the_next_exchange
     assert sorted(worker_jobs.seen) == list(range(MANY_JOBS)), "each job has run once"
 
 
-@pytest.mark.parametrize("number", [DELAYED_RESULT_JOBS - 1, DELAYED_RESULT_JOBS])
-def test_only_a_result_with_many_jobs_waits_for_the_next_exchange(worker_thread: StartWorker, number: int) -> None:
+@pytest.mark.parametrize("job_count", [DELAYED_RESULT_JOBS - 1, DELAYED_RESULT_JOBS])
+def test_only_a_result_with_many_jobs_waits_for_the_next_exchange(worker_thread: StartWorker, job_count: int) -> None:
     """A result with many jobs waits, so that PostgreSQL works while the worker decodes these jobs."""
     claimed_counts: list[int] = []
 
-    def prepare(worker: WorkerLoop) -> None:
-        worker.in_flight.exchanges.exchange(Plan(0.0, settles=True, claims=10 * number))
+    def prepare_worker(worker: WorkerLoop) -> None:
+        worker.in_flight.exchanges.exchange(Plan(0.0, settles=True, claims=10 * job_count))
         claimed_counts.append(worker.in_flight.exchanges.buffer.claimed)
 
-    jobs.noop.defer_many([()] * number)
-    worker = worker_thread(prepare=prepare, drain=True)
+    jobs.noop.defer_many([()] * job_count)
+    worker = worker_thread(prepare=prepare_worker, drain=True)
     assert worker.wait() == EXIT_CLEAN
-    assert claimed_counts == [number if number >= DELAYED_RESULT_JOBS else 0]
-    assert worker.worker.jobs_done == Job.objects.completed().count() == number
+    assert claimed_counts == [job_count if job_count >= DELAYED_RESULT_JOBS else 0]
+    assert worker.worker.jobs_done == Job.objects.completed().count() == job_count
 
 
 def test_a_worker_with_too_many_unsaved_outcomes_claims_nothing(worker_thread: StartWorker) -> None:
-    rooms: list[int] = []
+    free_slots: list[int] = []
 
-    def prepare(worker: WorkerLoop) -> None:
+    def prepare_worker(worker: WorkerLoop) -> None:
         worker.in_flight.may_claim = lambda now: True  # although it has no heartbeat yet
         for has_more in (True, False):
             worker.in_flight.pending.has_more = has_more
-            rooms.append(worker.in_flight.room(time.monotonic()))
+            free_slots.append(worker.in_flight.room(time.monotonic()))
 
-    worker_thread(prepare=prepare, concurrency=3)
-    assert rooms == [0, 3]
+    worker_thread(prepare=prepare_worker, concurrency=3)
+    assert free_slots == [0, 3], "none while too many outcomes wait, then the three of the worker"
 
 
 def test_jobs_of_a_waiting_result_are_not_taken_for_orphans(worker_thread: StartWorker) -> None:
     class OrphanSearchStore(OverlapStore):
+        """Makes the worker search for orphans at each exchange that begins while a result waits."""
+
         def before(self) -> None:
             self.worker.in_flight.orphan_check.expect(time.monotonic())
 
@@ -1104,6 +1122,8 @@ def test_jobs_of_a_waiting_result_run_once_although_the_next_exchange_fails(work
     failures: list[bool] = []
 
     class BreakingStore(OverlapStore):
+        """Fails once, in the first exchange that begins while a result waits."""
+
         def before(self) -> None:
             if not failures:
                 failures.append(True)
@@ -1121,6 +1141,8 @@ def test_a_stopping_worker_releases_the_jobs_of_a_waiting_result(worker_thread: 
     claimed_ids: list[int] = []
 
     class StoppingStore(OverlapStore):
+        """Stops the worker when it has claimed many jobs while an earlier result waits."""
+
         def after(self, answer: ExchangeResult) -> ExchangeResult:
             rows = answer.claimed_rows if isinstance(answer.claimed_rows, list) else answer.claimed_rows.fetchall()
             if len(rows) >= DELAYED_RESULT_JOBS:  # the jobs of a smaller result begin at once
@@ -1130,9 +1152,9 @@ def test_a_stopping_worker_releases_the_jobs_of_a_waiting_result(worker_thread: 
             return replace(answer, claimed_rows=rows)
 
         def release(self, *arguments: Any, **options: Any) -> Any:
-            released = super().release(*arguments, **options)
+            released_ids = super().release(*arguments, **options)
             worker_jobs.may_continue.set()
-            return released
+            return released_ids
 
     worker_jobs.must_wait.clear()
     worker_jobs.may_continue.clear()
@@ -1140,21 +1162,27 @@ def test_a_stopping_worker_releases_the_jobs_of_a_waiting_result(worker_thread: 
     assert worker_thread(prepare=_use_overlap_store(StoppingStore)).wait() == EXIT_CLEAN
     assert claimed_ids
     unfinished = Job.objects.filter(pk__in=claimed_ids).exclude(status="completed")
-    states = set(unfinished.values_list("status", "attempts", "locked_by"))
-    assert states == {("queued", 0, "")}, "only as many jobs have begun as the worker has threads"
+    end_states = set(unfinished.values_list("status", "attempts", "locked_by"))
+    assert end_states == {("queued", 0, "")}, "only as many jobs have begun as the worker has threads"
 
 
 def test_a_stopping_worker_sends_lease_lost_for_a_lost_attempt(
     worker_thread: StartWorker, record_signal: Callable[[Signal], list[dict[str, Any]]]
 ) -> None:
     lost_events = record_signal(signals.lease_lost)
-    attempt = Attempt(ClaimedJob(1, 1, "t", "default", "[]", "{}", 1, 10, 0, 0.0, 0.0, "{}"), COMPLETED, 1.0, 2.0, "w")
+    attempt = Attempt(
+        ClaimedJob(
+            id=1, lease=1, task="t", queue_name="default", args="[]", kwargs="{}", attempt=1, max_attempts=10,
+            priority=0, run_after=0.0, locked_at=0.0, metadata="{}",
+        ),
+        COMPLETED, started=1.0, ended=2.0, worker="w",
+    )  # fmt: skip
 
-    def prepare(worker: WorkerLoop) -> None:
+    def prepare_worker(worker: WorkerLoop) -> None:
         worker.in_flight.exchanges.reports.lost.append(attempt)
         worker.stop()
 
-    assert worker_thread(prepare=prepare).wait() == EXIT_CLEAN
+    assert worker_thread(prepare=prepare_worker).wait() == EXIT_CLEAN
     assert [event["attempt"] for event in lost_events] == [attempt]
 
 
@@ -1166,6 +1194,8 @@ def test_jobs_of_a_waiting_result_are_run_during_an_outage(
     is_down = threading.Event()
 
     class BreakingStore(OverlapStore):
+        """Fails once, in the first exchange that begins while a result waits."""
+
         def before(self) -> None:
             if not is_down.is_set():
                 is_down.set()
@@ -1182,7 +1212,7 @@ def test_jobs_of_a_waiting_result_are_run_during_an_outage(
 def test_a_drain_goes_on_after_a_database_error(worker_thread: StartWorker) -> None:
     database_is_down = [OperationalError("the server closed the connection unexpectedly")]
 
-    def prepare(worker: WorkerLoop) -> None:
+    def prepare_worker(worker: WorkerLoop) -> None:
         has_runnable_jobs = worker.has_runnable_jobs
 
         def fail_once() -> bool:
@@ -1193,7 +1223,7 @@ def test_a_drain_goes_on_after_a_database_error(worker_thread: StartWorker) -> N
         worker.has_runnable_jobs = fail_once  # type: ignore[method-assign]
 
     jobs.noop.defer()
-    assert worker_thread(prepare=prepare, drain=True, poll_interval=HOUR).wait() == EXIT_CLEAN
+    assert worker_thread(prepare=prepare_worker, drain=True, poll_interval=HOUR).wait() == EXIT_CLEAN
     assert not database_is_down  # the error was raised once
 
 
@@ -1228,8 +1258,10 @@ def test_max_jobs_counts_the_jobs_of_waiting_results(worker_thread: StartWorker)
 def test_at_the_shutdown_timeout_an_outcome_is_saved_through_a_new_connection(worker_thread: StartWorker) -> None:
     failed_exchanges: list[int] = []
 
-    def prepare(worker: WorkerLoop) -> None:
+    def prepare_worker(worker: WorkerLoop) -> None:
         class FailingStore(Store):
+            """Stops the worker when it saves an outcome, and fails in the first two attempts."""
+
             def exchange(self, settlements: Any, **options: Any) -> Any:
                 if settlements:
                     failed_exchanges.append(1)
@@ -1241,7 +1273,7 @@ def test_at_the_shutdown_timeout_an_outcome_is_saved_through_a_new_connection(wo
         _use_store(worker, FailingStore)
 
     jobs.noop.defer()
-    assert worker_thread(prepare=prepare, poll_interval=HOUR).wait() == EXIT_CLEAN
+    assert worker_thread(prepare=prepare_worker, poll_interval=HOUR).wait() == EXIT_CLEAN
     assert len(failed_exchanges) == 3
     assert statuses() == {"completed": 1}
 
@@ -1251,8 +1283,10 @@ def test_jobs_that_finish_during_an_outage_do_not_cause_more_attempts_to_connect
     database_is_down = threading.Event()
     database_is_down.set()
 
-    def prepare(worker: WorkerLoop) -> None:
+    def prepare_worker(worker: WorkerLoop) -> None:
         class FailingStore(Store):
+            """Saves no outcome while the database is down."""
+
             def exchange(self, settlements: Any, **options: Any) -> Any:
                 if settlements and database_is_down.is_set():
                     failed_exchanges.append(1)
@@ -1266,7 +1300,7 @@ def test_jobs_that_finish_during_an_outage_do_not_cause_more_attempts_to_connect
 
     worker_jobs.seen.clear()
     worker_jobs.see_slowly.defer_many([(number,) for number in range(200)])
-    worker_thread(prepare=prepare, concurrency=1, poll_interval=HOUR)
+    worker_thread(prepare=prepare_worker, concurrency=1, poll_interval=HOUR)
     wait_until(lambda: len(worker_jobs.seen) >= 50)
     assert len(failed_exchanges) < 10  # fewer than one for each finished job
     database_is_down.clear()
@@ -1281,8 +1315,10 @@ def test_the_timeout_of_a_job_interrupts_it_during_an_outage(
     monkeypatch.setattr("django_skipqueue.worker.control_connection.LONGEST_REOPEN_DELAY", HOUR)
     failed_exchanges: list[int] = []
 
-    def prepare(worker: WorkerLoop) -> None:
+    def prepare_worker(worker: WorkerLoop) -> None:
         class FailingStore(Store):
+            """Fails in the first exchange that saves an outcome."""
+
             def exchange(self, settlements: Any, **options: Any) -> Any:
                 if settlements and not failed_exchanges:
                     failed_exchanges.append(1)
@@ -1293,7 +1329,7 @@ def test_the_timeout_of_a_job_interrupts_it_during_an_outage(
 
     worker_jobs.stay.defer()
     jobs.noop.defer()
-    worker = worker_thread(prepare=prepare, concurrency=2, poll_interval=HOUR)
+    worker = worker_thread(prepare=prepare_worker, concurrency=2, poll_interval=HOUR)
     wait_until(lambda: failed_exchanges)
     wait_until(lambda: worker.worker.pool.finished, "the attempt was interrupted while the database was gone")
     worker.stop(now=True)
@@ -1305,8 +1341,10 @@ def test_a_worker_that_stops_during_an_outage_retries_slowly_and_obeys_a_second_
 ) -> None:
     failed_exchanges: list[int] = []
 
-    def prepare(worker: WorkerLoop) -> None:
+    def prepare_worker(worker: WorkerLoop) -> None:
         class FailingStore(Store):
+            """Saves no outcome."""
+
             def exchange(self, settlements: Any, **options: Any) -> Any:
                 if settlements:
                     failed_exchanges.append(1)
@@ -1316,7 +1354,7 @@ def test_a_worker_that_stops_during_an_outage_retries_slowly_and_obeys_a_second_
         _use_store(worker, FailingStore)
 
     jobs.noop.defer()
-    worker = worker_thread(prepare=prepare, poll_interval=HOUR, shutdown_timeout=HOUR)
+    worker = worker_thread(prepare=prepare_worker, poll_interval=HOUR, shutdown_timeout=HOUR)
     wait_until(lambda: failed_exchanges)
     worker.stop()
     wait_until(lambda: len(failed_exchanges) >= 4)
@@ -1343,10 +1381,10 @@ def test_too_many_unsent_events_pause_claiming_and_the_pause_is_logged(
 ) -> None:
     caplog.set_level("INFO", logger="django_skipqueue")
     monkeypatch.setattr(dispatcher, "MOST_EVENTS_WAITING", 50)
-    release = threading.Event()
+    may_return = threading.Event()
 
     def receive(**_: Any) -> None:
-        release.wait(DEADLINE)
+        may_return.wait(DEADLINE)
 
     signals.job_completed.connect(receive)
     try:
@@ -1359,11 +1397,11 @@ def test_too_many_unsent_events_pause_claiming_and_the_pause_is_logged(
         )
         assert Job.objects.queued().exists()
         wait_until(lambda: "claiming paused" in caplog.text)
-        release.set()
+        may_return.set()
         wait_for_statuses(completed=1000)
         wait_until(lambda: "claiming resumed" in caplog.text)
     finally:
-        release.set()
+        may_return.set()
         signals.job_completed.disconnect(receive)
 
 
@@ -1375,8 +1413,10 @@ def _use_store(worker: WorkerLoop, store: type[Store]) -> None:
 
 def _count_searches(worker: WorkerLoop, searches: threading.Semaphore) -> None:
     class Counting(Store):
+        """Counts the exchanges by the semaphore."""
+
         def exchange(self, *arguments: Any, **options: Any) -> Any:
-            searches.release()
+            searches.release()  # adds 1 to the semaphore
             return super().exchange(*arguments, **options)
 
     _use_store(worker, Counting)

@@ -20,7 +20,7 @@ from django_skipqueue.models import Job, Worker
 from ...app.rows import make_job, make_worker
 from ...app.waiting import wait_until
 from ...harness.processes import ManagePy
-from ...supervisor.test_health import free_port, has, metrics
+from ...supervisor.test_health import free_port, has_status, metrics
 
 StartProcess = Callable[..., ManagePy]
 
@@ -131,7 +131,7 @@ def test_the_metrics_of_a_relay_have_its_window_in_place_of_slots(manage: StartP
     make_carried_jobs(3)
     port = free_port()
     manage("runrelay", "--health-port", str(port), skipqueue=ONE_CARRIER)
-    wait_until(lambda: has(port, "/readyz", 200), "ready")
+    wait_until(lambda: has_status(port, "/readyz", 200), "ready")
     wait_until(lambda: metrics(port).get("jobs_carried{1}") == 3, "the relay has counted the jobs")
     values = metrics(port)
     assert (values["up{1}"], values["window_room{1}"]) == (1, 0), "the broker cannot be reached"

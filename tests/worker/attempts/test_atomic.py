@@ -52,9 +52,10 @@ from ...harness.processes import ManagePy, statuses, wait_for_statuses
 
 store = Store("default")
 
-Start = Callable[..., Any]
+StartWorker = Callable[..., Any]
 RecordSignal = Callable[[Signal], list[dict[str, Any]]]
 
+# `xmin` is the transaction that wrote the row.
 IN_ONE_TRANSACTION = (
     "SELECT (SELECT xmin::text FROM skipqueue_job WHERE id = %s) = (SELECT xmin::text FROM testapp_ledger)"
 )
@@ -65,34 +66,34 @@ def run_job(transactional_db: None) -> Callable[..., tuple[Job, Attempt]]:
     """Runs one job as a pool thread does, and settles what the attempt has not written."""
 
     def run(task: Task[..., Any], *args: Any, **kwargs: Any) -> tuple[Job, Attempt]:
-        deferred = task.using(max_attempts=1).defer(*args, **kwargs)
-        _, [claimed] = settle_and_claim([], queue_names=["default"], limit=1, worker_id="w")
-        attempt = Executor(worker="w", database="default").execute(RunningAttempt(claimed))
+        deferred_job = task.using(max_attempts=1).defer(*args, **kwargs)
+        _, [claimed_job] = settle_and_claim([], queue_names=["default"], limit=1, worker_id="w")
+        attempt = Executor(worker="w", database="default").execute(RunningAttempt(claimed_job))
         if not attempt.is_written:
             store.settle([attempt.settlement])
-        deferred.refresh_from_db()
-        return deferred, attempt
+        deferred_job.refresh_from_db()
+        return deferred_job, attempt
 
     return run
 
 
-Run = Callable[..., tuple[Job, Attempt]]
+RunJob = Callable[..., tuple[Job, Attempt]]
 
 
-def was_committed_with_its_ledger_row(job_run: Job) -> bool:
+def was_committed_with_its_ledger_row(finished_job: Job) -> bool:
     """Whether the only row of the ledger and the job's row were written by one transaction."""
     with connection.cursor() as cursor:
-        cursor.execute(IN_ONE_TRANSACTION, [job_run.pk])
+        cursor.execute(IN_ONE_TRANSACTION, [finished_job.pk])
         return bool(cursor.fetchone()[0])
 
 
-def test_an_atomic_task_and_its_outcome_are_committed_in_one_transaction(run_job: Run) -> None:
+def test_an_atomic_task_and_its_outcome_are_committed_in_one_transaction(run_job: RunJob) -> None:
     finished_job, attempt = run_job(atomic_write, "once")
     assert (finished_job.status, finished_job.result, attempt.is_written) == ("completed", "once", True)
     assert was_committed_with_its_ledger_row(finished_job)
 
 
-def test_what_an_atomic_task_wrote_is_rolled_back_when_it_fails(run_job: Run) -> None:
+def test_what_an_atomic_task_wrote_is_rolled_back_when_it_fails(run_job: RunJob) -> None:
     finished_job, attempt = run_job(atomic_write, "once", fails=True)
     assert (finished_job.status, finished_job.last_error, attempt.is_written) == (
         "failed",
@@ -103,20 +104,20 @@ def test_what_an_atomic_task_wrote_is_rolled_back_when_it_fails(run_job: Run) ->
 
 
 @pytest.mark.parametrize("how", ["set_rollback", "statement", "close"])
-def test_an_atomic_task_that_breaks_its_transaction_fails(run_job: Run, how: str) -> None:
+def test_an_atomic_task_that_breaks_its_transaction_fails(run_job: RunJob, how: str) -> None:
     finished_job, _ = run_job(atomic_breaks, how)
     assert finished_job.status == "failed"
     assert not Ledger.objects.exists()
 
 
-def test_an_atomic_task_with_an_unstorable_result_is_rolled_back(run_job: Run) -> None:
+def test_an_atomic_task_with_an_unstorable_result_is_rolled_back(run_job: RunJob) -> None:
     finished_job, _ = run_job(atomic_returns, "set")
     assert finished_job.status == "failed"
     assert "UnstorableResult" in finished_job.last_error
     assert not Ledger.objects.exists()
 
 
-def test_an_atomic_task_that_leaves_a_transaction_open_fails_and_is_rolled_back(worker_thread: Start) -> None:
+def test_an_atomic_task_that_leaves_a_transaction_open_fails_and_is_rolled_back(worker_thread: StartWorker) -> None:
     job_with_open_block = atomic_leaves_block.using(max_attempts=1).defer()
     worker_thread()
     wait_for_statuses(failed=1)
@@ -128,36 +129,40 @@ def test_an_atomic_task_that_leaves_a_transaction_open_fails_and_is_rolled_back(
 
 
 def test_an_atomic_task_that_has_lost_its_lease_is_rolled_back(
-    worker_thread: Start, gates: Any, record_signal: RecordSignal
+    worker_thread: StartWorker, gates: Any, record_signal: RecordSignal
 ) -> None:
     lost_leases = record_signal(lease_lost)
-    running = atomic_gate.defer("lost")
+    running_job = atomic_gate.defer("lost")
     worker_thread()
     wait_until(lambda: gates["lost"].inside)
     [(_, worker_id)] = Job.objects.running().values_list("pk", "locked_by")
     with transaction.atomic():
-        assert store.recover(worker_ids=[worker_id])
-        Job.objects.filter(pk=running.pk).update(queue_name="elsewhere")
+        assert store.recover(worker_ids=[worker_id])  # as if the worker had died
+        Job.objects.filter(pk=running_job.pk).update(queue_name="elsewhere")
     gates["lost"].open()
     [event] = wait_until(lambda: lost_leases)
     assert not Ledger.objects.exists()
-    running.refresh_from_db()
-    assert running.status == "queued"
+    running_job.refresh_from_db()
+    assert running_job.status == "queued"
     assert event["attempt"].outcome.error["exception"].endswith(".LeaseLost")
 
 
-def test_an_atomic_job_sends_one_signal_and_counts_once(worker_thread: Start, record_signal: RecordSignal) -> None:
-    completed = record_signal(job_completed)
+def test_an_atomic_job_sends_one_signal_and_counts_once(
+    worker_thread: StartWorker, record_signal: RecordSignal
+) -> None:
+    completed_events = record_signal(job_completed)
     for number in range(5):
         atomic_write.defer(str(number))
     worker = worker_thread(max_jobs=5)
     worker.wait()
-    assert sorted(event["attempt"].outcome.result for event in completed) == [f'"{number}"' for number in range(5)]
+    assert sorted(event["attempt"].outcome.result for event in completed_events) == [
+        f'"{number}"' for number in range(5)
+    ]
     assert worker.worker.jobs_done == 5
 
 
 def test_an_outcome_is_written_once_although_the_answer_to_its_commit_was_lost(
-    worker_thread: Start, record_signal: RecordSignal, monkeypatch: pytest.MonkeyPatch
+    worker_thread: StartWorker, record_signal: RecordSignal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wrapper: Any = DatabaseWrapper
     commit = wrapper._commit
@@ -170,10 +175,10 @@ def test_an_outcome_is_written_once_although_the_answer_to_its_commit_was_lost(
             raise OperationalError("the answer was lost")
 
     monkeypatch.setattr(DatabaseWrapper, "_commit", commit_and_cut)
-    completed = record_signal(job_completed)
+    completed_events = record_signal(job_completed)
     finished_job = atomic_write.defer("once")
     worker_thread()
-    [event] = wait_until(lambda: completed)
+    [event] = wait_until(lambda: completed_events)
     assert event["attempt"].outcome.status == "completed"
     finished_job.refresh_from_db()
     assert (finished_job.status, finished_job.result, finished_job.errors) == ("completed", "once", [])
@@ -181,7 +186,7 @@ def test_an_outcome_is_written_once_although_the_answer_to_its_commit_was_lost(
 
 
 def test_a_hook_that_raises_after_the_commit_leaves_the_job_completed(
-    run_job: Run, caplog: pytest.LogCaptureFixture
+    run_job: RunJob, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.ERROR):
         finished_job, attempt = run_job(atomic_hook_raises)
@@ -191,7 +196,7 @@ def test_a_hook_that_raises_after_the_commit_leaves_the_job_completed(
 
 
 def test_a_hook_that_takes_too_long_is_interrupted_and_leaves_the_job_completed(
-    worker_thread: Start, caplog: pytest.LogCaptureFixture
+    worker_thread: StartWorker, caplog: pytest.LogCaptureFixture
 ) -> None:
     atomic_hook_takes_too_long.defer()
     with caplog.at_level(logging.ERROR):
@@ -202,7 +207,7 @@ def test_a_hook_that_takes_too_long_is_interrupted_and_leaves_the_job_completed(
 
 
 def test_a_hook_that_hangs_has_the_worker_replaced_and_leaves_the_job_completed(
-    worker_thread: Start, gates: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    worker_thread: StartWorker, gates: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(running_attempt, "STUCK_AFTER", 0.05)
     atomic_hook_passes_gate.defer("never")
@@ -235,7 +240,7 @@ def _slow_commit(transactional_db: None) -> Iterator[None]:
 
 @pytest.mark.usefixtures("_slow_commit")
 def test_a_job_whose_slow_commit_succeeds_is_completed_although_it_was_given_up(
-    worker_thread: Start, monkeypatch: pytest.MonkeyPatch
+    worker_thread: StartWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The worker has given up the attempt, and is about to write its failure. The task's commit comes first."""
     monkeypatch.setattr(running_attempt, "STUCK_AFTER", 0.05)
@@ -248,7 +253,7 @@ def test_a_job_whose_slow_commit_succeeds_is_completed_although_it_was_given_up(
 @pytest.mark.usefixtures("_slow_commit", "gates")
 @pytest.mark.parametrize("task", [atomic_write_and_hook, write_complete_and_hook], ids=["atomic", "complete()"])
 def test_a_commit_is_not_interrupted_by_the_time_limit_and_its_hooks_are_called(
-    worker_thread: Start, task: Task[..., Any]
+    worker_thread: StartWorker, task: Task[..., Any]
 ) -> None:
     events: list[str] = []
 
@@ -270,7 +275,7 @@ def test_a_commit_is_not_interrupted_by_the_time_limit_and_its_hooks_are_called(
 
 
 def test_no_interruption_comes_between_a_commit_and_its_first_hook(
-    worker_thread: Start, monkeypatch: pytest.MonkeyPatch
+    worker_thread: StartWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Otherwise Django would not call the hooks: those of the project, and the hook that records the commit."""
     wrapper: Any = DatabaseWrapper
@@ -291,7 +296,7 @@ def test_no_interruption_comes_between_a_commit_and_its_first_hook(
 
 
 def test_an_atomic_task_that_catches_its_timeout_is_rolled_back_all_the_same(
-    worker_thread: Start, gates: Any, monkeypatch: pytest.MonkeyPatch
+    worker_thread: StartWorker, gates: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(running_attempt, "STUCK_AFTER", 60.0)
     late_job = atomic_gets_over_its_timeout.defer("g")
@@ -304,7 +309,7 @@ def test_an_atomic_task_that_catches_its_timeout_is_rolled_back_all_the_same(
     assert not Ledger.objects.exists()
 
 
-def test_the_time_limit_still_holds_after_complete_was_rolled_back_to_a_savepoint(worker_thread: Start) -> None:
+def test_the_time_limit_still_holds_after_complete_was_rolled_back_to_a_savepoint(worker_thread: StartWorker) -> None:
     late_job = completes_in_a_savepoint_and_stays.defer()
     worker_thread()
     wait_for_statuses(failed=1)
@@ -312,7 +317,7 @@ def test_the_time_limit_still_holds_after_complete_was_rolled_back_to_a_savepoin
     assert late_job.last_error == "JobTimeout: timed out after 0.2 s"
 
 
-def test_an_atomic_task_that_takes_too_long_is_rolled_back(worker_thread: Start) -> None:
+def test_an_atomic_task_that_takes_too_long_is_rolled_back(worker_thread: StartWorker) -> None:
     late_job = atomic_timeout.defer()
     worker_thread()
     wait_for_statuses(failed=1)
@@ -340,14 +345,14 @@ def test_run_jobs_runs_atomic_tasks_within_a_test_with_a_transaction() -> None:
 # A task that calls `context.complete()` itself
 
 
-def test_complete_commits_the_job_with_what_the_task_wrote(run_job: Run) -> None:
+def test_complete_commits_the_job_with_what_the_task_wrote(run_job: RunJob) -> None:
     finished_job, attempt = run_job(completes_itself, "once")
     assert (finished_job.status, finished_job.result, attempt.is_written) == ("completed", "by hand", True)
     assert was_committed_with_its_ledger_row(finished_job)
 
 
 def test_a_task_that_raises_after_it_completed_its_job_changes_nothing(
-    run_job: Run, caplog: pytest.LogCaptureFixture
+    run_job: RunJob, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.ERROR):
         finished_job, _ = run_job(completes_itself, "once", then="raise")
@@ -356,13 +361,13 @@ def test_a_task_that_raises_after_it_completed_its_job_changes_nothing(
     assert 'error="ValueError: afterwards' in caplog.text
 
 
-def test_a_job_is_not_completed_if_its_call_of_complete_is_rolled_back(run_job: Run) -> None:
+def test_a_job_is_not_completed_if_its_call_of_complete_is_rolled_back(run_job: RunJob) -> None:
     finished_job, attempt = run_job(completes_itself, "once", then="roll back")
     assert (finished_job.status, finished_job.result, attempt.is_written) == ("completed", "returned", False)
     assert not Ledger.objects.exists()
 
 
-def test_complete_under_a_lost_lease_raises(run_job: Run) -> None:
+def test_complete_under_a_lost_lease_raises(run_job: RunJob) -> None:
     finished_job, attempt = run_job(completes_itself, "once", then="lose before")
     assert attempt.outcome.error is not None
     assert attempt.outcome.error["exception"] == f"{LeaseLost.__module__}.LeaseLost"
@@ -370,24 +375,24 @@ def test_complete_under_a_lost_lease_raises(run_job: Run) -> None:
     assert not Ledger.objects.exists()
 
 
-def test_complete_outside_of_a_transaction_is_refused(run_job: Run) -> None:
+def test_complete_outside_of_a_transaction_is_refused(run_job: RunJob) -> None:
     finished_job, _ = run_job(completes_itself, "once", then="without a block")
     assert finished_job.last_error.startswith("CannotComplete: complete() must share a transaction")
 
 
-def test_complete_in_an_atomic_task_is_refused(run_job: Run) -> None:
+def test_complete_in_an_atomic_task_is_refused(run_job: RunJob) -> None:
     finished_job, _ = run_job(atomic_completes_itself)
     assert finished_job.last_error.startswith("CannotComplete: The task is atomic")
 
 
 @pytest.mark.django_db
 def test_complete_is_refused_on_a_context_that_was_not_made_by_a_worker() -> None:
-    context = JobContext(1, 1, 1, "default", "me", "default")
+    context = JobContext(1, 1, 1, queue_name="default", worker="me", database="default")
     with transaction.atomic(), pytest.raises(CannotComplete, match="No worker runs this job"):
         context.complete()
 
 
-def test_a_coroutine_may_complete_its_job_in_a_thread(worker_thread: Start) -> None:
+def test_a_coroutine_may_complete_its_job_in_a_thread(worker_thread: StartWorker) -> None:
     finished_job = acompletes_itself.defer()
     worker_thread(max_jobs=1).wait()
     finished_job.refresh_from_db()

@@ -27,7 +27,7 @@ WORKER_APP = "tests.app.worker_jobs"
 
 def make_claimed(task: str, *args: Any, attempt: int = 1, max_attempts: int = 10, **fields: Any) -> ClaimedJob:
     kwargs = fields.pop("kwargs", {})
-    row = {"run_after": 1000.0, "locked_at": 1001.5, "metadata": "{}", "priority": 0, "queue_name": "default"}
+    defaults = {"run_after": 1000.0, "locked_at": 1001.5, "metadata": "{}", "priority": 0, "queue_name": "default"}
     return ClaimedJob(
         id=7,
         lease=3,
@@ -36,7 +36,7 @@ def make_claimed(task: str, *args: Any, attempt: int = 1, max_attempts: int = 10
         kwargs=json.dumps(kwargs),
         attempt=attempt,
         max_attempts=max_attempts,
-        **{**row, **fields},
+        **{**defaults, **fields},
     )
 
 
@@ -61,8 +61,8 @@ def execute_def_or_async(request: pytest.FixtureRequest, executor: Executor) -> 
         module, _, name = task.rpartition(".")
         if request.param == "def":
             return executor.execute(RunningAttempt(make_claimed(task, *args, **fields))).outcome
-        running = RunningAttempt(make_claimed(f"{module}.a{name}", *args, **fields))
-        return asyncio.run(executor.execute_async(running)).outcome
+        attempt = RunningAttempt(make_claimed(f"{module}.a{name}", *args, **fields))
+        return asyncio.run(executor.execute_async(attempt)).outcome
 
     return outcome_of
 
@@ -95,11 +95,11 @@ def test_an_exception_schedules_a_retry_and_is_recorded_with_its_traceback(
 def test_a_recorded_traceback_begins_in_the_code_of_the_task(executor: Executor, name: str) -> None:
     job = make_claimed(f"{APP}.{name}", "boom")
     task_is_async = name.startswith("a")
-    running = RunningAttempt(job)
-    outcome = (asyncio.run(executor.execute_async(running)) if task_is_async else executor.execute(running)).outcome
+    attempt = RunningAttempt(job)
+    outcome = (asyncio.run(executor.execute_async(attempt)) if task_is_async else executor.execute(attempt)).outcome
     assert outcome.error is not None
-    _, first, *_ = outcome.error["traceback"].splitlines()
-    assert "tests/app/jobs.py" in first
+    _heading, first_frame, *_ = outcome.error["traceback"].splitlines()
+    assert "tests/app/jobs.py" in first_frame
     assert "django_skipqueue/" not in outcome.error["traceback"]
     assert isinstance(outcome.exception, ValueError)
     assert outcome.exception.__traceback__ is not None
@@ -193,12 +193,13 @@ def test_a_task_does_not_see_the_decimal_context_of_the_task_before_it(execute: 
     decimal.getcontext()  # this thread's context: a task that only got a copy of the thread's variables would change it
 
     def set_precision() -> int:
-        before = decimal.getcontext().prec
+        value_before = decimal.getcontext().prec
         decimal.getcontext().prec = 5
-        return before
+        return value_before
 
     _register(registry, set_precision)
-    assert [execute(make_claimed("set_precision")).outcome.result for _ in range(2)] == ["28", "28"]
+    results = [execute(make_claimed("set_precision")).outcome.result for _ in range(2)]
+    assert results == ["28", "28"], "Python's default precision, in both attempts"
 
 
 def test_a_task_sees_context_variables_that_a_receiver_of_job_started_has_set(
@@ -240,9 +241,9 @@ def test_characters_that_postgresql_cannot_store_are_replaced_in_an_error(execut
 
 
 @pytest.mark.parametrize(
-    ("name", "broken"),
+    ("name", "backoff_error"),
     [
-        # the backoff function, and the beginning of its error
+        # the name of a backoff function, and the beginning of the error that it raises
         ("none", "TypeError: "),
         ("text", "ValueError: "),
         ("raises", "ZeroDivisionError: "),
@@ -250,17 +251,17 @@ def test_characters_that_postgresql_cannot_store_are_replaced_in_an_error(execut
     ],
 )
 def test_a_backoff_that_raises_is_replaced_by_the_default_backoff(
-    execute: Execute, caplog: pytest.LogCaptureFixture, name: str, broken: str
+    execute: Execute, caplog: pytest.LogCaptureFixture, name: str, backoff_error: str
 ) -> None:
     outcome = execute(make_claimed(f"backoff.{name}", attempt=3)).outcome
     assert outcome.status == "scheduled"
     assert 7 < outcome.delay < 9, "2 to the power of 3, and the jitter"
     assert outcome.error is not None
-    assert f"as asked\nThe task's backoff raised {broken}" in outcome.error["message"]
-    assert (outcome.last_error or "").startswith(f"ValueError: as asked (the task's backoff raised {broken}")
+    assert f"as asked\nThe task's backoff raised {backoff_error}" in outcome.error["message"]
+    assert (outcome.last_error or "").startswith(f"ValueError: as asked (the task's backoff raised {backoff_error}")
     [record] = [record for record in caplog.records if record.levelno == logging.ERROR]
     assert record.getMessage().startswith(f"backoff failed task=backoff.{name} id=7 error=")
-    assert broken in record.getMessage()
+    assert backoff_error in record.getMessage()
 
 
 def test_a_backoff_that_raises_does_not_add_an_attempt(execute: Execute) -> None:
@@ -300,9 +301,9 @@ def test_a_task_does_not_see_a_context_variable_of_the_task_before_it(execute: E
     variable: contextvars.ContextVar[str] = contextvars.ContextVar("variable", default="unset")
 
     def set_and_return_before() -> str:
-        before = variable.get()
+        value_before = variable.get()
         variable.set("set")
-        return before
+        return value_before
 
     _register(registry, set_and_return_before)
     assert [execute(make_claimed("set_and_return_before")).outcome.result for _ in range(2)] == ['"unset"', '"unset"']
@@ -349,7 +350,7 @@ def test_a_job_of_an_unregistered_task_fails_after_the_grace_with_a_hint(execute
 
 
 @pytest.fixture
-def started() -> Iterator[list[dict[str, Any]]]:
+def started_events() -> Iterator[list[dict[str, Any]]]:
     """The arguments that a receiver of `job_started` gets for the task `add`."""
     events: list[dict[str, Any]] = []
 
@@ -361,11 +362,13 @@ def started() -> Iterator[list[dict[str, Any]]]:
     job_started.disconnect(receive, sender=f"{APP}.add")
 
 
-def test_job_started_is_sent_to_the_receiver_of_this_task_only(execute: Execute, started: list[dict[str, Any]]) -> None:
+def test_job_started_is_sent_to_the_receiver_of_this_task_only(
+    execute: Execute, started_events: list[dict[str, Any]]
+) -> None:
     job = make_claimed(f"{APP}.add", 1)
     execute(job)
     execute(make_claimed(f"{APP}.noop"))
-    assert [(event["sender"], event["job"], event["worker"]) for event in started] == [(job.task, job, "host/1")]
+    assert [(event["sender"], event["job"], event["worker"]) for event in started_events] == [(job.task, job, "host/1")]
 
 
 @pytest.mark.parametrize("error", [ValueError, SystemExit])
@@ -397,16 +400,16 @@ def test_an_attempt_whose_coroutine_is_closed_early_has_no_outcome(executor: Exe
     async def execute() -> None:
         attempts.append(await executor.execute_async(RunningAttempt(make_claimed(f"{APP}.aslow", 60))))
 
-    loop, attempt = asyncio.new_event_loop(), execute()
-    task = loop.create_task(attempt, context=contextvars.Context())
+    loop, attempt_coroutine = asyncio.new_event_loop(), execute()
+    asyncio_task = loop.create_task(attempt_coroutine, context=contextvars.Context())
     while not executor.interrupter.attempts:
         loop.run_until_complete(asyncio.sleep(0))
-    attempt.close()
+    attempt_coroutine.close()
     assert not attempts
     assert not executor.interrupter.attempts
-    task.cancel()
+    asyncio_task.cancel()
     with pytest.raises(RuntimeError, match="already awaited"):
-        loop.run_until_complete(task)
+        loop.run_until_complete(asyncio_task)
     loop.close()
 
 

@@ -12,7 +12,7 @@ from ...app.models import Ledger
 from ...app.waiting import wait_until
 from ...harness.processes import ManagePy, children, is_alive, wait_for_statuses, workers
 
-Run = Callable[..., ManagePy]
+RunWorker = Callable[..., ManagePy]
 
 JOBS = """
     import multiprocessing
@@ -45,6 +45,7 @@ JOBS = """
             time.sleep(0.2)
 
 
+    # Ends the child process, unless `how` is "return".
     def end_child(how):
         if how == "raise":
             raise ValueError("in the child")
@@ -122,7 +123,7 @@ EXIT_CODES = {"raise": 1, "exit": 3, "say": 1, "return": 0}
 
 
 @pytest.mark.parametrize(("task", "result"), [("terminates_a_child", -15), ("leaves_a_pool_early", None)])
-def test_a_child_process_of_a_task_can_be_terminated(runworker: Run, task: str, result: int | None) -> None:
+def test_a_child_process_of_a_task_can_be_terminated(runworker: RunWorker, task: str, result: int | None) -> None:
     job = Job.objects.enqueue(f"extra.jobs.{task}", max_attempts=1)
     worker = runworker(jobs=JOBS)
     wait_for_statuses(completed=1)
@@ -133,15 +134,17 @@ def test_a_child_process_of_a_task_can_be_terminated(runworker: Run, task: str, 
 
 
 @pytest.mark.parametrize("task", ["forks", "forks_in_a_transaction", "forks_in_a_coroutine"])
-def test_a_forked_child_runs_no_job_and_writes_no_outcome(runworker: Run, task: str) -> None:
+def test_a_forked_child_runs_no_job_and_writes_no_outcome(runworker: RunWorker, task: str) -> None:
     """The task's function ends in the child in several ways, while the worker has claimed further jobs."""
-    forking = {how: Job.objects.enqueue(f"extra.jobs.{task}", args=f'["{how}"]', max_attempts=1) for how in EXIT_CODES}
+    job_by_end = {
+        how: Job.objects.enqueue(f"extra.jobs.{task}", args=f'["{how}"]', max_attempts=1) for how in EXIT_CODES
+    }
     for number in range(STEPS):
         kind = "astep" if "coroutine" in task else "step"
         Job.objects.enqueue(f"extra.jobs.{kind}", args=f"[{number}]", max_attempts=1)
     worker = runworker("-c", "1", jobs=JOBS)
     wait_for_statuses(completed=STEPS + len(EXIT_CODES))
-    for how, job in forking.items():
+    for how, job in job_by_end.items():
         job.refresh_from_db()
         assert job.result == EXIT_CODES[how], how
     steps = Ledger.objects.filter(entry__startswith="step")
@@ -152,7 +155,7 @@ def test_a_forked_child_runs_no_job_and_writes_no_outcome(runworker: Run, task: 
     assert "a reason" in worker.log
 
 
-def test_a_forked_child_has_a_database_session_of_its_own(runworker: Run) -> None:
+def test_a_forked_child_has_a_database_session_of_its_own(runworker: RunWorker) -> None:
     job = Job.objects.enqueue("extra.jobs.child_writes", max_attempts=1)
     runworker("-c", "1", jobs=JOBS)
     wait_for_statuses(completed=1)
@@ -162,13 +165,13 @@ def test_a_forked_child_has_a_database_session_of_its_own(runworker: Run) -> Non
     assert childs_session != str(job.result)
 
 
-def test_a_forked_child_that_outlives_its_worker_does_not_keep_the_job(runworker: Run) -> None:
+def test_a_forked_child_that_outlives_its_worker_does_not_keep_the_job(runworker: RunWorker) -> None:
     Job.objects.enqueue("extra.jobs.child_outlives_the_worker", max_attempts=1)
     runworker("-c", "1", "--shutdown-timeout", "0.2", jobs=JOBS)
-    [row] = workers()
-    wait_until(lambda: children(row.pid), "the child is there")
-    [child] = children(row.pid)
-    os.kill(row.pid, signal.SIGKILL)
+    [worker_row] = workers()
+    wait_until(lambda: children(worker_row.pid), "the child is there")
+    [child] = children(worker_row.pid)
+    os.kill(worker_row.pid, signal.SIGKILL)
     wait_for_statuses(failed=1)
     os.kill(child, signal.SIGTERM)
     wait_until(lambda: not is_alive(child), "the child has ended")

@@ -94,8 +94,11 @@ JOBS = """
 
 
 def make_claimed(job_id: int = 1) -> ClaimedJob:
-    """A job as a worker holds it."""
-    return ClaimedJob(job_id, 1, "task", "default", "[]", "{}", 1, 10, 0, 0.0, 0.0, "{}")
+    """A job as the worker that has claimed it knows it."""
+    return ClaimedJob(
+        id=job_id, lease=1, task="task", queue_name="default", args="[]", kwargs="{}", attempt=1, max_attempts=10,
+        priority=0, run_after=0.0, locked_at=0.0, metadata="{}",
+    )  # fmt: skip
 
 
 def make_attempt(timeout: float, job_id: int = 1) -> RunningAttempt:
@@ -123,11 +126,11 @@ def keep_enforcing(interrupter: Interrupter) -> Callable[[], None]:
     thread = threading.Thread(target=loop, daemon=True)
     thread.start()
 
-    def end() -> None:
+    def end_thread() -> None:
         is_over.set()
         thread.join()
 
-    return end
+    return end_thread
 
 
 def test_a_call_that_ends_in_time_is_not_interrupted() -> None:
@@ -138,20 +141,20 @@ def test_a_call_that_ends_in_time_is_not_interrupted() -> None:
 
 def test_a_call_that_takes_too_long_is_interrupted_by_job_timeout() -> None:
     interrupter = Interrupter()
-    end = keep_enforcing(interrupter)
+    end_thread = keep_enforcing(interrupter)
     try:
         with pytest.raises(JobTimeout, match=r"timed out after 0\.05 s"):
-            interrupter.run(make_attempt(0.05), lambda: [None for _ in iter(lambda: time.sleep(0.001), 1)])
+            interrupter.run(make_attempt(0.05), lambda: stay_busy(60))
     finally:
-        end()
+        end_thread()
 
 
 def test_code_after_a_call_that_ends_at_its_deadline_is_never_interrupted() -> None:
     """Each call ends at about its deadline, so that the interruption and the end of the call race."""
     interrupter = Interrupter()
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-5)
-    end = keep_enforcing(interrupter)
+    original_interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)  # so that Python switches threads often
+    end_thread = keep_enforcing(interrupter)
     outcomes = {"in time": 0, "too late": 0}
     try:
         for number in range(2_000):
@@ -163,8 +166,8 @@ def test_code_after_a_call_that_ends_at_its_deadline_is_never_interrupted() -> N
                 outcomes["in time"] += 1
             stay_busy(0.00005)  # a late interruption would be raised here
     finally:
-        end()
-        sys.setswitchinterval(interval)
+        end_thread()
+        sys.setswitchinterval(original_interval)
     assert interrupter.enforce() == []
     assert interrupter.next_deadline == float("inf")
     assert min(outcomes.values()) > 0, f"the race was not run: {outcomes}"
@@ -173,10 +176,10 @@ def test_code_after_a_call_that_ends_at_its_deadline_is_never_interrupted() -> N
 def test_an_interruption_at_the_end_of_an_uninterrupted_block_is_not_lost() -> None:
     """The call enters and leaves blocks that delay interruptions. It is interrupted when its time is over."""
     interrupter = Interrupter()
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-5)
+    original_interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)  # so that Python switches threads often
     gc.disable()  # Hypothesis adds a callback to the garbage collector, and an exception raised in the callback is lost
-    end = keep_enforcing(interrupter)
+    end_thread = keep_enforcing(interrupter)
 
     def call() -> None:
         until = time.monotonic() + DEADLINE
@@ -190,9 +193,9 @@ def test_an_interruption_at_the_end_of_an_uninterrupted_block_is_not_lost() -> N
                 interrupter.run(make_attempt(0.0002, number), call)
             stay_busy(0.00005)
     finally:
-        end()
+        end_thread()
         gc.enable()
-        sys.setswitchinterval(interval)
+        sys.setswitchinterval(original_interval)
 
 
 class LeavingItsShield(dict[str, bool]):
@@ -240,10 +243,10 @@ def test_require_in_time_does_not_block_after_a_coroutine_is_cancelled() -> None
     attempt.coroutine = Mock()
     attempt.expose()
     assert attempt.interrupt(JobTimeout("over"))
-    other = threading.Thread(target=attempt.require_in_time, daemon=True)
-    other.start()
-    other.join(DEADLINE)
-    is_stuck = other.is_alive()
+    other_thread = threading.Thread(target=attempt.require_in_time, daemon=True)
+    other_thread.start()
+    other_thread.join(DEADLINE)
+    is_stuck = other_thread.is_alive()
     assert attempt.interruption is not None
     attempt.interruption.is_raised = True  # so that the thread ends
     assert not is_stuck
@@ -280,13 +283,13 @@ def test_a_database_error_caused_by_a_timeout_is_raised_as_the_timeout() -> None
         except JobTimeout:
             raise ProgrammingError("can't change 'autocommit' now") from None
 
-    end = keep_enforcing(interrupter)
+    end_thread = keep_enforcing(interrupter)
     try:
-        with pytest.raises(JobTimeout, match=r"timed out after 0\.05 s") as raised:
+        with pytest.raises(JobTimeout, match=r"timed out after 0\.05 s") as error_info:
             interrupter.run(make_attempt(0.05), call)
     finally:
-        end()
-    assert isinstance(raised.value.__cause__, ProgrammingError)
+        end_thread()
+    assert isinstance(error_info.value.__cause__, ProgrammingError)
 
 
 def test_an_exception_that_a_task_raises_instead_of_its_timeout_counts() -> None:
@@ -298,12 +301,12 @@ def test_an_exception_that_a_task_raises_instead_of_its_timeout_counts() -> None
         except JobTimeout:
             raise Retry(after=60) from None
 
-    end = keep_enforcing(interrupter)
+    end_thread = keep_enforcing(interrupter)
     try:
         with pytest.raises(Retry):
             interrupter.run(make_attempt(0.05), call)
     finally:
-        end()
+        end_thread()
 
 
 def test_a_call_that_ignores_its_timeout_is_reported_as_stuck_with_its_stack(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -348,9 +351,9 @@ def test_an_attempt_that_takes_too_long_fails_and_its_neighbours_complete(
     job.refresh_from_db()
     assert (job.status, job.last_error) == ("failed", "JobTimeout: timed out after 0.2 s")
     assert job.errors[0]["exception"] == "django_skipqueue.exceptions.JobTimeout"
-    assert {(other.status, other.attempts) for other in Job.objects.filter(pk__in=[n.pk for n in neighbours])} == {
-        ("completed", 1)
-    }
+    for neighbour in neighbours:
+        neighbour.refresh_from_db()
+    assert {(neighbour.status, neighbour.attempts) for neighbour in neighbours} == {("completed", 1)}
 
 
 def test_an_attempt_that_timed_out_is_retried(runworker: Callable[..., ManagePy]) -> None:
@@ -373,15 +376,15 @@ def test_a_timeout_given_to_using_is_stored_with_the_job(db: None) -> None:
 
 
 def test_a_worker_with_a_stuck_job_is_replaced_and_the_other_jobs_complete(runworker: Callable[..., ManagePy]) -> None:
-    stuck = Job.objects.enqueue("extra.jobs.ignores_everything", max_attempts=1)
-    neighbours = [Job.objects.enqueue("extra.jobs.neighbour").pk for _ in range(3)]
+    stuck_job = Job.objects.enqueue("extra.jobs.ignores_everything", max_attempts=1)
+    neighbour_ids = [Job.objects.enqueue("extra.jobs.neighbour").pk for _ in range(3)]
     worker = runworker("-c", "2", jobs=JOBS)
     worker.wait_for("worker recycled")
     wait_for_statuses(failed=1, completed=3)
-    stuck.refresh_from_db()
-    assert "did not end within 5 s more" in stuck.errors[0]["message"]
-    assert "ignores_everything" in stuck.errors[0]["traceback"]
-    assert set(Job.objects.filter(pk__in=neighbours).values_list("attempts", flat=True)) == {1}
+    stuck_job.refresh_from_db()
+    assert "did not end within 5 s more" in stuck_job.errors[0]["message"]
+    assert "ignores_everything" in stuck_job.errors[0]["traceback"]
+    assert set(Job.objects.filter(pk__in=neighbour_ids).values_list("attempts", flat=True)) == {1}
     Job.objects.enqueue("extra.jobs.neighbour")
     wait_for_statuses(failed=1, completed=4)  # the replacement works
     assert "worker died" not in worker.log, "it was planned"
@@ -392,10 +395,10 @@ def test_the_supervisor_fails_a_stuck_job_whose_row_its_own_task_has_locked(
 ) -> None:
     """The worker cannot write the failure. If the job were released without a charge, it would get stuck for ever."""
     Job.objects.enqueue("extra.jobs.hangs_in_its_completion", max_attempts=1)
-    neighbours = [Job.objects.enqueue("extra.jobs.neighbour").pk for _ in range(3)]
+    neighbour_ids = [Job.objects.enqueue("extra.jobs.neighbour").pk for _ in range(3)]
     worker = runworker("-c", "1", "--shutdown-timeout", "0.5", jobs=JOBS)
     wait_for_statuses(failed=1, completed=3, deadline=60)
     assert worker.log.count('reason="every slot has an attempt that is stuck"') == 1
     assert "worker died " not in worker.log
     assert Job.objects.failed().get().last_error == "WorkerDied: worker died: a job was stuck"
-    assert set(Job.objects.filter(pk__in=neighbours).values_list("attempts", flat=True)) == {1}
+    assert set(Job.objects.filter(pk__in=neighbour_ids).values_list("attempts", flat=True)) == {1}

@@ -20,7 +20,7 @@ from ...app.waiting import wait_until
 from ...app.worker_jobs import pass_gate, session_changed, write
 from ...harness.processes import ManagePy, statuses, wait_for_statuses
 
-Start = Callable[..., Any]
+StartWorker = Callable[..., Any]
 
 THREAD_NAME_PREFIX = "skipqueue-"
 
@@ -61,7 +61,7 @@ def _connecting_outlasts_timeout(_schema_of_tenant: None) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("_connecting_outlasts_timeout")
-def test_an_attempt_is_not_interrupted_while_its_connection_is_opened(worker_thread: Start) -> None:
+def test_an_attempt_is_not_interrupted_while_its_connection_is_opened(worker_thread: StartWorker) -> None:
     """A task that catches its interruption, and writes a row, would write the row into the wrong schema."""
     worker_jobs.write_at_the_end_of_its_time.defer("late")
     worker_thread(concurrency=1)
@@ -72,7 +72,7 @@ def test_an_attempt_is_not_interrupted_while_its_connection_is_opened(worker_thr
 
 @pytest.mark.usefixtures("_connecting_outlasts_timeout")
 def test_an_attempt_that_hangs_in_opening_its_connection_is_reported_as_stuck(
-    worker_thread: Start, monkeypatch: pytest.MonkeyPatch
+    worker_thread: StartWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(running_attempt, "STUCK_AFTER", 0.05)
     worker_jobs.write_at_the_end_of_its_time.defer("late")
@@ -85,16 +85,16 @@ def test_an_attempt_that_hangs_in_opening_its_connection_is_reported_as_stuck(
 
 @pytest.mark.usefixtures("transactional_db")
 def test_a_connection_whose_receiver_of_connection_created_raised_is_not_kept(
-    worker_thread: Start, monkeypatch: pytest.MonkeyPatch
+    worker_thread: StartWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The connection is open, but the receiver has not set its options."""
     monkeypatch.setitem(connections["default"].settings_dict, "CONN_MAX_AGE", None)
-    raised: list[bool] = []
+    connections_refused: list[bool] = []
 
     def raise_once(connection: Any, **_: Any) -> None:
         if threading.current_thread().name.startswith(THREAD_NAME_PREFIX):
-            if not raised:
-                raised.append(True)
+            if not connections_refused:
+                connections_refused.append(True)
                 raise ZeroDivisionError("in a receiver")
             with connection.cursor() as cursor:
                 cursor.execute("SET application_name = 'whole'")
@@ -114,14 +114,14 @@ def test_a_connection_whose_receiver_of_connection_created_raised_is_not_kept(
 
 @pytest.mark.parametrize("how", ["search_path", "set_autocommit", "statement", "unnoted"])
 def test_later_jobs_do_not_get_the_session_that_an_interrupted_attempt_changed(
-    worker_thread: Start, monkeypatch: pytest.MonkeyPatch, how: str
+    worker_thread: StartWorker, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
     """This holds although the project keeps its connections for ever (CONN_MAX_AGE is None)."""
     monkeypatch.setitem(connections["default"].settings_dict, "CONN_MAX_AGE", None)
     session_changed.using(timeout=0.3, max_attempts=1).defer(how)
     worker_thread(concurrency=1)
     wait_for_statuses(failed=1)
-    settings_job = worker_jobs.show.defer("search_path")
+    settings_job = worker_jobs.show.defer("search_path")  # returns this setting of its session
     for number in range(3):
         write.defer(f"after {number}")
     wait_for_statuses(failed=1, completed=4)
@@ -130,7 +130,7 @@ def test_later_jobs_do_not_get_the_session_that_an_interrupted_attempt_changed(
     assert sorted(entries("public")) == [f"after {number}" for number in range(3)]
 
 
-def test_after_an_interruption_the_thread_is_replaced(worker_thread: Start) -> None:
+def test_after_an_interruption_the_thread_is_replaced(worker_thread: StartWorker) -> None:
     worker_jobs.note_in_thread.defer("kept")
     worker_thread(concurrency=1)
     wait_for_statuses(completed=1)
@@ -157,7 +157,7 @@ def _process_replaced_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("_process_replaced_at_once")
 def test_after_an_interruption_the_process_is_replaced_once_long_jobs_have_ended(
-    worker_thread: Start, gates: Any, caplog: pytest.LogCaptureFixture
+    worker_thread: StartWorker, gates: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
     pass_gate.defer("long")
@@ -176,7 +176,7 @@ def test_after_an_interruption_the_process_is_replaced_once_long_jobs_have_ended
 
 
 @pytest.mark.usefixtures("_process_replaced_at_once")
-def test_after_an_interruption_the_process_is_replaced_between_short_jobs(worker_thread: Start) -> None:
+def test_after_an_interruption_the_process_is_replaced_between_short_jobs(worker_thread: StartWorker) -> None:
     worker_jobs.stay.defer()
     for number in range(2_000):
         worker_jobs.see_slowly.defer(number)
@@ -187,10 +187,10 @@ def test_after_an_interruption_the_process_is_replaced_between_short_jobs(worker
 
 @pytest.mark.usefixtures("_process_replaced_at_once")
 def test_a_process_with_a_stuck_attempt_is_replaced_when_nothing_else_runs(
-    worker_thread: Start, gates: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    worker_thread: StartWorker, gates: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(running_attempt, "STUCK_AFTER", 0.05)
-    stuck = pass_gate.using(timeout=1, max_attempts=1, priority=1).defer("stuck")
+    stuck_job = pass_gate.using(timeout=1, max_attempts=1, priority=1).defer("stuck")
     pass_gate.defer("long")
     worker = worker_thread(concurrency=2, poll_interval=0.05)
     wait_for_statuses(failed=1, running=1)
@@ -199,22 +199,22 @@ def test_a_process_with_a_stuck_attempt_is_replaced_when_nothing_else_runs(
     wait_for_statuses(failed=1, running=1, completed=10)
     gates["long"].open()
     assert worker.wait() == EXIT_STUCK
-    stuck.refresh_from_db()
-    stack = stuck.errors[0]["traceback"]
+    stuck_job.refresh_from_db()
+    stack = stuck_job.errors[0]["traceback"]
     assert stack.lstrip().startswith("File ")
     assert "in pass_gate" in stack.splitlines()[0], "the worker's own calls are left out"
     assert 'stack="File ' in caplog.text
-    assert f"job stuck task=tests.app.worker_jobs.pass_gate id={stuck.pk} attempt=1/1" in caplog.text
+    assert f"job stuck task=tests.app.worker_jobs.pass_gate id={stuck_job.pk} attempt=1/1" in caplog.text
 
 
 def test_the_stack_of_a_stuck_cancelled_attempt_is_logged(
-    worker_thread: Start, gates: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    worker_thread: StartWorker, gates: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(running_attempt, "STUCK_AFTER", 0.05)
-    stuck = pass_gate.defer("stuck")
+    stuck_job = pass_gate.defer("stuck")
     worker_thread(concurrency=1)
     wait_until(lambda: gates["stuck"].inside)
-    stuck.cancel(reason="nobody wants it")
+    stuck_job.cancel(reason="nobody wants it")
     wait_until(lambda: 'error="nobody wants it"' in caplog.text)
     assert "gates[name].wait()" in caplog.text
 

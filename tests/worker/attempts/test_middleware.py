@@ -25,8 +25,8 @@ from django_skipqueue.worker.attempts.running_attempt import RunningAttempt
 from ...harness.processes import ManagePy, wait_for_statuses
 from .test_interruption import keep_enforcing, stay_busy
 
-HERE = __name__
-calls: list[str] = []
+THIS_MODULE = __name__
+calls: list[str] = []  # what the middlewares and the tasks of these tests have done, in order
 language: ContextVar[str] = ContextVar("language", default="none")
 
 
@@ -109,13 +109,16 @@ def _clear_calls() -> None:
 
 def outcome_of(task: Any, *names: str, **fields: Any) -> Outcome:
     """The outcome of one attempt of the task within these middlewares of this module."""
-    claimed = ClaimedJob(7, 1, task.name, "default", "[]", "{}", 1, 1, 0, 0.0, 0.0, "{}")._replace(**fields)
-    with override_settings(SKIPQUEUE={"MIDDLEWARE": [f"{HERE}.{name}" for name in names]}):
+    claimed_job = ClaimedJob(
+        id=7, lease=1, task=task.name, queue_name="default", args="[]", kwargs="{}", attempt=1, max_attempts=1,
+        priority=0, run_after=0.0, locked_at=0.0, metadata="{}",
+    )._replace(**fields)  # fmt: skip
+    with override_settings(SKIPQUEUE={"MIDDLEWARE": [f"{THIS_MODULE}.{name}" for name in names]}):
         executor = Executor(worker="w", database="default")
-        running = RunningAttempt(claimed)
+        running_attempt = RunningAttempt(claimed_job)
         if task.is_async:
-            return asyncio.run(executor.execute_async(running)).outcome
-        return executor.execute(running).outcome
+            return asyncio.run(executor.execute_async(running_attempt)).outcome
+        return executor.execute(running_attempt).outcome
 
 
 @pytest.fixture
@@ -155,7 +158,9 @@ def test_the_first_middleware_is_outermost_and_the_task_sees_their_context_varia
 
 def test_the_error_names_a_middleware_that_returns_no_context_manager(speak: Any) -> None:
     error = outcome_of(speak, "returns_nothing").last_error
-    assert error == f"TypeError: The middleware {HERE}.returns_nothing returned None, which is no context manager."
+    assert (
+        error == f"TypeError: The middleware {THIS_MODULE}.returns_nothing returned None, which is no context manager."
+    )
 
 
 def test_middleware_sees_what_the_task_raises(divide: Any) -> None:
@@ -194,7 +199,7 @@ def test_an_asynchronous_middleware_fails_the_jobs_of_def_tasks(divide: Any) -> 
     outcome = outcome_of(divide, "AsyncMiddleware")
     assert outcome.status == "failed"
     error = outcome.last_error or ""
-    assert error.startswith(f"TypeError: The middleware {HERE}.AsyncMiddleware returned ")
+    assert error.startswith(f"TypeError: The middleware {THIS_MODULE}.AsyncMiddleware returned ")
     assert error.endswith("which is an asynchronous context manager, for `async def` tasks alone.")
     assert not calls
 
@@ -213,9 +218,12 @@ def test_a_middleware_that_hangs_is_interrupted_by_the_time_limit(
         stay_busy(60)
         yield
 
-    monkeypatch.setattr(f"{HERE}.outer", hanging)
-    claimed = ClaimedJob(7, 1, "soon", "default", "[]", "{}", 1, 1, 0, 0.0, 0.0, "{}", timeout=0.01)
-    with override_settings(SKIPQUEUE={"MIDDLEWARE": [f"{HERE}.outer"]}):
+    monkeypatch.setattr(f"{THIS_MODULE}.outer", hanging)
+    claimed = ClaimedJob(
+        id=7, lease=1, task="soon", queue_name="default", args="[]", kwargs="{}", attempt=1, max_attempts=1,
+        priority=0, run_after=0.0, locked_at=0.0, metadata="{}", timeout=0.01,
+    )  # fmt: skip
+    with override_settings(SKIPQUEUE={"MIDDLEWARE": [f"{THIS_MODULE}.outer"]}):
         executor = Executor(worker="w", database="default")
         end = keep_enforcing(executor.interrupter)
         try:
@@ -233,7 +241,7 @@ def test_an_atomic_task_is_committed_within_the_middleware(registry: Registry) -
         transaction.on_commit(lambda: calls.append("committed"))
 
     commits.defer()
-    with override_settings(SKIPQUEUE={"MIDDLEWARE": [f"{HERE}.outer"]}):
+    with override_settings(SKIPQUEUE={"MIDDLEWARE": [f"{THIS_MODULE}.outer"]}):
         (finished_job,) = run_jobs()
     assert (finished_job.status, calls) == ("completed", ["outer commits", "committed", "outer ends"])
 
@@ -241,7 +249,7 @@ def test_an_atomic_task_is_committed_within_the_middleware(registry: Registry) -
 @pytest.mark.django_db
 def test_run_jobs_calls_the_middleware(speak: Any) -> None:
     speak.defer()
-    with override_settings(SKIPQUEUE={"MIDDLEWARE": [f"{HERE}.outer"]}):
+    with override_settings(SKIPQUEUE={"MIDDLEWARE": [f"{THIS_MODULE}.outer"]}):
         run_jobs()
     assert calls == ["outer speak", "task", "outer ends"]
 
@@ -249,10 +257,10 @@ def test_run_jobs_calls_the_middleware(speak: Any) -> None:
 @pytest.mark.parametrize(
     ("path", "message"),
     [
-        (f"{HERE}.nowhere", "cannot be imported"),
+        (f"{THIS_MODULE}.nowhere", "cannot be imported"),
         ("no_such_module.timed", "cannot be imported"),
         ("timed", "cannot be imported"),
-        (f"{HERE}.not_callable", "which is str: it must be a function or a class"),
+        (f"{THIS_MODULE}.not_callable", "which is str: it must be a function or a class"),
     ],
 )
 def test_a_setting_that_names_no_middleware_is_refused(path: str, message: str) -> None:

@@ -39,7 +39,10 @@ _ids = count(1)
 
 
 def make_claimed(task: str, *args: Any) -> ClaimedJob:
-    return ClaimedJob(next(_ids), 1, task, "default", json.dumps(args), "{}", 1, 1, 0, 0.0, 0.0, "{}")
+    return ClaimedJob(
+        id=next(_ids), lease=1, task=task, queue_name="default", args=json.dumps(args), kwargs="{}", attempt=1,
+        max_attempts=1, priority=0, run_after=0.0, locked_at=0.0, metadata="{}",
+    )  # fmt: skip
 
 
 MakePool = Callable[[int], Pool]
@@ -75,11 +78,12 @@ def has_ended(pool: Pool) -> bool:
     return not (pool.attempts or pool.unfinished(EVENT_LOOP))
 
 
-def wait_for_finished(pool: Pool, number: int) -> list[Attempt]:
-    """The finished attempts, once there are this many."""
-    return collect(pool.take_finished, number, f"{number} are finished")
+def wait_for_finished(pool: Pool, count: int) -> list[Attempt]:
+    """Return the finished attempts, once there are this many."""
+    return collect(pool.take_finished, count, f"{count} are finished")
 
 
+# The task of kind "a" is an `async def` function, whose name begins with an `a`.
 DEF_AND_ASYNC = pytest.mark.parametrize("kind", ["", "a"], ids=["def", "async def"])
 
 
@@ -88,11 +92,11 @@ def test_withdrawing_the_last_waiting_jobs_keeps_the_order_of_the_jobs(
     make_pool: MakePool, gates: Any, kind: str
 ) -> None:
     pool = make_pool(1)
-    waiting = [make_claimed(f"{APP}.{kind}noop") for _ in range(4)]
-    pool.submit([make_claimed(f"{WORKER_APP}.{kind}pass_gate", "g"), *waiting])
+    waiting_jobs = [make_claimed(f"{APP}.{kind}noop") for _ in range(4)]
+    pool.submit([make_claimed(f"{WORKER_APP}.{kind}pass_gate", "g"), *waiting_jobs])
     wait_until(lambda: gates["g"].inside)
-    assert pool.withdraw_last({EVENT_LOOP if kind else THREADS: 2}) == waiting[2:]
-    assert pool.withdraw() == waiting[:2]
+    assert pool.withdraw_last({EVENT_LOOP if kind else THREADS: 2}) == waiting_jobs[2:]
+    assert pool.withdraw() == waiting_jobs[:2]
 
 
 @DEF_AND_ASYNC
@@ -223,46 +227,47 @@ def test_leftovers_in_the_event_loop_do_not_delay_the_stop_of_the_pool(
     wait_for_finished(pool, 1)
     if task == "aleave_blocking_background":
         wait_until(lambda: gates["never"].inside == 1)
-    started = time.monotonic()
+    started_at = time.monotonic()
     pool.stop()
-    assert time.monotonic() - started < DEADLINE
+    assert time.monotonic() - started_at < DEADLINE
 
 
 # A coroutine that blocks the event loop
 
 
-@pytest.mark.parametrize("comes", ["with the blocker", "later"])
+@pytest.mark.parametrize("arrival", ["with the blocker", "later"])
 def test_jobs_that_wait_for_a_blocked_event_loop_are_withdrawn_and_never_run(
-    make_pool: MakePool, gates: Any, comes: str, caplog: pytest.LogCaptureFixture
+    make_pool: MakePool, gates: Any, arrival: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     pool = make_pool(4)
-    blocker, waiting = make_claimed(f"{WORKER_APP}.ablock_loop", "g"), [make_claimed(f"{APP}.anoop") for _ in range(3)]
-    if comes == "later":
-        pool.submit([blocker])
+    blocking_job = make_claimed(f"{WORKER_APP}.ablock_loop", "g")
+    waiting_jobs = [make_claimed(f"{APP}.anoop") for _ in range(3)]
+    if arrival == "later":
+        pool.submit([blocking_job])
         wait_until(lambda: gates["g"].inside)
-        pool.submit(waiting)
+        pool.submit(waiting_jobs)
     else:
-        pool.submit([blocker, *waiting])
+        pool.submit([blocking_job, *waiting_jobs])
         wait_until(lambda: gates["g"].inside)
     now = time.monotonic()
     assert not pool.unresponsive(now)
     assert not pool.withdraw_held_up(now)
     assert now < pool.unresponsive_at <= now + RESPONSE_TIME
-    end = pool.unresponsive_at
-    assert pool.withdraw_held_up(end) == waiting
-    assert pool.unresponsive(end) == [EVENT_LOOP]
-    assert f"{WORKER_APP}.ablock_loop id={blocker.id} for" in caplog.text
+    response_deadline = pool.unresponsive_at
+    assert pool.withdraw_held_up(response_deadline) == waiting_jobs
+    assert pool.unresponsive(response_deadline) == [EVENT_LOOP]
+    assert f"{WORKER_APP}.ablock_loop id={blocking_job.id} for" in caplog.text
     assert "pass_gate" in caplog.text
     assert "anoop" not in caplog.text
-    pool.submit(waiting[:1])
-    assert pool.withdraw_held_up(end) == waiting[:1]
-    assert len(caplog.records) == 1, "one line a minute"
+    pool.submit(waiting_jobs[:1])
+    assert pool.withdraw_held_up(response_deadline) == waiting_jobs[:1]
+    assert len(caplog.records) == 1, "a blocked event loop is logged once a minute"
     assert pool.unfinished(EVENT_LOOP) == 1
     gates["g"].open()
-    assert [attempt.job for attempt in wait_for_finished(pool, 1)] == [blocker]
+    assert [attempt.job for attempt in wait_for_finished(pool, 1)] == [blocking_job]
     wait_until(lambda: pool.unresponsive_at == float("inf"))
-    pool.submit(waiting[:1])
-    assert [attempt.job for attempt in wait_for_finished(pool, 1)] == waiting[:1]
+    pool.submit(waiting_jobs[:1])
+    assert [attempt.job for attempt in wait_for_finished(pool, 1)] == waiting_jobs[:1]
 
 
 def test_jobs_that_wait_for_slots_do_not_make_the_event_loop_unresponsive(make_pool: MakePool, gates: Any) -> None:
@@ -295,7 +300,7 @@ TIME_LIMIT = 0.5
 """Seconds: long enough for an attempt to begin on a busy machine before its time is over."""
 
 
-def make_limited(task: str, *args: Any) -> ClaimedJob:
+def make_timed(task: str, *args: Any) -> ClaimedJob:
     """A claimed job with a short time limit."""
     return make_claimed(task, *args)._replace(timeout=TIME_LIMIT)
 
@@ -313,26 +318,26 @@ def wait_until_one_is_stuck(pool: Pool) -> None:
     wait_until(lambda: enforce_limits(pool), "something is stuck")
 
 
-def finish_in_time(pool: Pool, number: int) -> list[Attempt]:
-    """The finished attempts, once there are this many. Meanwhile enforces the limits: no attempt may get stuck."""
+def wait_for_finished_in_time(pool: Pool, count: int) -> list[Attempt]:
+    """Return the finished attempts, once there are this many. Meanwhile no attempt may get stuck."""
     finished: list[Attempt] = []
 
     def have_finished() -> bool:
         assert not enforce_limits(pool)
         finished.extend(pool.take_finished())
-        return len(finished) >= number
+        return len(finished) >= count
 
-    wait_until(have_finished, f"{number} are finished")
+    wait_until(have_finished, f"{count} are finished")
     return finished
 
 
 @pytest.mark.usefixtures("_stuck_at_once")
 def test_a_stuck_attempt_that_ends_later_is_returned_only_once(make_pool: MakePool, gates: Any) -> None:
     pool = make_pool(1)
-    pool.submit([make_limited(f"{WORKER_APP}.pass_gate", "g"), make_claimed(f"{APP}.noop")])
+    pool.submit([make_timed(f"{WORKER_APP}.pass_gate", "g"), make_claimed(f"{APP}.noop")])
     wait_until_one_is_stuck(pool)
-    stuck, next_attempt = wait_for_finished(pool, 2)
-    assert stuck.outcome.status == "failed"
+    stuck_attempt, next_attempt = wait_for_finished(pool, 2)
+    assert stuck_attempt.outcome.status == "failed"
     assert next_attempt.job.task == f"{APP}.noop"
     assert pool.has_stuck
     gates["g"].open()
@@ -348,18 +353,18 @@ def test_a_stuck_attempt_that_holds_a_permit_is_returned_only_when_it_ends(
 ) -> None:
     pool = make_pool(1)
     pool.keeps_permits = True
-    stuck = make_limited(f"{WORKER_APP}.{kind}pass_gate_come_what_may", "g")._replace(holds_permit=True)
-    pool.submit([stuck, make_claimed(f"{APP}.{kind}noop")])
+    stuck_job = make_timed(f"{WORKER_APP}.{kind}pass_gate_come_what_may", "g")._replace(holds_permit=True)
+    pool.submit([stuck_job, make_claimed(f"{APP}.{kind}noop")])
     wait_until_one_is_stuck(pool)
     [next_attempt] = wait_for_finished(pool, 1)
     assert next_attempt.job.task == f"{APP}.{kind}noop"
-    assert [*pool.kept_back] == [stuck.ref]
+    assert [*pool.kept_back] == [stuck_job.ref]
     assert pool.unfinished(EVENT_LOOP if kind else THREADS) == 0
     returned_attempts = pool.take_kept_back() if end == "of the process" else []
     gates["g"].open()
-    wait_until(lambda: not pool.has_stuck and stuck.id not in pool.running_jobs.job_ids())
+    wait_until(lambda: not pool.has_stuck and stuck_job.id not in pool.running_jobs.job_ids())
     returned_attempts += pool.take_finished()
-    assert [(attempt.job, attempt.outcome.status) for attempt in returned_attempts] == [(stuck, "failed")]
+    assert [(attempt.job, attempt.outcome.status) for attempt in returned_attempts] == [(stuck_job, "failed")]
     assert not pool.kept_back
     assert not pool.take_kept_back()
 
@@ -369,16 +374,16 @@ def test_a_stuck_attempt_that_holds_a_permit_is_returned_only_when_it_ends(
 def test_a_stuck_attempt_takes_no_slot_until_all_slots_are_stuck(make_pool: MakePool, gates: Any, kind: str) -> None:
     """The pool is used up once the number of stuck attempts equals the number of slots."""
     pool = make_pool(2)
-    pool.submit([make_limited(f"{WORKER_APP}.{kind}pass_gate_come_what_may", "g")])
+    pool.submit([make_timed(f"{WORKER_APP}.{kind}pass_gate_come_what_may", "g")])
     wait_until_one_is_stuck(pool)
     wait_for_finished(pool, 1)
     assert not pool.is_used_up  # one of the two slots is stuck
     pool.submit([make_claimed(f"{WORKER_APP}.{kind}pass_gate", "beside") for _ in range(3)])
-    wait_until(lambda: gates["beside"].inside == 2, "two run beside it")
+    wait_until(lambda: gates["beside"].inside == 2, "two jobs run beside the stuck attempt")
     gates["beside"].open()
     wait_for_finished(pool, 3)
     assert gates["beside"].most == 2
-    pool.submit([make_limited(f"{WORKER_APP}.{kind}pass_gate_come_what_may", "g")])
+    pool.submit([make_timed(f"{WORKER_APP}.{kind}pass_gate_come_what_may", "g")])
     wait_until_one_is_stuck(pool)
     wait_for_finished(pool, 1)
     assert pool.is_used_up  # both slots are stuck
@@ -392,11 +397,11 @@ def test_a_stuck_attempt_takes_no_slot_until_all_slots_are_stuck(make_pool: Make
 def test_a_stuck_attempt_that_has_ended_is_not_charged_for_a_death(make_pool: MakePool, gates: Any, kind: str) -> None:
     """By then the job may have a new attempt, which must not be counted for the death of this process."""
     pool = make_pool(1)
-    stuck = make_limited(f"{WORKER_APP}.{kind}pass_gate_come_what_may", "g")
-    pool.submit([stuck])
+    stuck_job = make_timed(f"{WORKER_APP}.{kind}pass_gate_come_what_may", "g")
+    pool.submit([stuck_job])
     wait_until_one_is_stuck(pool)
     wait_for_finished(pool, 1)
-    assert pool.running_jobs.job_ids() == [stuck.id]
+    assert pool.running_jobs.job_ids() == [stuck_job.id]
     gates["g"].open()
     wait_until(lambda: not pool.running_jobs.job_ids())
 
@@ -404,7 +409,7 @@ def test_a_stuck_attempt_that_has_ended_is_not_charged_for_a_death(make_pool: Ma
 @pytest.mark.usefixtures("_stuck_at_once")
 def test_a_stuck_coroutine_is_not_counted_as_unfinished(make_pool: MakePool, gates: Any) -> None:
     pool = make_pool(2)
-    pool.submit([make_limited(f"{WORKER_APP}.apass_gate_come_what_may", "g")])
+    pool.submit([make_timed(f"{WORKER_APP}.apass_gate_come_what_may", "g")])
     wait_until_one_is_stuck(pool)
     wait_for_finished(pool, 1)
     assert pool.unfinished(EVENT_LOOP) == 0
@@ -417,10 +422,10 @@ def test_a_stuck_coroutine_is_not_counted_as_unfinished(make_pool: MakePool, gat
 def test_after_several_coroutines_get_stuck_no_more_run_than_there_are_slots(make_pool: MakePool, gates: Any) -> None:
     pool = make_pool(2)
     task = f"{WORKER_APP}.apass_gate_come_what_may"
-    pool.submit([make_limited(task, "g")])
+    pool.submit([make_timed(task, "g")])
     wait_until_one_is_stuck(pool)
     wait_for_finished(pool, 1)
-    pool.submit([make_limited(task, "g"), make_limited(task, "g")])
+    pool.submit([make_timed(task, "g"), make_timed(task, "g")])
     pool.submit([make_claimed(f"{WORKER_APP}.apass_gate", "beside") for _ in range(3)])
     loop = pool.runners[EVENT_LOOP]
     assert isinstance(loop, EventLoopRunner)
@@ -442,7 +447,7 @@ def test_a_stuck_attempt_that_blocks_the_event_loop_is_found(make_pool: MakePool
     pool = make_pool(3)
     pool.submit([make_claimed(f"{WORKER_APP}.apass_gate", "other")])
     wait_until(lambda: gates["other"].inside == 1)
-    pool.submit([make_limited(f"{WORKER_APP}.ablock_loop", "g")])
+    pool.submit([make_timed(f"{WORKER_APP}.ablock_loop", "g")])
     wait_until_one_is_stuck(pool)
     assert not pool.is_used_up
     wait_until(pool.find_blockage, "it is found to be blocked")
@@ -451,12 +456,12 @@ def test_a_stuck_attempt_that_blocks_the_event_loop_is_found(make_pool: MakePool
 @pytest.mark.usefixtures("_stuck_at_once")
 def test_charge_only_stuck_charges_the_stuck_attempt_and_no_running_one(make_pool: MakePool, gates: Any) -> None:
     pool = make_pool(2)
-    stuck = make_limited(f"{WORKER_APP}.pass_gate", "g")
-    pool.submit([stuck, make_claimed(f"{WORKER_APP}.pass_gate", "g")])
+    stuck_job = make_timed(f"{WORKER_APP}.pass_gate", "g")
+    pool.submit([stuck_job, make_claimed(f"{WORKER_APP}.pass_gate", "g")])
     wait_until(lambda: gates["g"].inside == 2)
     wait_until_one_is_stuck(pool)
     pool.charge_only_stuck()
-    assert pool.running_jobs.job_ids() == [stuck.id]
+    assert pool.running_jobs.job_ids() == [stuck_job.id]
 
 
 @pytest.mark.usefixtures("_stuck_at_once")
@@ -465,17 +470,17 @@ def test_a_backoff_that_hangs_for_a_stuck_attempt_is_replaced_by_the_default(
 ) -> None:
     monkeypatch.setattr(executor, "DECISION_SECONDS", 0.05)
     pool = make_pool(1)
-    pool.submit([make_limited(f"{WORKER_APP}.pass_gate_with_a_backoff_that_hangs", "g")._replace(max_attempts=2)])
+    pool.submit([make_timed(f"{WORKER_APP}.pass_gate_with_a_backoff_that_hangs", "g")._replace(max_attempts=2)])
     with within(DEADLINE):
         wait_until_one_is_stuck(pool)
-    [stuck] = pool.take_finished()
-    assert stuck.outcome.status == "scheduled", "the default backoff takes its place"
+    [stuck_attempt] = pool.take_finished()
+    assert stuck_attempt.outcome.status == "scheduled", "the default backoff takes its place"
     assert (
-        stuck.outcome.last_error
+        stuck_attempt.outcome.last_error
         == f"JobTimeout: timed out after {TIME_LIMIT} s (the task's backoff did not return within 0.05 s)"
     )
-    assert stuck.outcome.error is not None
-    assert "The task's backoff did not return within 0.05 s" in stuck.outcome.error["message"]
+    assert stuck_attempt.outcome.error is not None
+    assert "The task's backoff did not return within 0.05 s" in stuck_attempt.outcome.error["message"]
 
 
 def test_an_attempt_that_ends_while_its_timeout_is_decided_is_completed(
@@ -489,7 +494,7 @@ def test_an_attempt_that_ends_while_its_timeout_is_decided_is_completed(
     monkeypatch.setattr(running_attempt, "STUCK_AFTER", 0.05)
     monkeypatch.setattr(executor, "DECISION_SECONDS", DEADLINE)
     pool = make_pool(1)
-    pool.submit([make_limited(f"{WORKER_APP}.pass_gate_and_get_over_it", "g")])
+    pool.submit([make_timed(f"{WORKER_APP}.pass_gate_and_get_over_it", "g")])
     monkeypatch.setattr(Executor, "decide", decide)
     wait_until(lambda: enforce_limits(pool) or pool.finished)
     assert [attempt.outcome.status for attempt in pool.take_finished()] == ["completed"]
@@ -507,14 +512,14 @@ def wait_at_gate(**_: Any) -> None:
 @pytest.fixture
 def connect_receiver() -> Iterator[Callable[[Any], None]]:
     """Connects a receiver of `job_started`."""
-    connected: list[Any] = []
+    connected_receivers: list[Any] = []
 
     def connect(receiver: Any) -> None:
         job_started.connect(receiver)
-        connected.append(receiver)
+        connected_receivers.append(receiver)
 
     yield connect
-    for receiver in connected:
+    for receiver in connected_receivers:
         job_started.disconnect(receiver)
 
 
@@ -523,8 +528,8 @@ def test_a_receiver_of_job_started_that_takes_too_long_is_interrupted(
 ) -> None:
     connect_receiver(sleep_for_ever)
     pool = make_pool(1)
-    pool.submit([make_limited(f"{APP}.noop")])
-    [attempt] = finish_in_time(pool, 1)
+    pool.submit([make_timed(f"{APP}.noop")])
+    [attempt] = wait_for_finished_in_time(pool, 1)
     assert attempt.outcome.last_error == f"JobTimeout: timed out after {TIME_LIMIT} s"
 
 
@@ -535,7 +540,7 @@ def test_an_attempt_with_a_hanging_receiver_of_job_started_is_stuck(
 ) -> None:
     connect_receiver(wait_at_gate)
     pool = make_pool(1)
-    pool.submit([make_limited(f"{APP}.{kind}noop")])
+    pool.submit([make_timed(f"{APP}.{kind}noop")])
     wait_until_one_is_stuck(pool)
     [attempt] = pool.take_finished()
     assert attempt.outcome.error is not None
@@ -550,7 +555,7 @@ def test_an_event_loop_blocked_by_leftover_code_is_found(
     pool.submit([make_claimed(f"{WORKER_APP}.aleave_blocking_background", "never")])
     wait_for_finished(pool, 1)
     wait_until(lambda: gates["never"].inside == 1)
-    assert not pool.find_blockage(), "nobody waits for it"
+    assert not pool.find_blockage(), "no job waits for the event loop"
     wait_until(lambda: pool.next_deadline == float("inf"), "its connections are tidied")
     pool.submit([make_claimed(f"{APP}.anoop")])
     assert pool.next_deadline < time.monotonic() + 0.1
@@ -607,8 +612,8 @@ def test_a_query_thread_left_blocked_by_a_timed_out_attempt_is_found(
     pool = make_pool(2)
     pool.submit([make_claimed(f"{WORKER_APP}.apass_gate", "other")])
     wait_until(lambda: gates["other"].inside == 1)
-    pool.submit([make_limited(f"{WORKER_APP}.apass_gate_in_a_thread", "g")])
-    finish_in_time(pool, 1)
+    pool.submit([make_timed(f"{WORKER_APP}.apass_gate_in_a_thread", "g")])
+    wait_for_finished_in_time(pool, 1)
     end = time.monotonic() + 0.2
     while time.monotonic() < end:  # the call may go on in that thread while another attempt waits
         assert not pool.find_blockage()
@@ -629,19 +634,19 @@ def test_waiting_for_calls_of_other_attempts_does_not_count_for_the_time_limit(m
     task = f"{WORKER_APP}.apass_gate_in_a_thread"
     pool.submit([make_claimed(task, "slow")])
     wait_until(lambda: gates["slow"].inside)
-    pool.submit([make_limited(task, "quick"), make_limited(task, "hung")])
+    pool.submit([make_timed(task, "quick"), make_timed(task, "hung")])
     gates["quick"].open()
     wait_past_time_limit(pool)
     assert not pool.finished
     gates["slow"].open()
-    errors = [attempt.outcome.last_error for attempt in finish_in_time(pool, 3)]
-    assert errors == [None, None, f"JobTimeout: timed out after {TIME_LIMIT} s"], "its own call counts"
+    errors = [attempt.outcome.last_error for attempt in wait_for_finished_in_time(pool, 3)]
+    assert errors == [None, None, f"JobTimeout: timed out after {TIME_LIMIT} s"], "the hung call is the attempt's own"
 
 
 def test_waiting_for_calls_of_the_same_attempt_counts_for_the_time_limit(make_pool: MakePool, gates: Any) -> None:
     pool = make_pool(1)
-    pool.submit([make_limited(f"{WORKER_APP}.apass_gates_in_a_thread", "hung", "behind it")])
-    [attempt] = finish_in_time(pool, 1)
+    pool.submit([make_timed(f"{WORKER_APP}.apass_gates_in_a_thread", "hung", "behind it")])
+    [attempt] = wait_for_finished_in_time(pool, 1)
     assert attempt.outcome.last_error == f"JobTimeout: timed out after {TIME_LIMIT} s"
 
 
@@ -649,8 +654,8 @@ def test_waiting_after_a_call_was_cancelled_counts_for_the_time_limit(make_pool:
     pool = make_pool(2)
     pool.submit([make_claimed(f"{WORKER_APP}.apass_gate_in_a_thread", "slow")])
     wait_until(lambda: gates["slow"].inside)
-    pool.submit([make_limited(f"{WORKER_APP}.apass_gate_instead_of_a_call", "hung")])
-    [attempt] = finish_in_time(pool, 1)
+    pool.submit([make_timed(f"{WORKER_APP}.apass_gate_instead_of_a_call", "hung")])
+    [attempt] = wait_for_finished_in_time(pool, 1)
     assert attempt.outcome.last_error == f"JobTimeout: timed out after {TIME_LIMIT} s"
 
 
@@ -662,8 +667,8 @@ def test_waiting_for_calls_of_other_attempts_counts_after_a_while(
     task = f"{WORKER_APP}.apass_gate_in_a_thread"
     pool.submit([make_claimed(task, "hung")])
     wait_until(lambda: gates["hung"].inside)
-    pool.submit([make_limited(task, "behind it")])
-    [attempt] = finish_in_time(pool, 1)
+    pool.submit([make_timed(task, "behind it")])
+    [attempt] = wait_for_finished_in_time(pool, 1)
     assert attempt.outcome.last_error == f"JobTimeout: timed out after {TIME_LIMIT} s"
 
 
@@ -672,8 +677,8 @@ def test_a_query_thread_that_becomes_free_again_does_not_count_as_a_blockage(
     make_pool: MakePool, gates: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pool = make_pool(1)
-    pool.submit([make_limited(f"{WORKER_APP}.apass_gate_in_a_thread", "g")])
-    finish_in_time(pool, 1)
+    pool.submit([make_timed(f"{WORKER_APP}.apass_gate_in_a_thread", "g")])
+    wait_for_finished_in_time(pool, 1)
     wait_until(lambda: pool.next_deadline < float("inf"))
     gates["g"].open()
     wait_until(lambda: pool.next_deadline == float("inf"))
@@ -707,12 +712,13 @@ CALL_THREADS = min(32, (getattr(os, "process_cpu_count", os.cpu_count)() or 1) +
 def leave_hanging_calls(pool: Pool, gates: Any, count: int) -> None:
     """Run attempts that time out, each with a call that hangs on afterwards."""
     hanging_before = gates["hung"].inside
-    pool.submit([make_limited(f"{WORKER_APP}.acall_in_a_thread", "hung") for _ in range(count)])
-    at_once = min(count, CALL_THREADS)
+    pool.submit([make_timed(f"{WORKER_APP}.acall_in_a_thread", "hung") for _ in range(count)])
+    calls_at_once = min(count, CALL_THREADS)
     wait_until(
-        lambda: gates["hung"].inside >= hanging_before + at_once, "they hang: a call that has not begun is cancelled"
+        lambda: gates["hung"].inside >= hanging_before + calls_at_once,
+        "the calls hang: a call that has not begun by the time limit is cancelled",
     )
-    attempts = finish_in_time(pool, count)
+    attempts = wait_for_finished_in_time(pool, count)
     assert {attempt.outcome.last_error for attempt in attempts} == {f"JobTimeout: timed out after {TIME_LIMIT} s"}
 
 
@@ -727,11 +733,11 @@ def test_later_calls_get_a_thread_although_earlier_calls_hang(make_pool: MakePoo
 
 def test_a_waiting_call_gets_a_thread_after_hanging_calls_time_out(make_pool: MakePool, gates: Any) -> None:
     pool = make_pool(40)
-    pool.submit([make_limited(f"{WORKER_APP}.acall_in_a_thread", "hung") for _ in range(CALL_THREADS)])
+    pool.submit([make_timed(f"{WORKER_APP}.acall_in_a_thread", "hung") for _ in range(CALL_THREADS)])
     wait_until(lambda: gates["hung"].inside == CALL_THREADS)
     gates["quick"].open()
     pool.submit([make_claimed(f"{WORKER_APP}.acall_in_a_thread", "quick")])
-    attempts = finish_in_time(pool, CALL_THREADS + 1)
+    attempts = wait_for_finished_in_time(pool, CALL_THREADS + 1)
     assert [attempt.outcome.status for attempt in attempts].count("completed") == 1
 
 
@@ -802,11 +808,11 @@ def _close_connection_of_coroutines() -> Iterator[None]:
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.usefixtures("_close_connection_of_coroutines")
 @pytest.mark.parametrize(("kind", "how"), KINDS_AND_MISTREATMENTS)
-@pytest.mark.parametrize("age", [0, None], ids=["a connection a job", "connections kept"])
+@pytest.mark.parametrize("conn_max_age", [0, None], ids=["a connection a job", "connections kept"])
 def test_the_next_task_can_write_after_a_task_mistreats_the_connection(
-    make_pool: MakePool, monkeypatch: pytest.MonkeyPatch, kind: str, how: str, age: int | None
+    make_pool: MakePool, monkeypatch: pytest.MonkeyPatch, kind: str, how: str, conn_max_age: int | None
 ) -> None:
-    monkeypatch.setitem(connections["default"].settings_dict, "CONN_MAX_AGE", age)
+    monkeypatch.setitem(connections["default"].settings_dict, "CONN_MAX_AGE", conn_max_age)
     pool = make_pool(1)
     for number in range(2):
         pool.submit([make_claimed(f"{WORKER_APP}.{kind}mistreat_connection", how)])
@@ -834,11 +840,11 @@ def test_with_conn_max_age_none_all_jobs_use_one_connection(
     make_pool: MakePool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(connections["default"].settings_dict, "CONN_MAX_AGE", None)
-    opened: list[Any] = []
+    connections_opened: list[Any] = []
     from django.db.backends.signals import connection_created
 
     def record_connection(**event: Any) -> None:
-        opened.append(event)
+        connections_opened.append(event)
 
     connection_created.connect(record_connection)
     try:
@@ -847,7 +853,7 @@ def test_with_conn_max_age_none_all_jobs_use_one_connection(
         wait_for_finished(pool, 5)
     finally:
         connection_created.disconnect(record_connection)
-    assert len(opened) == 1
+    assert len(connections_opened) == 1
 
 
 @pytest.mark.django_db(transaction=True)
@@ -867,19 +873,19 @@ def test_the_connection_of_coroutines_is_not_closed_as_idle_while_one_runs(
     wait_until(lambda: loop.idle_timer is None, "the time to close idle connections has come")
     gates["g"].open()
     [attempt] = wait_for_finished(pool, 1)
-    before, after = json.loads(attempt.outcome.result or "")
-    assert before == after
+    backend_before, backend_after = json.loads(attempt.outcome.result or "")
+    assert backend_before == backend_after
 
 
 @pytest.mark.django_db(transaction=True)
 def test_a_thread_closes_its_connections_at_its_end(make_pool: MakePool) -> None:
-    others = backends()
+    backends_before = backends()
     pool = make_pool(2)
     pool.submit([make_claimed(f"{WORKER_APP}.write", "x") for _ in range(5)])
     wait_for_finished(pool, 5)
-    assert backends() - others
+    assert backends() - backends_before
     pool.stop()
-    wait_until(lambda: not backends() - others, "the threads' sessions are over")
+    wait_until(lambda: not backends() - backends_before, "the threads' sessions are over")
 
 
 def test_the_slot_of_a_thread_that_ends_while_the_pool_gives_it_up_becomes_free(
@@ -889,10 +895,10 @@ def test_the_slot_of_a_thread_that_ends_while_the_pool_gives_it_up_becomes_free(
     pool = make_pool(1)
     pool.submit([make_claimed(f"{WORKER_APP}.pass_gate", "g")])
     wait_until(lambda: gates["g"].inside == 1)
-    (running,) = pool.executor.interrupter.attempts
-    assert running.take_report()
+    (running_attempt_of_thread,) = pool.executor.interrupter.attempts
+    assert running_attempt_of_thread.take_report()
     gates["g"].open()
-    wait_until(lambda: running.has_ended)
-    running.thread = 0  # as if the thread had ended
-    pool.runners[THREADS].give_up(running)
+    wait_until(lambda: running_attempt_of_thread.has_ended)
+    running_attempt_of_thread.thread = 0  # as if the thread had ended
+    pool.runners[THREADS].give_up(running_attempt_of_thread)
     assert pool.unfinished(THREADS) == 0

@@ -68,7 +68,7 @@ def test_jobs_that_a_killed_worker_had_not_begun_are_released_without_a_charge(
     runworker: Callable[..., ManagePy],
 ) -> None:
     """Each job has only one attempt, so a job that is charged for the death fails."""
-    endless = Job.objects.enqueue("extra.jobs.endless", max_attempts=1)
+    endless_job = Job.objects.enqueue("extra.jobs.endless", max_attempts=1)
     for number in range(3_000):
         Job.objects.enqueue(f"extra.jobs.{'aquick' if number % 2 else 'quick'}", args=f"[{number}]", max_attempts=1)
     worker = runworker("-c", "2", jobs=JOBS)
@@ -76,21 +76,21 @@ def test_jobs_that_a_killed_worker_had_not_begun_are_released_without_a_charge(
     os.kill(workers()[0].pid, signal.SIGKILL)
     worker.wait_for('cause="signal 9 (SIGKILL)"')
     wait_until(lambda: not Job.objects.unfinished().exists(), "everything is finished", deadline=60)
-    endless.refresh_from_db()
-    assert (endless.status, endless.last_error) == ("failed", "WorkerDied: worker died: signal 9 (SIGKILL)")
-    others = Job.objects.exclude(pk=endless.pk)
-    charged_count = others.failed().count()
+    endless_job.refresh_from_db()
+    assert (endless_job.status, endless_job.last_error) == ("failed", "WorkerDied: worker died: signal 9 (SIGKILL)")
+    other_jobs = Job.objects.exclude(pk=endless_job.pk)
+    charged_count = other_jobs.failed().count()
     assert charged_count <= 3, "only what ran may have been charged: the other thread, and two coroutines"
-    assert set(others.completed().values_list("attempts", flat=True)) == {1}
+    assert set(other_jobs.completed().values_list("attempts", flat=True)) == {1}
     assert "died before it began them; no attempt was charged" in worker.log
 
 
 def test_the_death_of_an_idle_worker_is_charged_to_no_job(runworker: Callable[..., ManagePy]) -> None:
     runworker(jobs=JOBS)
-    first = workers()[0]
+    first_worker = workers()[0]
     Job.objects.enqueue("extra.jobs.quick", args="[1]", max_attempts=1)
     wait_for_statuses(completed=1)
-    os.kill(first.pid, signal.SIGKILL)
-    wait_until(lambda: Worker.objects.exclude(pk=first.pk).exists(), "another worker is there")
+    os.kill(first_worker.pid, signal.SIGKILL)
+    wait_until(lambda: Worker.objects.exclude(pk=first_worker.pk).exists(), "another worker is there")
     Job.objects.enqueue("extra.jobs.quick", args="[1]", max_attempts=1)
     wait_for_statuses(completed=2)

@@ -19,7 +19,7 @@ from ...app.worker_jobs import session_changed, show, write
 from ...harness.processes import ManagePy, wait_for_statuses
 from ...harness.threads import WorkerThread, terminate
 
-Start = Callable[..., WorkerThread]
+StartWorker = Callable[..., WorkerThread]
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ def open_a_connection_in_each_thread(worker: WorkerThread, gates: Any, count: in
 @pytest.mark.parametrize("checks", [False, True])
 @pytest.mark.parametrize("kind", ["", "a"], ids=["def", "async def"])
 def test_after_idle_sessions_were_terminated_the_next_jobs_complete(
-    worker_thread: Start, gates: Any, monkeypatch: pytest.MonkeyPatch, checks: bool, kind: str
+    worker_thread: StartWorker, gates: Any, monkeypatch: pytest.MonkeyPatch, checks: bool, kind: str
 ) -> None:
     monkeypatch.setitem(connections["default"].settings_dict, "CONN_HEALTH_CHECKS", checks)
     monkeypatch.setattr("django_skipqueue.worker.attempts.event_loop.CONNECTION_CHECK_SECONDS", 0.0)
@@ -66,7 +66,7 @@ def test_after_idle_sessions_were_terminated_the_next_jobs_complete(
 
 @pytest.mark.usefixtures("_connections_kept")
 def test_with_conn_health_checks_django_checks_the_connection_for_each_job(
-    worker_thread: Start, monkeypatch: pytest.MonkeyPatch
+    worker_thread: StartWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With CONN_HEALTH_CHECKS, Django checks the connection before the first statement, and finds each dead session."""
     monkeypatch.setitem(connections["default"].settings_dict, "CONN_HEALTH_CHECKS", True)
@@ -80,27 +80,27 @@ def test_with_conn_health_checks_django_checks_the_connection_for_each_job(
 
 
 def test_an_idle_connection_older_than_conn_max_age_is_replaced(
-    worker_thread: Start, monkeypatch: pytest.MonkeyPatch
+    worker_thread: StartWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(connections["default"].settings_dict, "CONN_MAX_AGE", 0.5)
-    first = worker_jobs.backend_pid.defer()
+    first_job = worker_jobs.backend_pid.defer()
     worker_thread(concurrency=1)
     wait_for_statuses(completed=1)
     threading.Event().wait(0.6)  # the age of a connection cannot be observed, so wait
-    second = worker_jobs.backend_pid.defer()
+    second_job = worker_jobs.backend_pid.defer()
     wait_for_statuses(completed=2)
-    for job in (first, second):
+    for job in (first_job, second_job):
         job.refresh_from_db()
-    assert first.result != second.result
+    assert first_job.result != second_job.result
 
 
 @pytest.mark.parametrize("task", [write, worker_jobs.awrite], ids=["def", "async def"])
-@pytest.mark.parametrize(("age", "is_kept"), [(0, False), (None, True)])
+@pytest.mark.parametrize(("conn_max_age", "is_kept"), [(0, False), (None, True)])
 def test_an_idle_thread_keeps_its_connection_unless_conn_max_age_is_zero(
-    worker_thread: Start, monkeypatch: pytest.MonkeyPatch, task: Any, age: int | None, is_kept: bool
+    worker_thread: StartWorker, monkeypatch: pytest.MonkeyPatch, task: Any, conn_max_age: int | None, is_kept: bool
 ) -> None:
     """If CONN_MAX_AGE is 0, the thread keeps no connection: a session may hold a lock."""
-    monkeypatch.setitem(connections["default"].settings_dict, "CONN_MAX_AGE", age)
+    monkeypatch.setitem(connections["default"].settings_dict, "CONN_MAX_AGE", conn_max_age)
     task.defer("once")
     worker = worker_thread(concurrency=1)
     wait_for_statuses(completed=1)
@@ -112,7 +112,7 @@ def test_an_idle_thread_keeps_its_connection_unless_conn_max_age_is_zero(
 
 @pytest.mark.usefixtures("_connections_kept")
 def test_a_kept_connection_is_closed_after_a_long_idle_time(
-    worker_thread: Start, monkeypatch: pytest.MonkeyPatch
+    worker_thread: StartWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "IDLE_TIME", 0.05)
     monkeypatch.setattr(module, "LONGEST_IDLE_TIME", 0.2)
@@ -125,7 +125,7 @@ def test_a_kept_connection_is_closed_after_a_long_idle_time(
 # After a job
 
 
-def test_later_jobs_do_not_get_the_session_that_a_failed_attempt_changed(worker_thread: Start) -> None:
+def test_later_jobs_do_not_get_the_session_that_a_failed_attempt_changed(worker_thread: StartWorker) -> None:
     """CONN_MAX_AGE is 0, which is Django's default."""
     session_changed.defer("search_path", then="raise")
     show.defer("search_path")
@@ -135,7 +135,7 @@ def test_later_jobs_do_not_get_the_session_that_a_failed_attempt_changed(worker_
 
 
 @pytest.mark.usefixtures("_connections_kept")
-def test_execute_wrappers_that_a_task_left_are_removed_but_the_projects_stay(worker_thread: Start) -> None:
+def test_execute_wrappers_that_a_task_left_are_removed_but_the_projects_stay(worker_thread: StartWorker) -> None:
     def add_wrapper(connection: Any, **_: Any) -> None:
         if threading.current_thread().name.startswith("skipqueue-"):
             connection.execute_wrappers.append(worker_jobs.pass_on)
@@ -154,7 +154,7 @@ def test_execute_wrappers_that_a_task_left_are_removed_but_the_projects_stay(wor
 
 
 @pytest.mark.usefixtures("_connections_kept")
-def test_a_connection_that_was_left_in_pipeline_mode_is_not_used(worker_thread: Start) -> None:
+def test_a_connection_that_was_left_in_pipeline_mode_is_not_used(worker_thread: StartWorker) -> None:
     worker_jobs.leave_pipeline.defer()
     write.defer("after")
     worker_thread(concurrency=1)
@@ -165,7 +165,7 @@ def test_a_connection_that_was_left_in_pipeline_mode_is_not_used(worker_thread: 
 @pytest.mark.usefixtures("transactional_db")
 @pytest.mark.parametrize("later", [False, True], ids=["after the job", "before the next one"])
 def test_if_a_connection_raises_on_close_later_jobs_get_another_thread_and_no_outcome_is_lost(
-    worker_thread: Start, caplog: pytest.LogCaptureFixture, later: bool
+    worker_thread: StartWorker, caplog: pytest.LogCaptureFixture, later: bool
 ) -> None:
     worker_jobs.break_close.defer(later)
     worker = worker_thread(concurrency=1)

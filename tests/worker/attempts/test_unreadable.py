@@ -37,14 +37,13 @@ def test_a_job_with_unreadable_arguments_fails_without_retries_and_does_not_end_
     with connection.cursor() as cursor:
         for args, kwargs in ODD_ARGUMENTS.values():
             cursor.execute(INSERT, [args, kwargs])
-    good = noop.defer_many([()] * 20)
+    readable_ids = noop.defer_many([()] * 20)
     process = runworker("--drain", "--processes", "1")
     assert process.wait() == 0
-    assert Job.objects.completed().count() == len(good)
-    errors = Job.objects.failed().values_list("attempts", "last_error")
-    assert [(attempts, error.split(":")[0]) for attempts, error in errors] == [(1, "UnreadableArguments")] * len(
-        ODD_ARGUMENTS
-    )
+    assert Job.objects.completed().count() == len(readable_ids)
+    failures = Job.objects.failed().values_list("attempts", "last_error")
+    attempts_and_errors = [(attempts, error.split(":")[0]) for attempts, error in failures]
+    assert attempts_and_errors == [(1, "UnreadableArguments")] * len(ODD_ARGUMENTS)
     assert "worker died" not in process.log
 
 

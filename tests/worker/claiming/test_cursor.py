@@ -18,7 +18,10 @@ from ...harness.threads import WorkerThread
 
 store = Store("default")
 
-CLAIMED_JOB = ClaimedJob(1, 1, "task", "default", "[]", "{}", 1, 10, 0, 9.0, 9.0, "{}", claim_seconds=0.02)
+CLAIMED_JOB = ClaimedJob(
+    id=1, lease=1, task="task", queue_name="default", args="[]", kwargs="{}", attempt=1, max_attempts=10,
+    priority=0, run_after=9.0, locked_at=9.0, metadata="{}", claim_seconds=0.02,
+)  # fmt: skip
 START = 100.0
 
 
@@ -48,9 +51,9 @@ def test_a_newly_admitted_job_does_not_move_the_cursor_back() -> None:
 
 def test_a_claim_from_the_front_forgets_how_far_each_queue_was_claimed() -> None:
     cursor = ClaimCursor()
-    for queue_name, later in (("default", 0.0), ("mail", 2.0)):
-        assert not cursor.start(START + later)
-        cursor.claimed([CLAIMED_JOB._replace(queue_name=queue_name)], after={}, took=0.03, now=START + later)
+    for queue_name, seconds_later in (("default", 0.0), ("mail", 2.0)):
+        assert not cursor.start(START + seconds_later)
+        cursor.claimed([CLAIMED_JOB._replace(queue_name=queue_name)], after={}, took=0.03, now=START + seconds_later)
     assert list(cursor.start(START + 2)) == ["mail"]
 
 

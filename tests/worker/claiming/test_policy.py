@@ -22,7 +22,10 @@ from django_skipqueue.worker.claiming import (
 from django_skipqueue.worker.options import WorkerOptions
 from django_skipqueue.worker.protocol import SharedCounts
 
-JOB = ClaimedJob(1, 1, "task", "default", "[]", "{}", 1, 10, 0, 9.0, 9.0, "{}", claim_seconds=0.02)
+JOB = ClaimedJob(
+    id=1, lease=1, task="task", queue_name="default", args="[]", kwargs="{}", attempt=1, max_attempts=10,
+    priority=0, run_after=9.0, locked_at=9.0, metadata="{}", claim_seconds=0.02,
+)  # fmt: skip
 
 
 def make_policy(shared: SharedCounts | None = None, **options: Any) -> ClaimPolicy:
@@ -159,8 +162,8 @@ def test_an_incomplete_queue_search_resumes_soon() -> None:
 
 def test_a_slow_search_for_queues_is_made_rarely() -> None:
     policy = make_policy(poll_interval=0.1)
-    times = iter([100.0, 100.0, 100.02])
-    policy.choose_queues(search_that_finds("a"), clock=lambda: next(times), room=1)
+    clock_times = iter([100.0, 100.0, 100.02])
+    policy.choose_queues(search_that_finds("a"), clock=lambda: next(clock_times), room=1)
     policy.choose_queues(fail_if_searched, clock=lambda: 100.02 + pause_after(0.02) - 0.1, room=1)
     policy.choose_queues(search_that_finds("b"), clock=lambda: 100.02 + pause_after(0.02) + 0.1, room=1)
     assert policy.queue_names == ["b"]
@@ -212,9 +215,10 @@ def test_a_worker_holds_only_a_few_large_jobs(registry: Registry) -> None:
     policy = make_policy()
     policy.capacities[THREADS].finished(1000, now=0.0)
     assert policy.room({THREADS: 0}, 0, now=0.0) == 502  # half of 4 slots and 1,000 jobs ahead
-    large = JOB._replace(args="x" * 1_000_000)
-    policy.claimed([large, JOB], room=502, names=NAMES, after={}, started=0.0, ended=0.0)
+    large_job = JOB._replace(args="x" * 1_000_000)
+    policy.claimed([large_job, JOB], room=502, names=NAMES, after={}, started=0.0, ended=0.0)
     assert policy.next_check == 0.0, "the claim may have stopped because of the large job"
+    # The two jobs have 500,000 characters each, on average. A claim takes at most half of what the worker may hold.
     assert policy.room({THREADS: 0}, 0, now=0.0) == MOST_CHARACTERS_HELD // 500_000 // 2 - 1
     policy.claimed([JOB], room=63, names=NAMES, after={}, started=0.0, ended=0.0)
     assert policy.room({THREADS: 0}, 0, now=0.0) == 502
@@ -258,13 +262,13 @@ class TestWhileTheSupervisorWatches:
         policy.claimed([], room=4, names=NAMES, after={"default": JOB.position}, started=100.4, ended=100.5)
         assert policy.next_check == 1000.0  # when the supervisor's promise to watch the queues ends
 
-    @pytest.mark.parametrize("call", ["default", ""])
+    @pytest.mark.parametrize("called_queue", ["default", ""], ids=["for one queue", "for all queues"])
     def test_an_empty_claim_after_a_call_is_followed_by_a_claim_from_the_front(
-        self, shared: SharedCounts, call: str
+        self, shared: SharedCounts, called_queue: str
     ) -> None:
         policy = make_policy(shared, queue_names=("default",))
         policy.claimed([], room=4, names=NAMES, after={}, started=100.0, ended=100.1)
-        policy.called(call)
+        policy.called(called_queue)
         policy.claimed([], room=4, names=NAMES, after={"default": JOB.position}, started=100.2, ended=100.3)
         assert policy.next_check < 102.3  # earlier than by polling
 
@@ -284,47 +288,48 @@ class TestHangingQueues:
 
     NAMES = ("mail", "hung", "pdf", "dead")
 
-    def make_policy(self, held: int, *, names: tuple[str, ...] = NAMES, concurrency: int = 8) -> ClaimPolicy:
+    def make_policy(self, jobs_held: int, *, names: tuple[str, ...] = NAMES, concurrency: int = 8) -> ClaimPolicy:
         """The policy of a worker that has given up attempts of two queues, and holds some jobs of these queues now."""
         shared = SharedCounts()
         policy = ClaimPolicy(
             WorkerOptions(name="w", database="default", concurrency=concurrency, queue_names=names),
             shared,
-            holds=lambda selects: held if [name for name in names if selects(name)] == ["hung", "dead"] else 0,
+            # The policy asks how many jobs the worker holds of the queues that a function selects.
+            holds=lambda selects: jobs_held if [name for name in names if selects(name)] == ["hung", "dead"] else 0,
         )
         for name in ("hung", "dead") * 4:
             policy.gave_up(JOB._replace(queue_name=name), 90.0, 100.0)
         return policy
 
-    def turns(self, policy: ClaimPolicy, number: int = 4, now: float = 100.0) -> list[tuple[list[str], int]]:
+    def turns(self, policy: ClaimPolicy, count: int = 4, now: float = 100.0) -> list[tuple[list[str], int]]:
         """The queues and the limit of each of the next claims."""
         turns = []
-        for _ in range(number):
+        for _ in range(count):
             names = policy.choose_queues(fail_if_searched, clock=lambda: now, room=8)
             turns.append((names, policy.limit(8, {})))
         return turns
 
     def test_hanging_queues_share_half_of_the_slots_and_every_second_claim(self) -> None:
-        hanging, others = ["hung", "dead"], ["mail", "pdf"]
-        assert self.turns(self.make_policy(held=0)) == [(hanging, 4), (others, 8)] * 2
-        assert self.turns(self.make_policy(held=3)) == [(hanging, 1), (others, 8)] * 2
-        assert self.turns(self.make_policy(held=4)) == [(others, 8)] * 4
-        assert self.turns(self.make_policy(held=9)) == [(others, 8)] * 4
+        hanging_queues, other_queues = ["hung", "dead"], ["mail", "pdf"]
+        assert self.turns(self.make_policy(jobs_held=0)) == [(hanging_queues, 4), (other_queues, 8)] * 2
+        assert self.turns(self.make_policy(jobs_held=3)) == [(hanging_queues, 1), (other_queues, 8)] * 2
+        assert self.turns(self.make_policy(jobs_held=4)) == [(other_queues, 8)] * 4
+        assert self.turns(self.make_policy(jobs_held=9)) == [(other_queues, 8)] * 4
 
     def test_a_claim_from_hanging_queues_is_followed_by_a_claim_from_the_others(self) -> None:
-        policy = self.make_policy(held=0)
+        policy = self.make_policy(jobs_held=0)
         for names, next_check in ((["hung", "dead"], 100.2), (["mail", "pdf"], 101.2)):
             assert policy.choose_queues(fail_if_searched, clock=lambda: 100.1, room=8) == names
             policy.claimed([], room=4, names=names, after={}, started=100.1, ended=100.2)
             assert policy.next_check == pytest.approx(next_check)
 
     def test_hanging_queues_have_all_slots_again_after_a_while(self) -> None:
-        assert self.turns(self.make_policy(held=4), now=300.0) == [([*self.NAMES], 8)] * 4
+        assert self.turns(self.make_policy(jobs_held=4), now=300.0) == [([*self.NAMES], 8)] * 4
 
     def test_a_worker_with_only_hanging_queues_keeps_slots_free(self) -> None:
         names = ("hung", "dead")
-        assert self.turns(self.make_policy(held=1, names=names)) == [([*names], 3)] * 4
-        assert self.turns(self.make_policy(held=4, names=names)) == [([], 8)] * 4
+        assert self.turns(self.make_policy(jobs_held=1, names=names)) == [([*names], 3)] * 4
+        assert self.turns(self.make_policy(jobs_held=4, names=names)) == [([], 8)] * 4
 
     def test_a_worker_with_one_queue_gives_it_all_slots(self) -> None:
         policy = make_policy(queue_names=("hung",))

@@ -36,7 +36,7 @@ def test_no_more_jobs_are_claimed_ahead_than_the_cap() -> None:
     assert capacity.prefetch(now=100.0) == MOST_PREFETCHED
 
 
-def test_an_empty_batch_is_not_remembered() -> None:
+def test_a_batch_without_finished_jobs_is_not_remembered() -> None:
     capacity = Capacity(4)
     for _ in range(1000):
         capacity.finished(0, now=100.0)
@@ -50,4 +50,4 @@ def test_jobs_claimed_ahead_are_kept_longer_than_new_ones_are_claimed() -> None:
     capacity.finished(3, now=100.0)
     now = 100.0 + (PREFETCH_SECONDS + LONGEST_WAIT_AHEAD) / 2
     assert capacity.prefetch(now) == 0
-    assert capacity.surplus(4 + 5, now) == 5 - 3
+    assert capacity.surplus(4 + 5, now) == 5 - 3  # four jobs run and five wait; three of the five are kept

@@ -30,12 +30,12 @@ pytestmark = pytest.mark.django_db(transaction=True)
 store = Store("default")
 
 
-def reload(job: Job) -> Job:
+def read_again(job: Job) -> Job:
     return Job.objects.get(pk=job.pk)
 
 
 def progress_shown(job: Job) -> tuple[float, str] | None:
-    progress = reload(job).current_progress
+    progress = read_again(job).current_progress
     return progress and (progress.value, progress.text)
 
 
@@ -44,10 +44,10 @@ def test_the_last_progress_is_in_the_row_while_the_task_runs(worker_thread: Star
     job = task.defer("a", 0.1, 0.2, 0.4, text="40 of 100")
     worker_thread()
     wait_until(lambda: progress_shown(job) == (0.4, "40 of 100"))
-    assert reload(job).status == "running"
-    assert reload(job).current_progress.at is not None  # type: ignore[union-attr]
+    assert read_again(job).status == "running"
+    assert read_again(job).current_progress.at is not None  # type: ignore[union-attr]
     gates["a"].open()
-    wait_until(lambda: reload(job).status == "completed")
+    wait_until(lambda: read_again(job).status == "completed")
     assert progress_shown(job) == (0.4, "40 of 100")
 
 
@@ -57,7 +57,7 @@ def test_a_task_in_a_long_transaction_shows_its_progress(worker_thread: StartWor
     worker_thread()
     wait_until(lambda: (progress_shown(job) or (0,))[0] == 0.5)
     gates["a"].open()
-    wait_until(lambda: reload(job).status == "completed")
+    wait_until(lambda: read_again(job).status == "completed")
 
 
 def test_a_short_task_has_its_last_value_written_with_its_outcome(worker_thread: StartWorker, gates: Any) -> None:
@@ -70,20 +70,20 @@ def test_a_short_task_has_its_last_value_written_with_its_outcome(worker_thread:
 def test_the_progress_of_several_jobs_is_written_in_one_statement(
     worker_thread: StartWorker, gates: Any, monkeypatch: Any
 ) -> None:
-    calls: list[int] = []
+    notes_in_call: list[int] = []
     note_attempts = Store.note_attempts
 
     def count_and_note(self: Store, notes: Any) -> set[int]:
         notes = list(notes)
-        calls.append(len(notes))
+        notes_in_call.append(len(notes))
         return note_attempts(self, notes)
 
     monkeypatch.setattr(Store, "note_attempts", count_and_note)
     jobs = [tasks.aadvance.defer("a", 0.5) for _ in range(8)]
     worker_thread(concurrency=8)
     wait_until(lambda: all(progress_shown(job) for job in jobs))
-    assert sum(calls) == 8
-    assert len(calls) < 8  # so at least one call wrote the progress of several jobs
+    assert sum(notes_in_call) == 8
+    assert len(notes_in_call) < 8  # so at least one call wrote the progress of several jobs
     gates["a"].open()
     wait_until(lambda: not Job.objects.running().exists())
 
@@ -91,7 +91,7 @@ def test_the_progress_of_several_jobs_is_written_in_one_statement(
 def test_a_new_attempt_begins_without_progress(worker_thread: StartWorker) -> None:
     job = tasks.fail_at.defer(0.5, 0.75)
     assert worker_thread(drain=True).wait() == EXIT_CLEAN
-    finished_job = reload(job)
+    finished_job = read_again(job)
     assert (finished_job.status, finished_job.attempts) == ("completed", 3)
     assert progress_of(finished_job.progress) is not None, "the progress of the second attempt is still in the row"
     assert finished_job.current_progress is None
@@ -106,17 +106,17 @@ def test_a_job_that_waits_has_no_progress(status: str) -> None:
 def test_no_progress_is_written_with_a_lost_lease() -> None:
     job = make_job("running", lease=5)
     assert store.note_attempts([Noted(job.pk, 4, 0.0, '{"progress": {"lease": 4, "value": 0.5, "text": ""}}')]) == set()
-    assert reload(job).progress is None
+    assert read_again(job).progress is None
 
 
 def test_a_locked_row_is_skipped_when_progress_is_written() -> None:
-    locked, free = make_job("running"), make_job("running")
+    locked_job, free_job = make_job("running"), make_job("running")
     session = Session()
     session.begin()
-    session(lock_row, locked.pk)
+    session(lock_row, locked_job.pk)
     try:
-        text = '{"progress": {"lease": 1, "value": 0.5, "text": ""}}'
-        assert store.note_attempts([Noted(job.pk, 1, 0.0, text) for job in (locked, free)]) == {free.pk}
+        note = '{"progress": {"lease": 1, "value": 0.5, "text": ""}}'
+        assert store.note_attempts([Noted(job.pk, 1, 0.0, note) for job in (locked_job, free_job)]) == {free_job.pk}
     finally:
         session.rollback()
         session.close()
@@ -129,15 +129,15 @@ def lock_row(pk: int) -> None:
 def test_notes_of_a_task_that_has_completed_its_own_job_are_kept(worker_thread: StartWorker, gates: Any) -> None:
     """Until the commit, the task has locked the row: the worker skips the row, and is not blocked."""
     job = tasks.complete_and_go_on.defer("a")
-    other = tasks.advance.defer("b", 0.3)
+    other_job = tasks.advance.defer("b", 0.3)
     worker_thread(concurrency=2)
-    wait_until(lambda: progress_shown(other) == (0.3, ""))
-    assert reload(job).status == "running"
+    wait_until(lambda: progress_shown(other_job) == (0.3, ""))
+    assert read_again(job).status == "running"
     gates["a"].open()
-    wait_until(lambda: len(tasks.lines(reload(job).logs)[0]) == 2 if reload(job).logs else False)
-    assert tasks.lines(reload(job).logs) == [[("INFO", "before the commit"), ("INFO", "after the commit")]]
+    wait_until(lambda: len(tasks.lines(read_again(job).logs)[0]) == 2 if read_again(job).logs else False)
+    assert tasks.lines(read_again(job).logs) == [[("INFO", "before the commit"), ("INFO", "after the commit")]]
     assert progress_shown(job) == (0.5, "")
-    assert reload(job).result == "done"
+    assert read_again(job).result == "done"
     gates["b"].open()
     wait_until(lambda: not Job.objects.running().exists())
 
@@ -145,18 +145,19 @@ def test_notes_of_a_task_that_has_completed_its_own_job_are_kept(worker_thread: 
 def test_a_job_is_settled_although_the_database_refuses_its_progress(
     worker_thread: StartWorker, gates: Any, refuse: Any
 ) -> None:
-    allow = refuse("NEW.progress IS DISTINCT FROM OLD.progress AND NEW.status = 'running'")
+    stop_refusing = refuse("NEW.progress IS DISTINCT FROM OLD.progress AND NEW.status = 'running'")
     job = tasks.advance.defer("a", 0.5)
-    other = tasks.advance.defer("b", 0.2)
+    other_job = tasks.advance.defer("b", 0.2)
     worker = worker_thread(concurrency=2)
-    service = worker.worker.in_flight.exchanges.write_notes
-    wait_until(lambda: service.due_at > service.next_check - 1 and service.next_check > 0)
+    note_service = worker.worker.in_flight.exchanges.write_notes
+    # Once the database has refused the notes, the service waits for its next check.
+    wait_until(lambda: note_service.due_at > note_service.next_check - 1 and note_service.next_check > 0)
     gates["a"].open()
-    wait_until(lambda: reload(job).status == "completed")
+    wait_until(lambda: read_again(job).status == "completed")
     assert progress_shown(job) == (0.5, ""), "the progress is written with the outcome"
-    allow()
+    stop_refusing()
     gates["b"].open()
-    wait_until(lambda: reload(other).status == "completed")
+    wait_until(lambda: read_again(other_job).status == "completed")
 
 
 def test_progress_is_written_even_if_the_connection_breaks(
@@ -165,11 +166,11 @@ def test_progress_is_written_even_if_the_connection_breaks(
     monkeypatch.setattr(notes, "NOTES_CHECK_SECONDS", 0.05)
     job = tasks.advance.defer("a", 0.5)
     worker = worker_thread()
-    wait_until(lambda: reload(job).status == "running")
+    wait_until(lambda: read_again(job).status == "running")
     worker.cut()
     wait_until(lambda: progress_shown(job) == (0.5, ""))
     gates["a"].open()
-    wait_until(lambda: reload(job).status == "completed")
+    wait_until(lambda: read_again(job).status == "completed")
 
 
 def test_a_stopped_worker_writes_the_notes_of_its_running_jobs(worker_thread: StartWorker, gates: Any) -> None:
@@ -178,8 +179,8 @@ def test_a_stopped_worker_writes_the_notes_of_its_running_jobs(worker_thread: St
     worker = worker_thread()
     wait_until(lambda: any(attempt.noted for attempt in list(worker.worker.pool.attempts)))
     worker.stop(now=True)
-    wait_until(lambda: reload(job).status == "queued")
-    assert tasks.lines(reload(job).logs)[0][0] == ("INFO", "line 1")
+    wait_until(lambda: read_again(job).status == "queued")
+    assert tasks.lines(read_again(job).logs)[0][0] == ("INFO", "line 1")
     gates["a"].open()
     worker.wait()
 
@@ -201,7 +202,8 @@ def test_the_text_of_a_progress_must_be_a_string() -> None:
 
 
 def test_a_wrong_progress_fails_the_attempt_with_advice() -> None:
-    (job,) = [tasks.wrong_progress.using(max_attempts=1).defer()] and run_jobs()
+    tasks.wrong_progress.using(max_attempts=1).defer()
+    (job,) = run_jobs()
     assert "for 40 of 100 say progress(40 / 100)" in job.last_error
 
 

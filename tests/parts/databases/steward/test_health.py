@@ -26,7 +26,7 @@ from ....app.models import Ledger
 from ....app.waiting import wait_until
 from ....harness.processes import ManagePy, children
 from ....harness.proxy import Proxy
-from ....supervisor.test_health import NOTES_THREADS, free_port, get, has
+from ....supervisor.test_health import NOTES_THREADS, free_port, get, has_status
 from .conftest import ALIASES, Run, behind
 from .test_steward import end_held_jobs, supervisor_pids, wait_for_completed
 
@@ -43,7 +43,7 @@ def metrics(port: int) -> dict[str, float]:
 
 
 def wait_until_all_ready(port: int) -> None:
-    wait_until(lambda: has(port, "/readyz", 200) and get(port, "/readyz") == ALL_READY, "both are ready")
+    wait_until(lambda: has_status(port, "/readyz", 200) and get(port, "/readyz") == ALL_READY, "both are ready")
 
 
 # With real processes
@@ -101,7 +101,7 @@ def test_a_database_that_is_down_from_the_start_does_not_make_the_port_unready(s
     steward("--health-port", str(port), settings=behind(other=proxy))
     expected = (200, "ok\nother: the database cannot be reached\n")
     wait_until(
-        lambda: has(port, "/readyz", 200) and get(port, "/readyz") == expected,
+        lambda: has_status(port, "/readyz", 200) and get(port, "/readyz") == expected,
         "the port is ready for the first database",
     )
 
@@ -122,7 +122,7 @@ def test_a_supervisor_that_hangs_is_unhealthy(steward: Run) -> None:
         assert get(port, "/healthz")[0] == 503
     finally:
         os.kill(hanging_pid, signal.SIGCONT)
-    wait_until(lambda: has(port, "/healthz", 200), "the supervisor is healthy again")
+    wait_until(lambda: has_status(port, "/healthz", 200), "the supervisor is healthy again")
 
 
 @two_databases
