@@ -13,7 +13,7 @@ import pytest
 from django.db import connection
 
 from benchmarks import check, databases, figures
-from benchmarks.peers import PEERS, PEERS_WITH_LIMITS, limits, pairs
+from benchmarks.peers import PEERS, PEERS_WITH_LIMITS, PEERS_WITH_STEPS, limits, pairs, steps
 from benchmarks.peers.__main__ import row
 from benchmarks.peers.environments import Environment, NotInstalled, read_head
 from benchmarks.peers.trials import enough
@@ -103,7 +103,7 @@ def test_the_check_of_all_ratios_prints_the_ratio_that_fails(
     assert check.check(baseline)
 
 
-@pytest.mark.parametrize("peer", PEERS)
+@pytest.mark.parametrize("peer", sorted({*PEERS, *PEERS_WITH_STEPS}))
 def test_the_script_block_of_a_peer_lists_its_dependencies(peer: str) -> None:
     assert Environment.of(peer).dependencies
 
@@ -148,6 +148,14 @@ def test_the_row_of_carried_drains_has_the_ratio_of_each_pair() -> None:
     assert "not measured: there is no rabbitmq-server" in pairs.row(
         {"title": "x", "reason": "there is no rabbitmq-server"}, None
     )
+
+
+def test_the_row_of_workflows_has_their_rates_beside_ours() -> None:
+    ours = {"steps/s": 800.0, "workflows/s": 90.0}
+    theirs = {"steps/s": 200.0, "workflows/s": 60.0}
+    assert steps.row({"title": "ours", "figures": ours}, ours) == "| ours | 800 | 90 |  |"
+    assert steps.row({"title": "other 1.0", "figures": theirs}, ours) == "| other 1.0 | 200 | 60 | 4, 1.5 |"
+    assert "not measured: it failed" in steps.row({"title": "x", "reason": "it failed"}, ours)
 
 
 @pytest.mark.slow  # it runs a benchmark

@@ -20,3 +20,6 @@ PEERS = (
 
 PEERS_WITH_LIMITS = ("skipqueue", "dj_queue", "steady_queue")
 """The peers whose tasks can have a limit by key. Each is a `peer.LimitedPeer`."""
+
+PEERS_WITH_STEPS = ("skipqueue", "dbos")
+"""The peers that record the steps of a workflow. Each is a `peer.SteppedPeer`."""

@@ -13,7 +13,7 @@ from typing import Any
 
 from ..figures import Figures, markdown_head, markdown_row, median_of, show
 from ..machine import machine
-from . import PEERS, PEERS_WITH_LIMITS, limits, pairs
+from . import PEERS, PEERS_WITH_LIMITS, PEERS_WITH_STEPS, limits, pairs, steps
 from .environments import Environment, NotInstalled
 from .trials import FEWEST, NotMeasured, enough, measurement, title_of
 
@@ -43,7 +43,7 @@ def main() -> None:
     """Measure the peers that the command line names."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))  # so that started processes end as well
     parser = argparse.ArgumentParser(prog="python -m benchmarks.peers", description=__doc__)
-    parser.add_argument("peers", nargs="*", metavar="PEER", help=f"one of {', '.join(PEERS)}; default: all")
+    parser.add_argument("peers", nargs="*", metavar="PEER", help=f"one of {', '.join(PEERS)}, or dbos; default: all")
     parser.add_argument("--jobs", type=int, default=50_000, help="jobs in each drain (default: %(default)s)")
     parser.add_argument(
         "--seconds", type=float, default=20, help="of a drain; a slow peer gets fewer jobs (default: %(default)s)"
@@ -52,13 +52,14 @@ def main() -> None:
     tables = parser.add_mutually_exclusive_group()
     tables.add_argument("--limits", action="store_true", help="measure drains of jobs with a limit instead")
     tables.add_argument("--pairs", action="store_true", help="measure carried queues in turn with plain Celery instead")
+    tables.add_argument("--steps", action="store_true", help="measure workflows with recorded steps instead")
     parser.add_argument("--json", type=Path, help="write the figures into this file as well")
     options = parser.parse_args()
-    unknown = [peer for peer in options.peers if peer not in PEERS]
-    if unknown:
-        parser.error(f"there is no peer {', '.join(unknown)}")
-    head = machine()
     peers, columns, measure, line = chosen(options)
+    unknown = [peer for peer in options.peers if peer not in peers]
+    if unknown:
+        parser.error(f"this table has no peer {', '.join(unknown)}")
+    head = machine()
     print(f"{head}\n\n{markdown_head(columns)}", flush=True)
     table: dict[str, Any] = {}
     ours = None
@@ -81,6 +82,8 @@ def chosen(options: argparse.Namespace) -> Table:
         return PEERS_WITH_LIMITS, limits.COLUMNS, limits.measured, limits.row
     if options.pairs:
         return ("carried",), pairs.COLUMNS, pairs.measured, pairs.row
+    if options.steps:
+        return PEERS_WITH_STEPS, steps.COLUMNS, steps.measured, steps.row
     return PEERS, COLUMNS, measured, row
 
 

@@ -1,9 +1,9 @@
 """The tasks of our queue. Our workers find them because this module is named `jobs`."""
 
-from django_skipqueue import job, limit
+from django_skipqueue import JobContext, job, limit
 
 from . import marks
-from .work import work
+from .work import in_steps, work
 
 
 @job
@@ -21,3 +21,9 @@ def limited(key: int) -> None:
 def mark(number: int) -> None:
     """Write a line with the number and the time of the run."""
     marks.leave(number)
+
+
+@job(takes_context=True)
+def workflow(context: JobContext, number: int, steps: int) -> None:
+    """Record steps that do nothing."""
+    in_steps(lambda each: context.step(f"step {each}", int, each), number, steps)

@@ -20,7 +20,7 @@ from typing import Any, cast
 
 from ..figures import Figures, percentile
 from . import marks
-from .peer import LimitedPeer, Peer
+from .peer import AnyPeer, LimitedPeer, Peer, SteppedPeer
 
 WARM_UP = 10
 """Jobs that are enqueued before the measured ones."""
@@ -29,6 +29,9 @@ PATIENCE = 30.0
 
 
 PATIENCE_WITH_LIMITS = 900.0
+
+STEPS = 1_000
+"""The steps of the workflow that runs alone."""
 
 
 def drain_default(peer: Peer, jobs: int) -> Figures:
@@ -45,7 +48,7 @@ def drain_limited(peer: LimitedPeer, jobs: int) -> Figures:
     """Drain a queue of jobs of which two per key may run at once, with the best documented settings."""
     peer.enqueue("mark", 0)
     peer.enqueue_limited([number % marks.KEYS for number in range(jobs)])
-    with _worker(peer, best=True) as worker:
+    with _worker(peer.worker(best=True)) as worker:
         _wait_until(worker, lambda: peer.unfinished() == 0, seconds=PATIENCE_WITH_LIMITS)
         ended = time.time()
     return {"jobs/s": jobs / (ended - marks.found()[0])}
@@ -69,7 +72,7 @@ def latency(peer: Peer, jobs: int) -> Figures:
     """The time from the call that enqueues a job to the first line of its task, on an idle worker."""
     called = {}
     end = time.monotonic() + PATIENCE
-    with _worker(peer, best=False) as worker:
+    with _worker(peer.worker(best=False)) as worker:
         for number in range(-WARM_UP, min(jobs, 200)):
             called[number] = time.time()
             peer.enqueue("mark", number)
@@ -81,8 +84,19 @@ def latency(peer: Peer, jobs: int) -> Figures:
     return {"ms p50": statistics.median(waits), "ms p99": percentile(waits, 0.99)}
 
 
+def one_workflow(peer: SteppedPeer, _jobs: int) -> Figures:
+    """The steps of a workflow that runs alone."""
+    return {"steps/s": STEPS / _seconds_of_workflows(peer, 1, steps=STEPS)}
+
+
+def workflows(peer: SteppedPeer, jobs: int) -> Figures:
+    """Drain a queue of workflows of ten steps each. One process runs four of them at once."""
+    return {"workflows/s": jobs / _seconds_of_workflows(peer, jobs, steps=10)}
+
+
 MEASUREMENTS: dict[str, Callable[[Any, int], Figures]] = {
-    measurement.__name__: measurement for measurement in (drain_default, drain_best, drain_limited, enqueue, latency)
+    measurement.__name__: measurement
+    for measurement in (drain_default, drain_best, drain_limited, enqueue, latency, one_workflow, workflows)
 }
 
 
@@ -91,18 +105,26 @@ def _drain(peer: Peer, jobs: int, *, best: bool) -> Figures:
     peer.enqueue("mark", 0)
     peer.enqueue_many(range(jobs))
     peer.enqueue("mark", 1)
-    with _worker(peer, best=best) as worker:
+    with _worker(peer.worker(best=best)) as worker:
         _wait_until(worker, lambda: len(marks.found()) == 2)
         _wait_until(worker, lambda: peer.unfinished() == 0)
     found = marks.found()
     return {"jobs/s": jobs / (found[1] - found[0])}
 
 
+def _seconds_of_workflows(peer: SteppedPeer, number: int, *, steps: int) -> float:
+    """The seconds from the first step of all workflows to the last step, without the start of the worker."""
+    peer.enqueue_workflows(range(number), steps)
+    with _worker(peer.worker_of_four()) as worker:
+        _wait_until(worker, lambda: peer.unfinished() == 0)
+    moments = marks.found().values()
+    return max(moments) - min(moments)
+
+
 @contextmanager
-def _worker(peer: Peer, *, best: bool) -> Iterator[subprocess.Popen[bytes]]:
+def _worker(command: list[str]) -> Iterator[subprocess.Popen[bytes]]:
     """Run a worker in its own process group, and stop it at the end of the block."""
     quiet = subprocess.DEVNULL
-    command = peer.worker(best=best)
     with (
         _log().open("wb") as log,
         subprocess.Popen(command, stdin=quiet, stdout=quiet, stderr=log, start_new_session=True) as process,
@@ -140,7 +162,7 @@ def main() -> None:
         os.environ[marks.FILE] = str(Path(folder) / "marks")
         if "DJANGO_SETTINGS_MODULE" in os.environ:
             importlib.import_module("django").setup()
-        peer = cast(Peer, importlib.import_module(f"benchmarks.peers.{name}"))
+        peer = cast(AnyPeer, importlib.import_module(f"benchmarks.peers.{name}"))
         peer.prepare()
         figures = MEASUREMENTS[what](peer, int(jobs))
     print(json.dumps({"title": peer.TITLE, "history": peer.HISTORY, "figures": figures}))

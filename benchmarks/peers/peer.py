@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from typing import Protocol
 
 
-class Peer(Protocol):
-    """A job queue that is measured."""
+class AnyPeer(Protocol):
+    """What each table needs."""
 
     TITLE: str
     """The name of the peer in the table."""
@@ -16,6 +16,13 @@ class Peer(Protocol):
     def prepare(self) -> None:
         """Create the tables of the peer, or start the server that it needs. The server ends with this process."""
 
+    def unfinished(self) -> int:
+        """How many jobs wait or run."""
+
+
+class Peer(AnyPeer, Protocol):
+    """A job queue that is measured."""
+
     def enqueue(self, task: str, number: int) -> None:
         """Enqueue one job of `noop` or `mark`, as the quick start does."""
 
@@ -25,12 +32,19 @@ class Peer(Protocol):
     def worker(self, *, best: bool) -> list[str]:
         """The command that starts a worker: with the settings of the quick start, or the best documented settings."""
 
-    def unfinished(self) -> int:
-        """How many jobs wait or run."""
-
 
 class LimitedPeer(Peer, Protocol):
     """A job queue with limits. Its task `limited` does nothing, and at most two jobs of a key run at once."""
 
     def enqueue_limited(self, keys: Sequence[int]) -> None:
         """Enqueue a job of `limited` for each of these keys by the fastest documented function."""
+
+
+class SteppedPeer(AnyPeer, Protocol):
+    """A job queue with steps. Its task `workflow` calls `work.in_steps` with a step that does nothing."""
+
+    def enqueue_workflows(self, numbers: Sequence[int], steps: int) -> None:
+        """Enqueue a job of `workflow` for each of these numbers."""
+
+    def worker_of_four(self) -> list[str]:
+        """The command that starts a worker: one process, which runs four workflows at once."""

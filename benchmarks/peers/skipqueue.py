@@ -34,8 +34,16 @@ def enqueue_limited(keys: Sequence[int]) -> None:
     jobs.limited.defer_many([(key,) for key in keys])
 
 
+def enqueue_workflows(numbers: Sequence[int], steps: int) -> None:
+    jobs.workflow.defer_many([(number, steps) for number in numbers])
+
+
 def worker(*, best: bool) -> list[str]:
     return [sys.executable, "-m", "django", "runworker", *(("--processes", "2") if best else ())]
+
+
+def worker_of_four() -> list[str]:
+    return worker(best=False)
 
 
 def unfinished() -> int:
