@@ -150,6 +150,7 @@ WAIT_VALUES: dict[str, Any] = {
     "delay": 60.0,
 }
 STEP_VALUES = WAIT_VALUES | {"kind": "step", "seconds": 0.5, "is_open": False, "result": "1", "error": None}
+NEXT_STEP_VALUES = {name: STEP_VALUES[name] for name in STEP_VALUES.keys() - {"resets", "by", "reason"}}
 CASES = [
     Case("ENQUEUE_PLAIN", PLAIN_VALUES, set()),
     Case("ENQUEUE", ENQUEUE_ONE_VALUES | {"unique_key": "key-84000"}, {"unique"}),
@@ -457,7 +458,8 @@ CASES = [
     Case("CANCELLED_JOBS", {"carrier_id": WORKER, "seconds": 2.0, "limit": 1000}, {"prune"}),
     Case("PRUNE_WORKERS", {"worker_ids": [DEAD_WORKER], "age": 60.0}, {"recover"}),
     Case("STEPS", {"job_id": 70_100}, {STEPS}),
-    Case("RECORD_STEP", STEP_VALUES, {"pkey", STEPS}),
+    Case("RECORD_STEP", NEXT_STEP_VALUES, {"pkey", STEPS}),
+    Case("RECORD_STEP_AND_RESET", STEP_VALUES, {"pkey", STEPS}),
     Case("TAKE_SIGNAL", WAIT_VALUES, {"pkey", STEPS, UNTAKEN_SIGNALS}),
     Case("SEND_SIGNAL", BY_ANNA | {"ids": WAITING_IDS, "name": "go", "payload": "1"}, {"pkey", SIGNALS}),
     Case("WAKE", {"ids": WAITING_IDS, "limit": 1000}, {"pkey", STEPS, UNTAKEN_SIGNALS}),
@@ -472,7 +474,7 @@ CASES = [
     Case("CHILDREN", {"job_id": 74_100, "name": "kids"}, {"pkey", CHILDREN}),
     Case("HOLD_AGAIN", {"job_id": 80_100, "lease": 1, "ids": as_array([70_100])}, {"pkey", NEEDS}),
     Case("FORGET_CHILDREN", {"job_id": 80_100, "ids": as_array([70_100])}, {NEEDS}),
-    Case("END_WAITS", {"ids": as_array([70_100, 74_100])}, {"pkey", STEPS, CHILDREN}),
+    Case("END_WAITS", {"ids": as_array([70_100, 74_100])}, {"pkey", STEPS, CHILDREN, "skipqueue_child_job"}),
     Case("END_SLEEPS", {"ids": as_array([72_100])}, {STEPS}),
     Case("MOVE_SLEEPS", {"ids": as_array([72_100])}, {"pkey", STEPS}),
     Case("REOPEN_FAILED", {"ids": as_array([72_100])}, {"pkey", STEPS}),
