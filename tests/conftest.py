@@ -33,7 +33,7 @@ from .harness.fixtures import (  # noqa: F401 (fixtures and a hook)
 )
 from .harness.flush import flush_little
 from .harness.rabbitmq import broker_url, new_vhosts, rabbitmq, rabbitmq_node, small_message_limit  # noqa: F401 (fixtures)
-from .harness.table import forget_gates, row  # noqa: F401 (a fixture)
+from .harness.table import case, forget_gates  # noqa: F401 (a fixture)
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -12,7 +12,7 @@ from django_skipqueue.jobs.registry import Registry
 from django_skipqueue.models import Job
 
 from ..app.rows import make_job
-from ..harness.table import Row
+from ..harness.table import Case
 
 pytestmark = pytest.mark.django_db
 
@@ -37,7 +37,7 @@ def test_a_word_is_a_part_of_a_tasks_name() -> None:
         assert found_ids(text) == {job.pk}, text
 
 
-def test_an_argument_is_found_by_its_name_and_value(row: Row) -> None:
+def test_an_argument_is_found_by_its_name_and_value(case: Case) -> None:
     cases: list[tuple[Any, str]] = [
         (42, "payment_id=42"),
         ("42", "payment_id=42"),
@@ -50,7 +50,7 @@ def test_an_argument_is_found_by_its_name_and_value(row: Row) -> None:
         ({"a": 1, "b": 2}, 'payment_id={"a":1}'),
     ]
     for value, text in cases:
-        with row(value=value, text=text):
+        with case(value=value, text=text):
             job = make_job(kwargs={"payment_id": value, "other": 1})
             make_job(kwargs={"payment_id": "something else", "other": 42})
             assert found_ids(text) == {job.pk}
@@ -75,9 +75,9 @@ ODD_TEXTS = [
 ]  # fmt: skip
 
 
-def test_no_text_in_the_search_box_raises_an_error(row: Row) -> None:
+def test_no_text_in_the_search_box_raises_an_error(case: Case) -> None:
     for text in ODD_TEXTS:
-        with row(text=text):
+        with case(text=text):
             make_job()
             found_ids(text)
 
@@ -135,9 +135,9 @@ SECRETS: list[dict[str, Any]] = [
 GUESSES = ["hunter2", "unter", "token=hunter2", "id=hunter2", "wrong", "Refused: hunter2", "api.key=hunter2"]
 
 
-def test_a_masked_value_cannot_be_found(row: Row) -> None:
+def test_a_masked_value_cannot_be_found(case: Case) -> None:
     for secret in SECRETS:
-        with row(secret=secret):
+        with case(secret=secret):
             job = make_job("failed", last_error="Refused: hunter2 is wrong", task="a.b.login", **secret)
             assert [text for text in GUESSES if found_ids(text)] == []
             assert found_ids("login") == found_ids("Refused") == found_ids("a.b.login Refused") == {job.pk}

@@ -1,4 +1,4 @@
-"""The fixture `row`: one test checks many cases, the rows of a table, and pytest reports each row separately."""
+"""The fixture `case`: one test checks many cases, and pytest reports each case separately."""
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -9,15 +9,15 @@ from django.db import connection, transaction
 from django_skipqueue.models import Job
 from django_skipqueue.queue.gates import gates
 
-Row = Callable[..., AbstractContextManager[None]]
+Case = Callable[..., AbstractContextManager[None]]
 
 
 @pytest.fixture
-def row(subtests: pytest.Subtests, db: None) -> Row:
-    """A context manager around the check of a row, which has a name or values. A failed row does not end the test.
+def case(subtests: pytest.Subtests, db: None) -> Case:
+    """A context manager around the check of a case, which has a name or values. A failed case does not end the test.
 
-    Each row starts with the database as the test has filled it, because the changes of a row are rolled back. In a test
-    that commits, all jobs are deleted after each row.
+    Each case starts with the database as the test has filled it, because the changes of a case are rolled back. In a
+    test that commits, all jobs are deleted after each case.
     """
 
     @contextmanager

@@ -35,7 +35,7 @@ from django_skipqueue.worker.attempts.pool import RUNNERS
 
 from ..app import jobs
 from ..app.rows import state
-from ..harness.table import Row
+from ..harness.table import Case
 
 store = Store("default")
 
@@ -356,18 +356,18 @@ class TestDeferring:
         assert jobs.noop.using(max_attempts=max_attempts).defer().max_attempts == max_attempts
 
     @pytest.mark.core
-    def test_using_refuses_each_invalid_option_by_name(self, row: Row) -> None:
+    def test_using_refuses_each_invalid_option_by_name(self, case: Case) -> None:
         for options in REFUSED_BY_USING:
             [name_of_option] = options
-            with row(options=options):
+            with case(options=options):
                 with pytest.raises((InvalidOption, InvalidArguments), match=name_of_option):
                     jobs.noop.using(**options).defer()
                 assert not Job.objects.exists()
 
-    def test_the_store_refuses_each_invalid_column_before_any_query(self, row: Row) -> None:
+    def test_the_store_refuses_each_invalid_column_before_any_query(self, case: Case) -> None:
         for columns in REFUSED_BY_THE_STORE:
             [name_of_column] = columns
-            with row(columns=columns), CaptureQueriesContext(connection) as queries:
+            with case(columns=columns), CaptureQueriesContext(connection) as queries:
                 with pytest.raises(InvalidOption, match=name_of_column):
                     Job.objects.enqueue("t", **columns)
                 with pytest.raises(InvalidOption, match=name_of_column):
@@ -389,7 +389,7 @@ class TestDeferring:
         assert jobs.noop.defer().max_attempts == 4
         assert Job.objects.get(pk=jobs.noop.defer_many([()])[0]).max_attempts == 4
 
-    def test_a_timedelta_as_run_after_counts_from_the_clock_of_the_database(self, row: Row) -> None:
+    def test_a_timedelta_as_run_after_counts_from_the_clock_of_the_database(self, case: Case) -> None:
         delays = {
             timedelta(hours=1): ("scheduled", 3600),
             timedelta(milliseconds=100_500): ("scheduled", 100.5),
@@ -398,7 +398,7 @@ class TestDeferring:
             timedelta(days=365): ("scheduled", 365 * 86_400),
         }
         for (run_after, (status, seconds)), with_defer_many in product(delays.items(), [False, True]):
-            with row(run_after=run_after, with_defer_many=with_defer_many):
+            with case(run_after=run_after, with_defer_many=with_defer_many):
                 task = jobs.noop.using(run_after=run_after)
                 deferred_job = Job.objects.get(pk=task.defer_many([()])[0]) if with_defer_many else task.defer()
                 assert deferred_job.status == status
@@ -409,21 +409,21 @@ class TestDeferring:
                     seconds <= (deferred_job.run_after - deferred_job.enqueued_at).total_seconds() <= seconds + elapsed
                 )
 
-    def test_a_datetime_as_run_after_is_stored_exactly(self, row: Row) -> None:
+    def test_a_datetime_as_run_after_is_stored_exactly(self, case: Case) -> None:
         times = {
             datetime(2999, 1, 1, tzinfo=UTC): "scheduled",
             datetime(2999, 1, 1, 5, 30, tzinfo=timezone(timedelta(hours=5, minutes=30))): "scheduled",
             datetime(1999, 1, 1, tzinfo=UTC): "queued",
         }
         for (run_after, status), with_defer_many in product(times.items(), [False, True]):
-            with row(run_after=run_after, with_defer_many=with_defer_many):
+            with case(run_after=run_after, with_defer_many=with_defer_many):
                 task = jobs.noop.using(run_after=run_after)
                 deferred_job = Job.objects.get(pk=task.defer_many([()])[0]) if with_defer_many else task.defer()
                 assert deferred_job.run_after == run_after
                 assert deferred_job.status == status
 
     @pytest.mark.core
-    def test_arguments_are_stored_by_position_or_by_name_as_they_were_given(self, row: Row) -> None:
+    def test_arguments_are_stored_by_position_or_by_name_as_they_were_given(self, case: Case) -> None:
         # Name: arguments of the call by position and by name, stored arguments by position and by name.
         calls: dict[str, tuple[tuple[Any, ...], dict[str, Any], list[Any], dict[str, Any]]] = {
             "positional": ((1,), {}, [1], {}),
@@ -433,7 +433,7 @@ class TestDeferring:
             "nested": (((1, 2),), {"nested": {"a": [1.5]}}, [[1, 2]], {"nested": {"a": [1.5]}}),
         }
         for name, (args, kwargs, stored_args, stored_kwargs) in calls.items():
-            with row(name):
+            with case(name):
                 deferred_job = jobs.gather.defer(*args, **kwargs)
                 assert (deferred_job.args, deferred_job.kwargs) == (stored_args, stored_kwargs)
                 job_of_defer_many = Job.objects.get(pk=jobs.gather.defer_many([args or kwargs])[0])
@@ -524,21 +524,21 @@ def make_key_function(key: Any) -> Callable[..., Any]:
 
 @pytest.mark.django_db
 class TestRefusedCalls:
-    def test_defer_refuses_a_call_that_could_never_run_and_names_the_argument(self, row: Row) -> None:
+    def test_defer_refuses_a_call_that_could_never_run_and_names_the_argument(self, case: Case) -> None:
         for name, (task, args, kwargs, message_part) in REFUSED_CALLS.items():
-            with row(name), CaptureQueriesContext(connection) as queries:
+            with case(name), CaptureQueriesContext(connection) as queries:
                 with pytest.raises(InvalidArguments) as error_info:
                     task.defer(*args, **kwargs)
                 assert message_part in str(error_info.value)
                 assert not queries.captured_queries, "nothing reaches the database"
 
-    def test_defer_many_names_the_call_that_could_never_run_and_writes_nothing(self, row: Row) -> None:
+    def test_defer_many_names_the_call_that_could_never_run_and_writes_nothing(self, case: Case) -> None:
         for name, (task, args, kwargs, message_part) in REFUSED_CALLS.items():
             if args and kwargs:
                 continue  # `defer_many` takes one or the other
             first_parameter = {jobs.add.name: "a", jobs.echo.name: "value"}.get(task.name, "first")
             valid_call: Any = {first_parameter: 1}
-            with row(name), CaptureQueriesContext(connection) as queries:
+            with case(name), CaptureQueriesContext(connection) as queries:
                 with pytest.raises(InvalidArguments) as error_info:
                     task.defer_many([valid_call, valid_call, args or kwargs])
                 assert message_part in str(error_info.value)
@@ -604,7 +604,7 @@ class TestDeferringMany:
         stored_arguments = {job.pk: (job.args, job.kwargs) for job in Job.objects.all()}
         assert [stored_arguments[id] for id in ids] == [([1], {"b": 2}), ([3], {}), ([], {"a": 4})]
 
-    def test_defer_many_refuses_a_call_of_another_task_or_with_other_options(self, row: Row) -> None:
+    def test_defer_many_refuses_a_call_of_another_task_or_with_other_options(self, case: Case) -> None:
         urgent_add = jobs.add.using(priority=5)
         refused_calls: list[tuple[Task[..., Any], TaskCall, str]] = [
             (jobs.add, jobs.aadd.s(1), r"call 1: \S+\.aadd is another task\. Give calls of \S+\.add, "),
@@ -612,7 +612,7 @@ class TestDeferringMany:
             (urgent_add, jobs.add.s(1), "call 1: it has other options"),
         ]
         for task, call, message_part in refused_calls:
-            with row(message_part):
+            with case(message_part):
                 with pytest.raises(InvalidOption, match=message_part):
                     task.defer_many([(0,), call])
                 assert not Job.objects.filter(task=jobs.add.name).exists()

@@ -19,7 +19,7 @@ from django_skipqueue.values.backoff import RetryPolicy, constant
 
 from ..app import jobs
 from ..app.rows import STATUSES, UNFINISHED, WAITING, make_job, make_worker, state
-from ..harness.table import Row
+from ..harness.table import Case
 
 store = Store("default")
 
@@ -53,10 +53,10 @@ def test_a_loop_written_by_hand_works_through_a_queue() -> None:
 
 class TestForTheHolderOfTheLease:
     @pytest.mark.core
-    def test_complete_writes_the_result(self, row: Row) -> None:
+    def test_complete_writes_the_result(self, case: Case) -> None:
         results: list[Any] = [None, 0, "", [], {"a": [1.5, None]}, False]
         for result in results:
-            with row(result=result):
+            with case(result=result):
                 job = claim_one()
                 job.complete(result)
                 stored_job = Job.objects.get()
@@ -67,10 +67,10 @@ class TestForTheHolderOfTheLease:
                 )
                 assert stored_job.finished_at
 
-    def test_complete_refuses_a_result_that_is_not_json_and_leaves_the_job_running(self, row: Row) -> None:
+    def test_complete_refuses_a_result_that_is_not_json_and_leaves_the_job_running(self, case: Case) -> None:
         results: list[Any] = [{1}, float("nan"), "\0", object()]
         for result in results:
-            with row(result=result):
+            with case(result=result):
                 job = claim_one()
                 with pytest.raises(InvalidArguments, match="The result"):
                     job.complete(result)
@@ -87,7 +87,7 @@ class TestForTheHolderOfTheLease:
         (entry,) = stored["errors"]
         assert (entry["worker"], entry["attempt"], entry["exception"]) == ("by hand", 1, "builtins.ValueError")
 
-    def test_fail_does_what_the_policy_and_the_exception_say(self, row: Row) -> None:
+    def test_fail_does_what_the_policy_and_the_exception_say(self, case: Case) -> None:
         errors_and_statuses: list[tuple[Exception, str]] = [
             (ValueError("no"), "queued"),
             (Retry(after=0), "queued"),
@@ -98,7 +98,7 @@ class TestForTheHolderOfTheLease:
             (KeyError("listed"), "failed"),
         ]
         for error, status in errors_and_statuses:
-            with row(error=error, status=status):
+            with case(error=error, status=status):
                 job = claim_one()
                 job.fail(error, policy=RetryPolicy(backoff=constant(0), retry_on=(ValueError,)))
                 assert state(job)["status"] == status
@@ -148,9 +148,9 @@ WAYS_TO_LOSE_A_LEASE: dict[str, Callable[[Job], object]] = {
 
 
 class TestWithoutTheLease:
-    def test_a_worker_that_has_lost_the_lease_writes_nothing_and_gets_an_error(self, row: Row) -> None:
+    def test_a_worker_that_has_lost_the_lease_writes_nothing_and_gets_an_error(self, case: Case) -> None:
         for verb, loss in product(WORKER_VERBS, WAYS_TO_LOSE_A_LEASE):
-            with row(verb=verb, loss=loss):
+            with case(verb=verb, loss=loss):
                 job = claim_one()
                 WAYS_TO_LOSE_A_LEASE[loss](job)
                 rows_before = list(Job.objects.values())
@@ -158,9 +158,9 @@ class TestWithoutTheLease:
                     WORKER_VERBS[verb](job)
                 assert list(Job.objects.values()) == rows_before
 
-    def test_a_job_that_no_worker_has_claimed_cannot_be_settled(self, row: Row) -> None:
+    def test_a_job_that_no_worker_has_claimed_cannot_be_settled(self, case: Case) -> None:
         for verb, status in product(WORKER_VERBS, [status for status in STATUSES if status != "running"]):
-            with row(verb=verb, status=status):
+            with case(verb=verb, status=status):
                 job = make_job(status)
                 rows_before = state(job)
                 with pytest.raises(LeaseLost):
@@ -185,24 +185,24 @@ OPERATORS_VERBS: dict[str, tuple[Callable[[Job], bool], str, Status]] = {
 
 class TestForOperators:
     @pytest.mark.core
-    def test_retry_says_whether_the_status_allowed_it(self, row: Row) -> None:
+    def test_retry_says_whether_the_status_allowed_it(self, case: Case) -> None:
         for status in STATUSES:
-            with row(status):
+            with case(status):
                 job = make_job(status)
                 assert job.retry() == (status in ("failed", "discarded"))
 
     @pytest.mark.core
-    def test_discard_says_whether_the_status_allowed_it(self, row: Row) -> None:
+    def test_discard_says_whether_the_status_allowed_it(self, case: Case) -> None:
         for status in STATUSES:
-            with row(status):
+            with case(status):
                 job = make_job(status)
                 assert job.discard("not wanted") == (status in WAITING)
                 assert state(job)["last_error"] == ("not wanted" if status in WAITING else "")
 
-    def test_a_verb_sets_the_status_of_the_object_without_reading_the_row_again(self, row: Row) -> None:
+    def test_a_verb_sets_the_status_of_the_object_without_reading_the_row_again(self, case: Case) -> None:
         """The row may have another status when the verb returns: a worker may have claimed the job, or deleted it."""
         for verb in OPERATORS_VERBS:
-            with row(verb):
+            with case(verb):
                 call, status_before, status_after = OPERATORS_VERBS[verb]
                 job = make_job(status_before)
 
@@ -225,9 +225,9 @@ class TestForOperators:
 
 class TestRows:
     @pytest.mark.core
-    def test_each_status_has_a_filter_of_its_name(self, row: Row) -> None:
+    def test_each_status_has_a_filter_of_its_name(self, case: Case) -> None:
         for status in STATUSES:
-            with row(status):
+            with case(status):
                 for other_status in STATUSES:
                     make_job(other_status)
                 assert [job.status for job in getattr(Job.objects, status)()] == [status]
@@ -249,7 +249,7 @@ class TestRows:
         assert str(job) == f"tests.app.jobs.noop #{job.pk}"
         assert str(make_worker(name="web-1")) == "web-1"
 
-    def test_the_row_of_a_job_names_the_worker_that_ran_it(self, row: Row) -> None:
+    def test_the_row_of_a_job_names_the_worker_that_ran_it(self, case: Case) -> None:
         for locked_by, name in {
             "web/1:0123456789ab": "web/1",
             "a:b:0123456789ab": "a:b",
@@ -258,7 +258,7 @@ class TestRows:
             "web/1:0123456789abc": "web/1:0123456789abc",
             "": "",
         }.items():
-            with row(locked_by=locked_by, name=name):
+            with case(locked_by=locked_by, name=name):
                 assert make_job("completed", locked_by=locked_by).worker_name == name
 
     def test_a_worker_is_live_until_the_worker_timeout_after_its_heartbeat(self) -> None:
@@ -285,17 +285,17 @@ class TestConstraints:
         with pytest.raises(IntegrityError, match=r"skipqueue_job_(status|finished)"):
             make_job("paused")
 
-    def test_an_unfinished_job_has_no_finished_at(self, row: Row) -> None:
+    def test_an_unfinished_job_has_no_finished_at(self, case: Case) -> None:
         for status in UNFINISHED:
-            with row(status), pytest.raises(IntegrityError, match="skipqueue_job_finished"):
+            with case(status), pytest.raises(IntegrityError, match="skipqueue_job_finished"):
                 make_job(status, finished_at=timedelta(0))
 
-    def test_a_finished_job_has_a_finished_at(self, row: Row) -> None:
+    def test_a_finished_job_has_a_finished_at(self, case: Case) -> None:
         for status in ("completed", "failed", "discarded"):
-            with row(status), pytest.raises(IntegrityError, match="skipqueue_job_finished"):
+            with case(status), pytest.raises(IntegrityError, match="skipqueue_job_finished"):
                 make_job(status, finished_at=None)
 
-    def test_the_table_refuses_values_that_would_break_statements(self, row: Row) -> None:
+    def test_the_table_refuses_values_that_would_break_statements(self, case: Case) -> None:
         for change, name in {
             "priority = 101": "priority",
             "priority = -101": "priority",
@@ -309,22 +309,22 @@ class TestConstraints:
             "operations = '{}'": "lists",
             "operations = 'null'": "lists",
         }.items():
-            with row(change=change, name=name):
+            with case(change=change, name=name):
                 job = make_job()
                 with pytest.raises(IntegrityError, match=f"skipqueue_job_{name}"), connection.cursor() as cursor:
                     cursor.execute(f"UPDATE skipqueue_job SET {change} WHERE id = %s", [job.pk])
 
-    def test_the_table_accepts_values_just_within_the_bounds(self, row: Row) -> None:
+    def test_the_table_accepts_values_just_within_the_bounds(self, case: Case) -> None:
         for change in ("priority = 100", "priority = -100", "run_after = '9998-12-31'"):
-            with row(change):
+            with case(change):
                 job = make_job()
                 with connection.cursor() as cursor:
                     cursor.execute(f"UPDATE skipqueue_job SET {change} WHERE id = %s", [job.pk])
                 job.refresh_from_db()
 
-    def test_only_one_unfinished_job_has_a_unique_key(self, row: Row) -> None:
+    def test_only_one_unfinished_job_has_a_unique_key(self, case: Case) -> None:
         for first_status, second_status in product(UNFINISHED, UNFINISHED):
-            with row(first_status=first_status, second_status=second_status):
+            with case(first_status=first_status, second_status=second_status):
                 make_job(first_status, unique_key="k")
                 with pytest.raises(IntegrityError, match="skipqueue_job_unique"):
                     make_job(second_status, unique_key="k")

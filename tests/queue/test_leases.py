@@ -13,7 +13,7 @@ from django_skipqueue.queue.store import Store
 from django_skipqueue.values.outcomes import COMPLETED, LostLease, Outcome, Settlement
 
 from ..app.rows import make_job
-from ..harness.table import Row
+from ..harness.table import Case
 
 store = Store("default")
 
@@ -66,17 +66,17 @@ DEATHS: list[Any] = [None, ["another:0123456789ab"]]
 """Values of the column `deaths`: no worker, or one worker, died while it ran the job."""
 
 
-def test_a_written_outcome_is_recognized_after_the_lease_is_lost(row: Row) -> None:
+def test_a_written_outcome_is_recognized_after_the_lease_is_lost(case: Case) -> None:
     for (name, outcome), deaths in product(OUTCOMES.items(), DEATHS):
-        with row(name, deaths=deaths):
+        with case(name, deaths=deaths):
             job = make_job("running", deaths=deaths)
             store.settle([settlement(job, outcome)])
             assert written_status(job, outcome) == outcome.status
 
 
-def test_a_retry_that_was_run_now_or_postponed_is_recognized(row: Row) -> None:
+def test_a_retry_that_was_run_now_or_postponed_is_recognized(case: Case) -> None:
     for name, outcome in WAITING.items():
-        with row(name):
+        with case(name):
             job = make_job("running")
             store.settle([settlement(job, outcome)])
             if outcome.delay:
@@ -86,9 +86,9 @@ def test_a_retry_that_was_run_now_or_postponed_is_recognized(row: Row) -> None:
             assert written_status(job, outcome) == "scheduled"
 
 
-def test_an_outcome_with_an_error_is_recognized_after_the_next_attempt_has_begun(row: Row) -> None:
+def test_an_outcome_with_an_error_is_recognized_after_the_next_attempt_has_begun(case: Case) -> None:
     for name, outcome in WITH_ERROR.items():
-        with row(name):
+        with case(name):
             job = make_job("running")
             store.settle([settlement(job, outcome)])
             store.run_now([job.pk])
@@ -105,9 +105,9 @@ def test_a_snooze_cannot_be_recognized_after_the_next_attempt_has_begun() -> Non
     assert written_status(job, SNOOZE) is None
 
 
-def test_a_lost_lease_names_the_cancel_that_ended_it_whatever_the_outcome(row: Row) -> None:
+def test_a_lost_lease_names_the_cancel_that_ended_it_whatever_the_outcome(case: Case) -> None:
     for (name, outcome), is_error_kept in product(OUTCOMES.items(), [False, True]):
-        with row(name, is_error_kept=is_error_kept):
+        with case(name, is_error_kept=is_error_kept):
             job = make_job("running")
             store.cancel([job.pk], reason="not wanted")
             if is_error_kept:
@@ -125,10 +125,10 @@ def test_a_discard_by_the_task_is_recognized_after_a_cancel_and_a_retry() -> Non
     assert written_status(job, DISCARDED) == "discarded"
 
 
-def test_malformed_operations_in_a_row_do_not_break_the_statement(row: Row) -> None:
+def test_malformed_operations_in_a_row_do_not_break_the_statement(case: Case) -> None:
     malformed_values: list[Any] = [[], [5], [{}], [{"verb": 5, "at": "soon"}], [{"verb": "retry", "at": "soon"}]]
     for operations in malformed_values:
-        with row(operations=operations):
+        with case(operations=operations):
             discarded_job, cancelled_job = (make_job("running", operations=operations) for _ in range(2))
             store.settle([settlement(discarded_job, DISCARDED)])
             assert written_status(discarded_job, DISCARDED) == "discarded"
@@ -148,10 +148,10 @@ def delete(job: Job) -> None:
     Job.objects.filter(pk=job.pk).delete()
 
 
-def test_an_outcome_counts_as_lost_if_the_job_was_taken_from_its_worker(row: Row) -> None:
+def test_an_outcome_counts_as_lost_if_the_job_was_taken_from_its_worker(case: Case) -> None:
     takers = [take_by_recovery, take_by_release, delete]
     for (name, outcome), max_attempts, deaths, take_job in product(OUTCOMES.items(), [1, 2], DEATHS, takers):
-        with row(name, max_attempts=max_attempts, deaths=deaths, take=take_job.__name__):
+        with case(name, max_attempts=max_attempts, deaths=deaths, take=take_job.__name__):
             job = make_job("running", max_attempts=max_attempts, deaths=deaths)
             take_job(job)
             assert written_status(job, outcome) is None
@@ -160,9 +160,9 @@ def test_an_outcome_counts_as_lost_if_the_job_was_taken_from_its_worker(row: Row
                 assert written_status(job, outcome) is None
 
 
-def test_the_error_of_another_attempt_is_not_taken_for_the_error_of_this_attempt(row: Row) -> None:
+def test_the_error_of_another_attempt_is_not_taken_for_the_error_of_this_attempt(case: Case) -> None:
     for name, outcome in WITH_ERROR.items():
-        with row(name):
+        with case(name):
             job = make_job("running", max_attempts=2, errors=[OTHER_ERROR])
             take_by_recovery(job)
             claim_again_by_other_worker()

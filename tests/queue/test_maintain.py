@@ -18,7 +18,7 @@ from django_skipqueue.values.records import RecoveredJob
 
 from ..app.rows import FINISHED, STATUSES, UNFINISHED, make_job, make_worker, state
 from ..app.waiting import within
-from ..harness.table import Row
+from ..harness.table import Case
 
 store = Store("default")
 
@@ -30,9 +30,9 @@ ONE_SECOND = timedelta(seconds=1)
 
 class TestAdmit:
     @pytest.mark.core
-    def test_only_scheduled_jobs_are_admitted(self, row: Row) -> None:
+    def test_only_scheduled_jobs_are_admitted(self, case: Case) -> None:
         for status in STATUSES:
-            with row(status):
+            with case(status):
                 job = make_job(status, run_after=-ONE_SECOND)
                 assert store.admit().by_queue == ({"default": 1} if status == "scheduled" else {})
                 stored = state(job)
@@ -69,9 +69,9 @@ class TestAdmit:
 
 class TestRecover:
     @pytest.mark.core
-    def test_only_running_jobs_are_recovered(self, row: Row) -> None:
+    def test_only_running_jobs_are_recovered(self, case: Case) -> None:
         for status in STATUSES:
-            with row(status):
+            with case(status):
                 job = make_job(status, locked_at=-ONE_HOUR, locked_by="gone")
                 by_age, by_worker = (store.recover(worker_timeout=60), store.recover(worker_ids=["gone"]))
                 assert [recovered_job.id for recovered_job in by_age] == ([job.pk] if status == "running" else [])
@@ -254,16 +254,16 @@ class TestPrune:
         return set_retention
 
     @pytest.mark.core
-    def test_only_finished_jobs_are_pruned(self, set_retention: Callable[..., None], row: Row) -> None:
+    def test_only_finished_jobs_are_pruned(self, set_retention: Callable[..., None], case: Case) -> None:
         for status in STATUSES:
-            with row(status):
+            with case(status):
                 set_retention(completed=0, failed=0, discarded=0)
                 make_job(status)
                 assert store.prune() == ({status: 1} if status in FINISHED else {})
                 assert Job.objects.count() == (status not in FINISHED)
 
     @pytest.mark.core
-    def test_each_status_has_a_retention_of_its_own(self, set_retention: Callable[..., None], row: Row) -> None:
+    def test_each_status_has_a_retention_of_its_own(self, set_retention: Callable[..., None], case: Case) -> None:
         # Each status has three jobs, which finished 2 hours ago, 30 minutes ago and now.
         retentions_and_remaining_counts: list[tuple[Any, int]] = [
             (None, 3),
@@ -274,7 +274,7 @@ class TestPrune:
             (timedelta(minutes=1), 1),
         ]
         for status, (retention, remaining_count) in product(FINISHED, retentions_and_remaining_counts):
-            with row(status=status, retention=retention, remaining_count=remaining_count):
+            with case(status=status, retention=retention, remaining_count=remaining_count):
                 set_retention(**({"completed": None, "failed": None, "discarded": None} | {status: retention}))
                 for finished_status in FINISHED:
                     for age in (ONE_HOUR * 2, timedelta(minutes=30), timedelta(0)):
@@ -309,9 +309,9 @@ class TestPrune:
 class TestRetentionOfItsOwn:
     """A job may be kept for a shorter time than its status says."""
 
-    def test_a_job_is_deleted_when_its_own_retention_is_over(self, db: None, row: Row) -> None:
+    def test_a_job_is_deleted_when_its_own_retention_is_over(self, db: None, case: Case) -> None:
         for status in FINISHED:
-            with row(status):
+            with case(status):
                 own_retention = {status: 60}
                 expired_job = make_job(status, finished_at=timedelta(seconds=-61), retention=own_retention)
                 kept_job = make_job(status, finished_at=timedelta(seconds=-50), retention=own_retention)
@@ -326,9 +326,9 @@ class TestRetentionOfItsOwn:
         make_job("failed", finished_at=timedelta(days=-400), retention={"completed": 60})
         assert store.prune() == {"failed": 1}
 
-    def test_a_job_that_is_not_finished_is_kept(self, db: None, row: Row) -> None:
+    def test_a_job_that_is_not_finished_is_kept(self, db: None, case: Case) -> None:
         for status in UNFINISHED:
-            with row(status):
+            with case(status):
                 make_job(status, retention={"completed": 0, "failed": 0, "discarded": 0})
                 assert store.prune() == {}
 

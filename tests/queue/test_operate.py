@@ -20,7 +20,7 @@ from django_skipqueue.values.part import installed_parts
 from ..app.rows import STATUSES, UNFINISHED, WAITING, make_job, multiply, state
 from ..app.sessions import Session
 from ..harness.processes import statuses
-from ..harness.table import Row
+from ..harness.table import Case
 
 store = Store("default")
 
@@ -60,10 +60,10 @@ def apply_verb(verb: str, ids: Iterable[int], **operator: str) -> dict[int, str]
     return changed
 
 
-def test_an_operation_whose_by_or_reason_is_not_a_string_is_refused(row: Row) -> None:
+def test_an_operation_whose_by_or_reason_is_not_a_string_is_refused(case: Case) -> None:
     values: list[Any] = [5, None, b"ann"]
     for verb, name, value in product(ALLOWED_STATUS_BY_VERB, ["by", "reason"], values):
-        with row(verb=verb, name=name, value=value):
+        with case(verb=verb, name=name, value=value):
             job = make_job(ALLOWED_STATUS_BY_VERB[verb])
             with pytest.raises(InvalidOption, match=f"{name} must be a str, not "):
                 apply_verb(verb, [job.pk], **{name: value})
@@ -78,9 +78,9 @@ def test_a_retry_with_an_invalid_over_is_refused(over: Any) -> None:
 
 
 class TestRetry:
-    def test_only_failed_and_discarded_jobs_are_retried(self, row: Row) -> None:
+    def test_only_failed_and_discarded_jobs_are_retried(self, case: Case) -> None:
         for status in STATUSES:
-            with row(status):
+            with case(status):
                 job = make_job(status)
                 assert store.retry([job.pk]).keys() == ({job.pk} if status in ("failed", "discarded") else set())
                 assert state(job)["status"] == ("queued" if status in ("failed", "discarded") else status)
@@ -160,9 +160,9 @@ def test_a_retry_restarts_the_grace_period_of_an_unknown_task() -> None:
 
 
 class TestDiscard:
-    def test_only_jobs_that_wait_are_discarded(self, row: Row) -> None:
+    def test_only_jobs_that_wait_are_discarded(self, case: Case) -> None:
         for status in STATUSES:
-            with row(status):
+            with case(status):
                 job = make_job(status)
                 allowed = status in WAITING
                 assert store.discard([job.pk], reason="not needed").keys() == ({job.pk} if allowed else set())
@@ -196,11 +196,11 @@ class TestDiscard:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_rows_that_another_session_has_locked_are_skipped(row: Row, connect: Callable[..., Any]) -> None:
+def test_rows_that_another_session_has_locked_are_skipped(case: Case, connect: Callable[..., Any]) -> None:
     with connection.cursor() as cursor:
         cursor.execute("SET lock_timeout = '5s'")
         for verb, status in ALLOWED_STATUS_BY_VERB.items():
-            with row(verb), connect(autocommit=False) as other_connection:
+            with case(verb), connect(autocommit=False) as other_connection:
                 locked_job, free_job = make_job(status), make_job(status)
                 other_connection.execute("SELECT FROM skipqueue_job WHERE id = %s FOR UPDATE", [locked_job.pk])
                 assert apply_verb(verb, [locked_job.pk, free_job.pk]).keys() == {free_job.pk}
@@ -208,9 +208,9 @@ def test_rows_that_another_session_has_locked_are_skipped(row: Row, connect: Cal
 
 
 class TestCancel:
-    def test_every_job_that_is_not_finished_is_discarded(self, row: Row) -> None:
+    def test_every_job_that_is_not_finished_is_discarded(self, case: Case) -> None:
         for status in STATUSES:
-            with row(status):
+            with case(status):
                 job = make_job(status, last_error="before")
                 columns_before, is_unfinished = state(job), status in UNFINISHED
                 assert store.cancel([job.pk], reason="no\nmore").keys() == ({job.pk} if is_unfinished else set())
@@ -264,9 +264,9 @@ class TestCancel:
 
 
 class TestRunNow:
-    def test_only_scheduled_jobs_are_run_now(self, row: Row) -> None:
+    def test_only_scheduled_jobs_are_run_now(self, case: Case) -> None:
         for status in STATUSES:
-            with row(status):
+            with case(status):
                 job = make_job(status)
                 assert store.run_now([job.pk]).keys() == ({job.pk} if status == "scheduled" else set())
                 assert state(job)["status"] == ("queued" if status == "scheduled" else status)
@@ -287,9 +287,9 @@ class TestRunNow:
 
 
 class TestPostpone:
-    def test_only_jobs_that_wait_are_postponed(self, row: Row) -> None:
+    def test_only_jobs_that_wait_are_postponed(self, case: Case) -> None:
         for status in STATUSES:
-            with row(status):
+            with case(status):
                 job = make_job(status)
                 allowed = status in WAITING
                 assert store.postpone([job.pk], 2 * ONE_HOUR).keys() == ({job.pk} if allowed else set())
@@ -315,15 +315,15 @@ class TestPostpone:
 
 
 class TestReschedule:
-    def test_only_jobs_that_wait_are_rescheduled(self, row: Row) -> None:
+    def test_only_jobs_that_wait_are_rescheduled(self, case: Case) -> None:
         for status in STATUSES:
-            with row(status):
+            with case(status):
                 job = make_job(status)
                 assert store.reschedule([job.pk], 2 * ONE_HOUR).keys() == ({job.pk} if status in WAITING else set())
 
-    def test_the_new_time_may_be_earlier_or_later_and_the_job_passes_the_gates_again(self, row: Row) -> None:
+    def test_the_new_time_may_be_earlier_or_later_and_the_job_passes_the_gates_again(self, case: Case) -> None:
         for hours, status in {48: "scheduled", 2: "scheduled", -2: "queued"}.items():
-            with row(hours=hours):
+            with case(hours=hours):
                 job = make_job("scheduled", run_after=24 * ONE_HOUR, attempts=2)
                 assert store.reschedule([job.pk], hours * ONE_HOUR) == {job.pk: status}
                 (operation,) = (stored := state(job))["operations"]
@@ -335,9 +335,9 @@ class TestReschedule:
 
 
 class TestChanges:
-    def test_only_waiting_jobs_are_changed_and_only_if_the_value_is_new(self, row: Row) -> None:
+    def test_only_waiting_jobs_are_changed_and_only_if_the_value_is_new(self, case: Case) -> None:
         for verb, status in product(["change_queue", "change_priority"], STATUSES):
-            with row(verb=verb, status=status):
+            with case(verb=verb, status=status):
                 job = make_job(status)
                 [(column, value)] = OPTIONS[verb].items()
                 assert apply_verb(verb, [job.pk]) == ({job.pk: status} if status in WAITING else {})
@@ -387,9 +387,9 @@ class TestSpread:
 
 
 class TestOperations:
-    def test_each_verb_is_recorded_in_the_row(self, row: Row) -> None:
+    def test_each_verb_is_recorded_in_the_row(self, case: Case) -> None:
         for verb, status in ALLOWED_STATUS_BY_VERB.items():
-            with row(verb):
+            with case(verb):
                 job = make_job(status, attempts=3)
                 assert job.operations is None
                 assert apply_verb(verb, [job.pk], by="anna", reason="the shop was down")
@@ -399,9 +399,9 @@ class TestOperations:
                 assert operation == {"verb": verb, "by": "anna", "reason": "the shop was down", "attempts": 3}
                 assert (None not in old_and_new_value) == (verb in ("reschedule", "change_queue", "change_priority"))
 
-    def test_a_verb_that_changes_nothing_is_not_recorded(self, row: Row) -> None:
+    def test_a_verb_that_changes_nothing_is_not_recorded(self, case: Case) -> None:
         for verb in ALLOWED_STATUS_BY_VERB:
-            with row(verb):
+            with case(verb):
                 job = make_job("completed")
                 assert not apply_verb(verb, [job.pk], by="anna")
                 assert state(job)["operations"] is None
@@ -422,9 +422,9 @@ class TestOperations:
             ("cancel", "cem", "no more", 0),
         ]
 
-    def test_the_newest_fifty_operations_are_kept(self, row: Row) -> None:
+    def test_the_newest_fifty_operations_are_kept(self, case: Case) -> None:
         for verb, status in ALLOWED_STATUS_BY_VERB.items():
-            with row(verb):
+            with case(verb):
                 job = make_job(status, operations=[{"verb": "old", "attempts": number} for number in range(50)])
                 apply_verb(verb, [job.pk])
                 kept_records = state(job)["operations"]

@@ -20,7 +20,7 @@ from django_skipqueue.values.outcomes import COMPLETED, Outcome, Settlement, err
 
 from ..app import jobs
 from ..app.rows import FINISHED, lease_of, make_job, settle_and_claim, state
-from ..harness.table import Row
+from ..harness.table import Case
 
 store = Store("default")
 
@@ -70,9 +70,9 @@ def claim_new(count: int = 1, **fields: Any) -> list[Job]:
 class TestTransitions:
     @pytest.mark.core
     @WITH_BOTH_WAYS_TO_SETTLE
-    def test_each_outcome_changes_the_row_as_expected(self, row: Row, settle_jobs: SettleFunction) -> None:
+    def test_each_outcome_changes_the_row_as_expected(self, case: Case, settle_jobs: SettleFunction) -> None:
         for name, (outcome, status) in OUTCOMES.items():
-            with row(name):
+            with case(name):
                 (job,) = claim_new(max_attempts=5)
                 assert settle_jobs([settlement(job, outcome)]) == {job.pk}
                 stored = state(job)
@@ -115,9 +115,9 @@ class TestTransitions:
 
     @pytest.mark.core
     @WITH_BOTH_WAYS_TO_SETTLE
-    def test_a_stored_result_equals_the_result_of_the_task(self, row: Row, settle_jobs: SettleFunction) -> None:
+    def test_a_stored_result_equals_the_result_of_the_task(self, case: Case, settle_jobs: SettleFunction) -> None:
         for result in ("null", "1", '"Łódź 🐘"', '{"a": [1, null, {"b": 1.5}]}', "[]", "false"):
-            with row(result):
+            with case(result):
                 (job,) = claim_new()
                 settle_jobs([settlement(job, Outcome("completed", result=result))])
                 assert Job.objects.get().result == json.loads(result)
@@ -307,9 +307,9 @@ class TestFences:
 
     @pytest.mark.core
     @WITH_BOTH_WAYS_TO_SETTLE
-    def test_no_outcome_is_written_with_a_stale_lease(self, row: Row, settle_jobs: SettleFunction) -> None:
+    def test_no_outcome_is_written_with_a_stale_lease(self, case: Case, settle_jobs: SettleFunction) -> None:
         for lose_lease in WAYS_TO_LOSE_A_LEASE:
-            with row(lose_lease.__name__):
+            with case(lose_lease.__name__):
                 stale_job, *live_jobs = claim_new(1 + len(OUTCOMES))
                 lose_lease(stale_job)
                 row_before = list(Job.objects.filter(pk=stale_job.pk).values())
@@ -326,18 +326,18 @@ class TestFences:
                     )
                     assert list(Job.objects.filter(pk=stale_job.pk).values()) == row_before
 
-    def test_no_job_is_released_with_a_stale_lease(self, row: Row) -> None:
+    def test_no_job_is_released_with_a_stale_lease(self, case: Case) -> None:
         for lose_lease in WAYS_TO_LOSE_A_LEASE:
-            with row(lose_lease.__name__):
+            with case(lose_lease.__name__):
                 stale_job, _live = claim_new(2)
                 lose_lease(stale_job)
                 rows_before = list(Job.objects.order_by("pk").values())
                 assert store.release([lease_of(stale_job)]) == set()
                 assert list(Job.objects.order_by("pk").values()) == rows_before
 
-    def test_no_heartbeat_is_written_with_a_stale_lease(self, row: Row) -> None:
+    def test_no_heartbeat_is_written_with_a_stale_lease(self, case: Case) -> None:
         for lose_lease in WAYS_TO_LOSE_A_LEASE:
-            with row(lose_lease.__name__):
+            with case(lose_lease.__name__):
                 stale_job, _live = claim_new(2)
                 lose_lease(stale_job)
                 rows_before = list(Job.objects.order_by("pk").values())
@@ -367,13 +367,13 @@ OUTCOME_BY_KIND = {
 
 
 @WITH_BOTH_WAYS_TO_SETTLE
-def test_each_combination_of_outcomes_in_one_batch_is_written(row: Row, settle_jobs: SettleFunction) -> None:
+def test_each_combination_of_outcomes_in_one_batch_is_written(case: Case, settle_jobs: SettleFunction) -> None:
     """Whatever outcomes a batch has, the chosen statement must write all of them."""
     all_combinations = [
         kinds for size in range(1, len(OUTCOME_BY_KIND) + 1) for kinds in combinations(OUTCOME_BY_KIND, size)
     ]
     for kinds in all_combinations:
-        with row(" ".join(kinds)):
+        with case(" ".join(kinds)):
             job_by_outcome = dict(zip(kinds, claim_new(len(kinds)), strict=True))
             written_ids = settle_jobs([settlement(job, OUTCOME_BY_KIND[kind]) for kind, job in job_by_outcome.items()])
             assert written_ids == {job.pk for job in job_by_outcome.values()}
@@ -455,9 +455,9 @@ UNSTORABLE_OUTCOMES = {
 
 
 @WITH_BOTH_WAYS_TO_SETTLE
-def test_an_outcome_that_postgresql_refuses_fails_only_its_own_job(row: Row, settle_jobs: SettleFunction) -> None:
+def test_an_outcome_that_postgresql_refuses_fails_only_its_own_job(case: Case, settle_jobs: SettleFunction) -> None:
     for name, outcome in UNSTORABLE_OUTCOMES.items():
-        with row(name):
+        with case(name):
             running_jobs = claim_new(4)
             refused_job = running_jobs[1]
             batch = [settlement(job, outcome if job is refused_job else COMPLETED) for job in running_jobs]
@@ -631,16 +631,16 @@ class TestSnoozes:
         assert (operations[0]["by"], operations[-1]["verb"]) == ("1", "snooze"), "the oldest operation, by 0, is gone"
         assert self.claim_and_snooze(job)[0]["by"] == "1", "a second snooze in a row removes no operation"
 
-    def test_a_malformed_operation_in_the_row_does_not_prevent_a_snooze(self, row: Row) -> None:
+    def test_a_malformed_operation_in_the_row_does_not_prevent_a_snooze(self, case: Case) -> None:
         malformed_times: list[Any] = ["x", None, {}, 2.5, 1e300]
         for times in malformed_times:
-            with row(times=times):
+            with case(times=times):
                 job = make_job(operations=[{"verb": "snooze", "times": times}])
                 assert len(self.claim_and_snooze(job)) == 1
 
-    def test_only_a_snooze_is_recorded_as_an_operation(self, row: Row) -> None:
+    def test_only_a_snooze_is_recorded_as_an_operation(self, case: Case) -> None:
         for outcome in (COMPLETED, RETRY_LATER, FAILED, DISCARDED, replace(SNOOZE, is_unknown=True)):
-            with row(outcome=outcome):
+            with case(outcome=outcome):
                 job = make_job("running")
                 assert settle([settlement(job, outcome), settlement(make_job("running"), SNOOZE)])
                 assert Job.objects.get(pk=job.pk).operations is None

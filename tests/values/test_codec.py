@@ -22,7 +22,7 @@ from django.utils.translation import gettext_lazy
 from django_skipqueue.exceptions import FlattenedValue, InvalidArguments
 from django_skipqueue.values.codec import clean, decode, encode
 
-from ..harness.table import Row
+from ..harness.table import Case
 
 
 class Colour(enum.StrEnum):
@@ -88,9 +88,9 @@ STORABLE = {
 
 
 @pytest.mark.django_db
-def test_values_accepted_by_encode_come_back_equal_from_jsonb(row: Row) -> None:
+def test_values_accepted_by_encode_come_back_equal_from_jsonb(case: Case) -> None:
     for name, value in STORABLE.items():
-        with row(name):
+        with case(name):
             with connection.cursor() as cursor:
                 cursor.execute("SELECT %s::jsonb::text", [encode("value", value)])
                 (text,) = cursor.fetchone()
@@ -235,10 +235,10 @@ def test_the_error_for_a_refused_value_says_what_to_pass_instead(subtests: pytes
 
 
 @pytest.mark.django_db
-def test_postgresql_stores_a_cleaned_text_unchanged(row: Row) -> None:
+def test_postgresql_stores_a_cleaned_text_unchanged(case: Case) -> None:
     cases: list[str] = ["", "plain", "a\0b", "\0" * 50, "\ud800", "\udc00x\ud800", "Łódź 🐘", "\x01\x1b[31m", "\\u0000"]
     for text in cases:
-        with row(text=text):
+        with case(text=text):
             cleaned = clean(text, 1000)
             with connection.cursor() as cursor:
                 cursor.execute("SELECT %s::text, jsonb_build_object('text', %s::text) ->> 'text'", [cleaned, cleaned])

@@ -12,7 +12,7 @@ from django.test import Client
 from playwright.sync_api import Page, expect
 
 from ...app.rows import make_job
-from ...harness.table import Row
+from ...harness.table import Case
 from .browser import Complaints
 from .conftest import LIST, page
 from .hostile import LENGTH_OF_LONG_TEXT, TEXTS, addresses, make_hostile_jobs
@@ -50,10 +50,10 @@ HARMLESS_FIRST = {"harmless": "harmless", **TEXTS}
 
 @pytest.mark.slow  # the test renders every page twice
 @pytest.mark.django_db
-def test_no_page_has_more_markup_than_with_harmless_rows(operator: Client, row: Row) -> None:
+def test_no_page_has_more_markup_than_with_harmless_rows(operator: Client, case: Case) -> None:
     expected_markup: list[list[str]] = []
     for name, text in HARMLESS_FIRST.items():
-        with row(name):
+        with case(name):
             markup = [active_markup(operator, address) for address in addresses(make_hostile_jobs(text))]
             expected_markup = expected_markup or markup  # the first text is harmless
             assert markup == expected_markup
@@ -61,11 +61,11 @@ def test_no_page_has_more_markup_than_with_harmless_rows(operator: Client, row: 
 
 @pytest.mark.django_db
 @pytest.mark.parametrize("verb", ["retry", "discard", "run_again"])
-def test_hostile_text_in_the_response_to_a_button_is_escaped(operator: Client, row: Row, verb: str) -> None:
+def test_hostile_text_in_the_response_to_a_button_is_escaped(operator: Client, case: Case, verb: str) -> None:
     """The refusal that names the unique key, and the admin log, are escaped too."""
     expected_markup: list[list[str]] = []
     for name, text in HARMLESS_FIRST.items():
-        with row(name):
+        with case(name):
             job = make_hostile_jobs(text)["queued" if verb == "discard" else "discarded"]
             key_taken = make_hostile_jobs(text + "2")["failed"]
             make_job("queued", unique_key=key_taken.unique_key)
@@ -79,14 +79,14 @@ def test_hostile_text_in_the_response_to_a_button_is_escaped(operator: Client, r
 
 
 @pytest.mark.django_db
-def test_hostile_text_in_a_url_is_escaped(operator: Client, row: Row) -> None:
+def test_hostile_text_in_a_url_is_escaped(operator: Client, case: Case) -> None:
     expected_by_parameter = {
         key: active_markup(operator, f"job/?{key}=harmless")
         for key in ("q", "status", "queue", "task", "time", "p", "o")
     }
     expected_for_job_page = Markup(operator.get(f"{LIST}harmless/change/", follow=True).text).elements
     for name, text in TEXTS.items():
-        with row(name):
+        with case(name):
             quoted = quote(text, safe="")
             for key, expected in expected_by_parameter.items():
                 assert active_markup(operator, f"job/?{key}={quoted}") == expected, key

@@ -26,7 +26,7 @@ from django_skipqueue.models.copies import BULK_TASK
 from ...app.failing import BAD_VALUE
 from ...app.rows import make_job, make_worker
 from ...harness.parts import modules_of_parts
-from ...harness.table import Row
+from ...harness.table import Case
 from ...parts.schedules.rows import make_schedule
 from .conftest import LIST
 
@@ -279,10 +279,10 @@ def test_the_table_has_every_action_of_the_admin() -> None:
 
 @pytest.mark.parametrize("person", PEOPLE)
 class TestViews:
-    def test_a_get_shows_a_view_to_its_readers_and_changes_nothing(self, rows: Rows, row: Row, person: str) -> None:
+    def test_a_get_shows_a_view_to_its_readers_and_changes_nothing(self, rows: Rows, case: Case, person: str) -> None:
         client = log_in_as(person)
         for (model, name), view in VIEWS.items():
-            with row(model=model, name=name):
+            with case(model=model, name=name):
                 for method in (client.get, client.head):
                     response = method(rows.address(model, name))
                     if person == "anonymous":
@@ -297,10 +297,10 @@ class TestViews:
                         break  # HEAD renders the page again, so only the superuser tries both
                 assert rows.are_unchanged()
 
-    def test_a_post_changes_what_the_table_says(self, rows: Rows, row: Row, person: str) -> None:
+    def test_a_post_changes_what_the_table_says(self, rows: Rows, case: Case, person: str) -> None:
         client = log_in_as(person)
         for (model, name), view in VIEWS.items():
-            with row(model=model, name=name):
+            with case(model=model, name=name):
                 response = client.post(
                     rows.address(model, name),
                     {"post": "yes", "confirmed": "yes", **ANSWERS, "status": "completed", "queue": "mail"},
@@ -316,36 +316,36 @@ class TestActions:
         selected_ids = [rows.failed.pk, rows.queued.pk, rows.running.pk, rows.done.pk, rows.scheduled.pk]
         return {"action": action, "_selected_action": selected_ids, "confirmed": "yes", **ANSWERS}
 
-    def test_a_post_changes_what_the_table_says(self, rows: Rows, row: Row, person: str) -> None:
+    def test_a_post_changes_what_the_table_says(self, rows: Rows, case: Case, person: str) -> None:
         client = log_in_as(person)
         for action, select_across in product(ACTIONS, ["0", "1"]):
-            with row(action=action, select_across=select_across):
+            with case(action=action, select_across=select_across):
                 client.post(LIST, self.data(action, rows) | {"select_across": select_across})
                 assert rows.are_unchanged() == (person not in ACTIONS[action])
 
-    def test_a_get_changes_nothing(self, rows: Rows, row: Row, person: str) -> None:
+    def test_a_get_changes_nothing(self, rows: Rows, case: Case, person: str) -> None:
         client = log_in_as(person)
         for action in ACTIONS:
-            with row(action):
+            with case(action):
                 client.get(LIST, self.data(action, rows))
                 client.head(LIST, self.data(action, rows))
                 assert rows.are_unchanged()
 
 
 class TestForgeryAndRedirects:
-    def test_a_post_without_the_csrf_token_is_refused(self, rows: Rows, row: Row) -> None:
+    def test_a_post_without_the_csrf_token_is_refused(self, rows: Rows, case: Case) -> None:
         client = log_in_as("boss", enforce_csrf_checks=True)
         for model, name in VIEWS:
-            with row(model=model, name=name):
+            with case(model=model, name=name):
                 for action in (None, *ACTIONS):
                     data = {"action": action, "_selected_action": rows.failed.pk, "confirmed": "yes"} if action else {}
                     assert client.post(rows.address(model, name), data).status_code == 403
                 assert rows.are_unchanged()
 
-    def test_no_view_redirects_to_another_site(self, rows: Rows, row: Row) -> None:
+    def test_no_view_redirects_to_another_site(self, rows: Rows, case: Case) -> None:
         client = log_in_as("boss")
         for model, name in VIEWS:
-            with row(model=model, name=name):
+            with case(model=model, name=name):
                 for send in (client.get, client.post):
                     location = send(f"{rows.address(model, name)}?{EVIL_QUERY}").headers.get("Location", "")
                     assert urlsplit(location)[:2] == ("", "")
@@ -371,10 +371,10 @@ PAGES_OF_A_JOB = [
 @pytest.mark.slow  # the test tries each action and each page with each invalid id
 class TestForeignIds:
     @pytest.mark.parametrize("action", ACTIONS)
-    def test_an_action_on_an_invalid_id_changes_nothing(self, rows: Rows, row: Row, action: str) -> None:
+    def test_an_action_on_an_invalid_id_changes_nothing(self, rows: Rows, case: Case, action: str) -> None:
         client = log_in_as("boss")
         for invalid_id in INVALID_IDS:
-            with row(id=invalid_id):
+            with case(id=invalid_id):
                 for confirmed in ("yes", ""):
                     data = {"action": action, "_selected_action": [invalid_id], "confirmed": confirmed}
                     response = client.post(LIST, data)
@@ -382,10 +382,10 @@ class TestForeignIds:
                 assert client.get(LIST).status_code == 200, "the list shows the messages of the responses"
                 assert rows.are_unchanged()
 
-    def test_an_action_on_ids_of_another_model_changes_nothing(self, rows: Rows, row: Row) -> None:
+    def test_an_action_on_ids_of_another_model_changes_nothing(self, rows: Rows, case: Case) -> None:
         client = log_in_as("boss")
         for action in ACTIONS:
-            with row(action):
+            with case(action):
                 entry = LogEntry.objects.create(
                     pk=max(Job.objects.values_list("pk", flat=True)) + 1000,
                     user_id=client.session["_auth_user_id"],
@@ -402,10 +402,10 @@ class TestForeignIds:
         client.post(f"{LIST}?status=completed", data | {"select_across": "1"})
         assert set(Job.objects.all()) == {rows.failed, rows.queued, rows.running, rows.scheduled, rows.bulk}
 
-    def test_the_page_of_an_invalid_job_id_is_no_error(self, rows: Rows, row: Row) -> None:
+    def test_the_page_of_an_invalid_job_id_is_no_error(self, rows: Rows, case: Case) -> None:
         client = log_in_as("boss")
         for name, invalid_id in product(PAGES_OF_A_JOB, INVALID_IDS_IN_ADDRESSES):
-            with row(name=name, id=invalid_id):
+            with case(name=name, id=invalid_id):
                 for send in (client.get, client.post):
                     assert send(f"{LIST}{invalid_id}/{name}/").status_code in (302, 404, 405)
                 assert rows.are_unchanged()

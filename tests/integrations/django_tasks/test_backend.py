@@ -31,7 +31,7 @@ from django_skipqueue.queue.store import Store
 
 from ...app import jobs
 from ...app.rows import FINISHED, STATUSES, are_in_order, make_job
-from ...harness.table import Row
+from ...harness.table import Case
 from .app import tasks
 from .conftest import FRAMEWORK, OUR_BACKEND, TASKS
 from .running import WORKER, claim, execute, run_next
@@ -228,9 +228,9 @@ class TestRegistry:
 
 
 class TestResult:
-    def test_each_status_of_a_job_gives_its_result_a_status_of_django(self, row: Row) -> None:
+    def test_each_status_of_a_job_gives_its_result_a_status_of_django(self, case: Case) -> None:
         for status in STATUSES:
-            with row(status):
+            with case(status):
                 job = make_job(status, task=ADD, args=[1], result=5 if status == "completed" else None)
                 result = task_backends["default"].get_result(str(job.pk))
                 expected = {
@@ -249,17 +249,17 @@ class TestResult:
                     with pytest.raises(ValueError, match="Task failed" if status in FINISHED else "not finished"):
                         assert result.return_value
 
-    def test_the_result_of_an_unknown_id_does_not_exist(self, row: Row) -> None:
+    def test_the_result_of_an_unknown_id_does_not_exist(self, case: Case) -> None:
         cases: list[Any] = ["", "abc", "-1", "9" * 18, "9" * 19, "9" * 5000, None, 1.5, b"1", {}]
         for id in cases:
-            with row(id=id):
+            with case(id=id):
                 tasks.add.enqueue(1)
                 with pytest.raises(TaskResultDoesNotExist):
                     task_backends["default"].get_result(id)
 
-    def test_a_result_is_found_only_by_the_exact_spelling_of_its_id(self, row: Row) -> None:
+    def test_a_result_is_found_only_by_the_exact_spelling_of_its_id(self, case: Case) -> None:
         for template in ("0{}", " {}", "{}\n", "+{}", "{}.0", "{}e0"):
-            with row(template=template):
+            with case(template=template):
                 id = tasks.add.enqueue(1).id
                 arabic_id = id.translate({ord("0") + digit: 0x660 + digit for digit in range(10)})
                 for wrong_id in (template.format(id), arabic_id):

@@ -14,7 +14,7 @@ from django_skipqueue.models import Job
 from ...app import jobs
 from ...app.waiting import within
 from ...console.cli.running import skipqueue
-from ...harness.table import Row
+from ...harness.table import Case
 
 pytestmark = pytest.mark.django_db
 
@@ -39,10 +39,10 @@ def test_two_equal_calls_made_by_s_share_one_unique_job() -> None:
     assert urgent.defer_many([urgent.s(1), urgent.s(1)]).outcomes == ["created", "existing"]
 
 
-def test_a_unique_key_function_that_returns_no_text_is_refused(row: Row) -> None:
+def test_a_unique_key_function_that_returns_no_text_is_refused(case: Case) -> None:
     keys: list[Any] = [5, True, 1.5, ["a"], {"a": 1}, b"x"]
     for key, use_defer_many in product(keys, [False, True]):
-        with row(key=key, many=use_defer_many):
+        with case(key=key, many=use_defer_many):
             task = jobs.add.using(unique_key=function_that_returns(key))
             with within(20), pytest.raises((InvalidOption, InvalidArguments), match="unique_key"):
                 task.defer_many([(1,)]) if use_defer_many else task.defer(1)

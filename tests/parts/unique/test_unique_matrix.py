@@ -21,7 +21,7 @@ from django_skipqueue.values.outcomes import COMPLETED, Outcome, Settlement
 from ...app import jobs
 from ...app.rows import state
 from ...app.sessions import Session
-from ...harness.table import Row
+from ...harness.table import Case
 
 store = Store("default")
 
@@ -89,9 +89,9 @@ def defer_one(add_with_key: Task[..., Any], use_defer_many: bool, value: int) ->
 
 
 class TestEachStateOfTheJobThatHoldsTheKey:
-    def test_an_enqueue_with_skip_returns_the_job_that_holds_the_key(self, row: Row) -> None:
+    def test_an_enqueue_with_skip_returns_the_job_that_holds_the_key(self, case: Case) -> None:
         for name, key_held_until, use_defer_many in HOLDER_CASES:
-            with row(name=name, until=key_held_until, many=use_defer_many):
+            with case(name=name, until=key_held_until, many=use_defer_many):
                 holder = make_in_state(name, key_held_until)
                 state_before = state(holder)
                 id_and_outcome = defer_one(add_with_key(key_held_until), use_defer_many, 2)
@@ -102,9 +102,9 @@ class TestEachStateOfTheJobThatHoldsTheKey:
                     assert id_and_outcome[0] != holder.pk
                 assert state(Job.objects.get(pk=holder.pk)) == state_before
 
-    def test_an_enqueue_with_raise_names_the_job_that_holds_the_key(self, row: Row) -> None:
+    def test_an_enqueue_with_raise_names_the_job_that_holds_the_key(self, case: Case) -> None:
         for name, key_held_until, use_defer_many in HOLDER_CASES:
-            with row(name=name, until=key_held_until, many=use_defer_many):
+            with case(name=name, until=key_held_until, many=use_defer_many):
                 holder = make_in_state(name, key_held_until)
                 if not is_promised_to_hold(name, key_held_until):
                     _, outcome = defer_one(add_with_key(key_held_until, "raise"), use_defer_many, 2)
@@ -115,9 +115,9 @@ class TestEachStateOfTheJobThatHoldsTheKey:
                 assert (caught.value.job_id, caught.value.handle) == (holder.pk, holder.handle)
                 assert Job.objects.count() == 1
 
-    def test_an_enqueue_with_replace_changes_only_a_waiting_job(self, row: Row) -> None:
+    def test_an_enqueue_with_replace_changes_only_a_waiting_job(self, case: Case) -> None:
         for name, key_held_until, use_defer_many in HOLDER_CASES:
-            with row(name=name, until=key_held_until, many=use_defer_many):
+            with case(name=name, until=key_held_until, many=use_defer_many):
                 holder = make_in_state(name, key_held_until)
                 is_waiting = name in ("scheduled", "queued", "retrying", "released", "recovered")
                 id_and_outcome = defer_one(
@@ -135,9 +135,9 @@ class TestEachStateOfTheJobThatHoldsTheKey:
                 if id_and_outcome[1] != "replaced":
                     assert state(holder_after) == state(holder)
 
-    def test_a_failed_job_is_not_retried_by_hand_while_another_job_holds_its_key(self, row: Row) -> None:
+    def test_a_failed_job_is_not_retried_by_hand_while_another_job_holds_its_key(self, case: Case) -> None:
         for name, key_held_until, use_defer_many in HOLDER_CASES:
-            with row(name=name, until=key_held_until, many=use_defer_many):
+            with case(name=name, until=key_held_until, many=use_defer_many):
                 failed_job = make_in_state("failed", "finished")
                 make_in_state(name, key_held_until)
                 retried = Job.objects.filter(pk=failed_job.pk).retry() if use_defer_many else int(failed_job.retry())

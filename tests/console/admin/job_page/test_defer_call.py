@@ -13,7 +13,7 @@ from django_skipqueue.models import Job
 
 from ....app import jobs as tasks
 from ....app.rows import make_job
-from ....harness.table import Row
+from ....harness.table import Case
 from ..conftest import page
 
 pytestmark = pytest.mark.django_db
@@ -39,9 +39,9 @@ OPTIONS: list[dict[str, Any]] = [
 VALUES = [1, -1.5, 1e23, True, None, "é'\"\\\n\t\u2028", [1, [None, {"a b": {"c": []}}]], {"class": 1, "": "x"}, "…"]
 
 
-def test_the_code_enqueues_the_same_job(row: Row) -> None:
+def test_the_code_enqueues_the_same_job(case: Case) -> None:
     for options, value in product(OPTIONS, VALUES):
-        with row(options=options, value=value):
+        with case(options=options, value=value):
             job = ADD_TASK.using(**options).defer(value, b={"x": value})
             job.refresh_from_db()
             code = defer_code(job)

@@ -13,7 +13,7 @@ from django_skipqueue.console.admin.jobs.page import JobPage
 from django_skipqueue.models import Job
 
 from ....app.rows import STATUSES, make_job
-from ....harness.table import Row
+from ....harness.table import Case
 from ..conftest import LIST, page
 from ..scene import iso_seconds_ago
 
@@ -36,9 +36,9 @@ class TestThePage:
         ):  # fmt: skip
             assert expected in text, expected
 
-    def test_the_pages_of_a_job_escape_html(self, operator: Client, row: Row) -> None:
+    def test_the_pages_of_a_job_escape_html(self, operator: Client, case: Case) -> None:
         for status in STATUSES:
-            with row(status):
+            with case(status):
                 job = make_job(
                     status, task=HOSTILE, queue_name=HOSTILE, args=[HOSTILE], kwargs={HOSTILE: HOSTILE},
                     last_error=HOSTILE, result=HOSTILE, metadata={HOSTILE: HOSTILE}, unique_key=HOSTILE,
@@ -59,10 +59,10 @@ class TestThePage:
         with django_assert_max_num_queries(17):  # five of the queries set time limits
             assert operator.get(page("change", job.pk)).status_code == 200
 
-    def test_an_id_that_no_job_has_leads_to_the_list(self, operator: Client, row: Row) -> None:
+    def test_an_id_that_no_job_has_leads_to_the_list(self, operator: Client, case: Case) -> None:
         cases: list[str] = ["4711", "x", "9" * 40, "9" * 4_400, "-1"]
         for job_id in cases:
-            with row(job_id=job_id):
+            with case(job_id=job_id):
                 response = operator.get(f"{LIST}{job_id}/change/", follow=True)
                 assert response.redirect_chain[-1][0] == LIST
 
@@ -122,10 +122,10 @@ class TestNotes:
         ).text
         assert 'value="0.4"' in text
 
-    def test_the_progress_of_another_attempt_is_not_shown(self, operator: Client, row: Row) -> None:
+    def test_the_progress_of_another_attempt_is_not_shown(self, operator: Client, case: Case) -> None:
         cases: list[tuple[str, int]] = [("queued", 3), ("running", 4), ("completed", 4)]
         for status, lease in cases:
-            with row(status=status, lease=lease):
+            with case(status=status, lease=lease):
                 text = operator.get(page("change", make_job(status, **attempt_notes(lease=lease)).pk)).text
                 assert "<progress" not in text
 
@@ -162,10 +162,10 @@ class TestNotes:
         assert attempt.log is not None
         assert (attempt.number, attempt.log.number, attempt.log.dropped) == (2, 2, 7)
 
-    def test_a_job_with_invalid_logs_and_progress_has_a_page(self, operator: Client, row: Row) -> None:
+    def test_a_job_with_invalid_logs_and_progress_has_a_page(self, operator: Client, case: Case) -> None:
         cases: list[Any] = [3, "x", {}, [3], [{"lines": [["a", 1, None, {}]]}], {"lease": 1, "value": "a"}]
         for invalid_value, status in product(cases, STATUSES):
-            with row(logs=invalid_value, status=status):
+            with case(logs=invalid_value, status=status):
                 job = make_job(status, logs=invalid_value, progress=invalid_value)
                 assert operator.get(page("change", job.pk)).status_code == 200
                 assert operator.get(LIST).status_code == 200

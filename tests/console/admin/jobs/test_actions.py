@@ -23,7 +23,7 @@ from django_skipqueue.console.admin.verbs import many_jobs
 from django_skipqueue.models import Job
 
 from ....app.rows import STATUSES, make_job
-from ....harness.table import Row
+from ....harness.table import Case
 from ..conftest import LIST, messages_of
 
 pytestmark = pytest.mark.django_db
@@ -66,9 +66,9 @@ def status_by_id() -> dict[int, str]:
 
 
 class TestTheQuestion:
-    def test_no_job_is_changed_before_the_question_is_answered(self, operator: Client, row: Row) -> None:
+    def test_no_job_is_changed_before_the_question_is_answered(self, operator: Client, case: Case) -> None:
         for action in ACTIONS:
-            with row(action):
+            with case(action):
                 jobs = [make_job(status) for status in STATUSES]
                 before = status_by_id()
                 response = post_action(operator, action, jobs)
@@ -86,7 +86,7 @@ class TestTheQuestion:
             post_action(operator, "retry_selected", jobs[:2]).text.split()
         )
 
-    def test_an_action_that_can_change_none_of_the_jobs_has_no_question(self, operator: Client, row: Row) -> None:
+    def test_an_action_that_can_change_none_of_the_jobs_has_no_question(self, operator: Client, case: Case) -> None:
         cases: list[tuple[str, str, str]] = [
             ("retry_selected", "completed", "None of these 2 jobs can be retried."),
             ("run_now_selected", "queued", "None of these 2 jobs can be made due."),
@@ -96,7 +96,7 @@ class TestTheQuestion:
             ("delete_selected", "running", "None of these 2 jobs can be deleted."),
         ]
         for action, status, title in cases:
-            with row(action=action, status=status, title=title):
+            with case(action=action, status=status, title=title):
                 response = post_action(operator, action, [make_job(status), make_job(status)])
                 assert response.context["title"] == response.context["original"] == title
                 assert 'name="confirmed"' not in response.text
@@ -336,19 +336,21 @@ class TestTheLog:
 
 class TestPermissions:
     def test_an_action_without_its_permission_is_neither_offered_nor_done(
-        self, log_in: Callable[..., Client], row: Row
+        self, log_in: Callable[..., Client], case: Case
     ) -> None:
         for action, permission in ACTIONS.items():
-            with row(action=action, permission=permission):
+            with case(action=action, permission=permission):
                 job = make_job("failed")
                 client = log_in("view_job", *(set(ACTIONS.values()) - {permission}))
                 assert action not in client.get(LIST).text
                 post_action(client, action, [job], confirmed="yes", delay="5")
                 assert status_by_id() == {job.pk: "failed"}
 
-    def test_a_user_with_the_permission_for_an_action_may_run_it(self, log_in: Callable[..., Client], row: Row) -> None:
+    def test_a_user_with_the_permission_for_an_action_may_run_it(
+        self, log_in: Callable[..., Client], case: Case
+    ) -> None:
         for action, permission in ACTIONS.items():
-            with row(action=action, permission=permission):
+            with case(action=action, permission=permission):
                 job = make_job("failed" if action in ACTIONS_ON_FAILED_JOBS else "scheduled")
                 client = log_in("view_job", permission)
                 assert action in client.get(LIST).text

@@ -14,7 +14,7 @@ from django_skipqueue.models import Job
 
 from ....app import jobs
 from ....app.rows import STATUSES, UNFINISHED, WAITING, make_job, state
-from ....harness.table import Row
+from ....harness.table import Case
 from ..conftest import LIST, messages_of, page
 
 pytestmark = pytest.mark.django_db
@@ -64,9 +64,9 @@ def press_button(client: Client, verb: str, job: Job) -> Any:
 
 
 class TestButtons:
-    def test_a_job_has_the_buttons_that_its_status_allows(self, operator: Client, row: Row) -> None:
+    def test_a_job_has_the_buttons_that_its_status_allows(self, operator: Client, case: Case) -> None:
         for status in STATUSES:
-            with row(status):
+            with case(status):
                 job = make_job(status)
                 text = operator.get(page("change", job.pk)).text
                 assert {verb for verb in ALLOWED_STATUSES if page(verb, job.pk) in text} == {
@@ -74,16 +74,16 @@ class TestButtons:
                 }
                 assert (page("delete", job.pk) in text) == (status != "running")
 
-    def test_users_who_may_only_view_jobs_have_no_button(self, log_in: Callable[..., Client], row: Row) -> None:
+    def test_users_who_may_only_view_jobs_have_no_button(self, log_in: Callable[..., Client], case: Case) -> None:
         for status in STATUSES:
-            with row(status):
+            with case(status):
                 job = make_job(status)
                 text = log_in("view_job").get(page("change", job.pk)).text
                 assert not any(page(verb, job.pk) in text for verb in (*ALLOWED_STATUSES, "delete"))
 
-    def test_each_verb_needs_its_own_permission(self, log_in: Callable[..., Client], row: Row) -> None:
+    def test_each_verb_needs_its_own_permission(self, log_in: Callable[..., Client], case: Case) -> None:
         for verb, permission in PERMISSION_BY_VERB.items():
-            with row(verb=verb, permission=permission):
+            with case(verb=verb, permission=permission):
                 job = make_job(STATUS_BEFORE_VERB.get(verb, "failed"))
                 before = state(job)
                 client = log_in(
@@ -94,9 +94,9 @@ class TestButtons:
                 assert state(job) == before
                 assert Job.objects.count() == 1
 
-    def test_a_verb_needs_the_permission_to_view_jobs_as_well(self, log_in: Callable[..., Client], row: Row) -> None:
+    def test_a_verb_needs_the_permission_to_view_jobs_as_well(self, log_in: Callable[..., Client], case: Case) -> None:
         for verb, permission in PERMISSION_BY_VERB.items():
-            with row(verb=verb, permission=permission):
+            with case(verb=verb, permission=permission):
                 job = make_job(STATUS_BEFORE_VERB.get(verb, "failed"))
                 before = state(job)
                 data = {"confirmed": "yes", "over": "90"}
@@ -104,17 +104,17 @@ class TestButtons:
                 assert state(job) == before
                 assert Job.objects.count() == 1
 
-    def test_a_get_request_changes_no_job(self, operator: Client, row: Row) -> None:
+    def test_a_get_request_changes_no_job(self, operator: Client, case: Case) -> None:
         for verb in ALLOWED_STATUSES:
-            with row(verb):
+            with case(verb):
                 job = make_job("failed")
                 before = state(job)
                 assert operator.get(page(verb, job.pk), follow=True).status_code in (200, 405)
                 assert state(job) == before
 
-    def test_a_post_from_elsewhere_is_refused(self, operator: Client, row: Row) -> None:
+    def test_a_post_from_elsewhere_is_refused(self, operator: Client, case: Case) -> None:
         for verb in ALLOWED_STATUSES:
-            with row(verb):
+            with case(verb):
                 job = make_job("failed")
                 operator.handler.enforce_csrf_checks = True
                 assert press_button(operator, verb, job).status_code == 403
@@ -126,9 +126,9 @@ class TestButtons:
 
 
 class TestTheQuestion:
-    def test_every_verb_but_retry_asks_a_question_first(self, operator: Client, row: Row) -> None:
+    def test_every_verb_but_retry_asks_a_question_first(self, operator: Client, case: Case) -> None:
         for verb in ("reschedule", "change_queue", "change_priority", "discard", "cancel", "run_again"):
-            with row(verb):
+            with case(verb):
                 job = make_job(STATUS_BEFORE_VERB.get(verb, "completed"))
                 before = state(job)
                 response = operator.get(page(verb, job.pk))
@@ -354,9 +354,9 @@ class TestRaces:
         assert state(job) == before
         assert not LogEntry.objects.exists()
 
-    def test_a_verb_on_a_deleted_job_redirects_to_the_list(self, operator: Client, row: Row) -> None:
+    def test_a_verb_on_a_deleted_job_redirects_to_the_list(self, operator: Client, case: Case) -> None:
         for verb in ALLOWED_STATUSES:
-            with row(verb):
+            with case(verb):
                 response = operator.post(page(verb, 4_711), follow=True)
                 assert response.redirect_chain[-1][0] == LIST
                 assert messages_of(response) == ["There is no job 4711. It may have been deleted."]

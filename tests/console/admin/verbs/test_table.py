@@ -18,7 +18,7 @@ from django_skipqueue.queue.store import Store
 from ....app.rows import STATUSES, make_job, make_worker
 from ....app.sessions import Session
 from ....app.verbs import BUTTONS, VERBS
-from ....harness.table import Row
+from ....harness.table import Case
 
 pytestmark = pytest.mark.django_db
 
@@ -35,9 +35,9 @@ def test_each_verb_has_its_own_name() -> None:
 
 
 class TestEach:
-    def test_each_verb_is_a_method_of_jobs_and_of_query_sets(self, row: Row) -> None:
+    def test_each_verb_is_a_method_of_jobs_and_of_query_sets(self, case: Case) -> None:
         for verb in VERBS:
-            with row(verb.name):
+            with case(verb.name):
                 options = {option.parameter or option.name for option in verb.options}
                 noted = {"by", "reason"} if verb.leaves_rows else set()
                 for owner in (Job, JobQuerySet) if verb is not DELETE else (JobQuerySet,):
@@ -47,45 +47,47 @@ class TestEach:
         permissions = Permission.objects.filter(content_type__app_label="django_skipqueue")
         assert {f"{verb.permission}_job" for verb in VERBS} <= set(permissions.values_list("codename", flat=True))
 
-    def test_each_verb_changes_only_jobs_in_its_statuses(self, row: Row) -> None:
+    def test_each_verb_changes_only_jobs_in_its_statuses(self, case: Case) -> None:
         for verb, status in product(VERBS, STATUSES):
-            with row(verb=verb.name, status=status):
+            with case(verb=verb.name, status=status):
                 job = make_job(status)
                 changed = verb.apply([job.pk], INSTRUCTION)
                 assert set(changed) == ({job.pk} if status in verb.statuses else set())
 
-    def test_no_verb_is_offered_for_a_status_in_which_it_does_nothing(self, row: Row) -> None:
+    def test_no_verb_is_offered_for_a_status_in_which_it_does_nothing(self, case: Case) -> None:
         for verb in VERBS:
-            with row(verb.name):
+            with case(verb.name):
                 assert {status for status in STATUSES if verb.is_offered_for(status)} <= set(verb.statuses)
 
-    def test_the_log_entry_of_each_verb_can_be_formatted(self, row: Row) -> None:
+    def test_the_log_entry_of_each_verb_can_be_formatted(self, case: Case) -> None:
         for verb in VERBS:
-            with row(verb.name):
+            with case(verb.name):
                 assert "%" not in str(verb.log_entry) % VALUES
                 assert "%" not in str(verb.log_entry_of_copy) % VALUES
 
 
-def test_the_texts_of_each_button_can_be_formatted(row: Row) -> None:
+def test_the_texts_of_each_button_can_be_formatted(case: Case) -> None:
     for verb, button in BUTTONS:
-        with row(verb.name):
+        with case(verb.name):
             for text in (button.label, button.hint, button.question_title, button.done):
                 assert "%" not in str(text) % VALUES
 
 
 class TestActions:
-    def test_the_texts_of_each_action_can_be_formatted(self, row: Row) -> None:
+    def test_the_texts_of_each_action_can_be_formatted(self, case: Case) -> None:
         for verb in VERBS:
             action = verb.action
-            with row(verb.name):
+            with case(verb.name):
                 for count in (1, 2):
                     values = {"number": count, "count": count}
                     for text in (action.question_title, action.done):
                         assert "%" not in str(text % values)
 
-    def test_an_action_on_twenty_jobs_needs_few_statements(self, row: Row, django_assert_max_num_queries: Any) -> None:
+    def test_an_action_on_twenty_jobs_needs_few_statements(
+        self, case: Case, django_assert_max_num_queries: Any
+    ) -> None:
         for verb in VERBS:
-            with row(verb.name):
+            with case(verb.name):
                 jobs = [make_job("failed").pk for _ in range(20)]
                 with django_assert_max_num_queries(6):
                     verb.apply(jobs, INSTRUCTION)
