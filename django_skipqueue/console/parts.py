@@ -152,17 +152,19 @@ class QueueSetting(Generic[T]):
 
     by_settings: T | None
     """The value in the settings; `None` means unlimited."""
-    changed: T | None = None
+    changed_to: T | None = None
     """The value in the queue's row; 0 means unlimited; `None` if nobody has changed it."""
 
     @property
     def is_changed(self) -> bool:
-        return self.changed is not None
+        return self.changed_to is not None
 
     @property
     def value(self) -> T | None:
         """The value that applies; `None` means unlimited."""
-        return self.by_settings if self.changed is None else self.changed or None
+        if self.changed_to is None:
+            return self.by_settings
+        return None if self.changed_to == 0 else self.changed_to
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -253,13 +253,15 @@ def _bound(task: Task[Any, Any], job: Job) -> dict[str, Any]:
 
 
 def _is_same(task: Task[Any, Any] | None, name: str, expected: Any, actual: Any) -> bool:
-    """Compare the expected value with the row's value, which is JSON. So a tuple equals the list that is stored."""
+    """Compare the expected value with the actual value, both as JSON. So a tuple equals the list that is stored."""
     if actual is NOT_GIVEN:
         return False
     if expected == actual:
         return True
-    stored = expected if task is None else task.encoded_argument(name, expected)
-    return bool(decode(encode(name, stored)) == (list(actual) if isinstance(actual, tuple) else actual))
+    encoded = expected if task is None else task.encoded_argument(name, expected)
+    expected_in_row = decode(encode(name, encoded))
+    actual_in_row = list(actual) if isinstance(actual, tuple) else actual  # `bind` collects `*args` in a tuple
+    return bool(expected_in_row == actual_in_row)
 
 
 def _is_column(job: Job, name: str, expected: Any) -> bool:

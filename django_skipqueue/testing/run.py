@@ -85,9 +85,9 @@ def run_jobs(
     all_planned = [planned for plan in planners for planned in plan(schedules)]
     for alias in chosen_or_all(database):
         planned_here = [planned for planned in all_planned if planned.database == alias]
-        is_forced = include_scheduled or until is not None
-        forced = Forced(alias, queue_names, until=until, all_planned=planned_here) if is_forced else None
-        runs.append(Run(alias, queue_names, forced=forced, raise_errors=raise_errors, limit=limit))
+        runs_early = include_scheduled or until is not None
+        early_runs = EarlyRuns(alias, queue_names, until=until, all_planned=planned_here) if runs_early else None
+        runs.append(Run(alias, queue_names, early_runs=early_runs, raise_errors=raise_errors, limit=limit))
     with capturing():
         while sum(run.drain() for run in runs) and len(runs) > 1:  # a job may defer a job into another database
             pass
@@ -138,12 +138,12 @@ class Clock(Protocol):
         """Put the clock so far forward that the gate admits every job."""
 
 
-class Forced:
+class EarlyRuns:
     """Makes scheduled jobs due before their time, as operators can, so that the jobs pass the gates as in production.
 
-    A job runs as if its due time had come, so its clock is ahead of the real time. If the job schedules another job,
-    the row's due time counts from the real time, so this class adds how far the first job's clock was ahead. Otherwise
-    a job that snoozes again and again for ten minutes would always be due within the next hour, and run for ever.
+    A job runs as if its due time had come, so its clock is ahead of the real time. If the job snoozes, or schedules
+    another job, PostgreSQL computes the new due time from the real time, and this class adds how far the job's clock is
+    ahead. Otherwise, with `until` an hour from now, a job that snoozes for ten minutes each time would run for ever.
     """
 
     def __init__(
@@ -231,12 +231,18 @@ class Run:
     """Runs the jobs of one database, and remembers their ids."""
 
     def __init__(
-        self, alias: str, queue_names: Sequence[str] | None, *, forced: Forced | None, raise_errors: bool, limit: int
+        self,
+        alias: str,
+        queue_names: Sequence[str] | None,
+        *,
+        early_runs: EarlyRuns | None,
+        raise_errors: bool,
+        limit: int,
     ) -> None:
         self._alias = alias
         self._store = Store(alias)
         self._queue_names = queue_names
-        self._forced = forced
+        self._early_runs = early_runs
         self._raise_errors = raise_errors
         self._limit = limit
         self._executor = CommittingExecutor(worker=TEST_WORKER_ID, database=alias)
@@ -268,7 +274,7 @@ class Run:
                 continue
             if any(part.before_drained(self._store) for part in installed_parts() if part.before_drained):
                 continue
-            if not (self._forced and self._forced.go_on()):
+            if not (self._early_runs and self._early_runs.go_on()):
                 return None
 
     def _run(self, job: ClaimedJob) -> None:

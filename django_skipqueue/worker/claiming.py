@@ -401,8 +401,8 @@ MOST_PREFETCHED = 4_000
 them."""
 
 LONGEST_WAIT_AHEAD = 0.5
-"""For how many seconds a claimed job may wait for a slot. This is longer than `PREFETCH_SECONDS`, because a released
-job must be claimed again."""
+"""A claimed job that has waited this many seconds for a slot is released. A release costs a second claim, so this limit
+is more generous than `PREFETCH_SECONDS`."""
 
 
 class Capacity:
@@ -410,19 +410,19 @@ class Capacity:
 
     def __init__(self, concurrency: int) -> None:
         self._concurrency = concurrency
-        # These count the jobs that have finished within the last seconds.
-        self.within_span = Recent(PREFETCH_SECONDS)
+        # Each counts the jobs that have finished within its number of seconds before now.
+        self.within_prefetch = Recent(PREFETCH_SECONDS)
         self._within_wait = Recent(LONGEST_WAIT_AHEAD)
 
     def finished(self, count: int, now: float) -> None:
         """Note that this many jobs have finished."""
         if count:
-            self.within_span.add(count, now)
+            self.within_prefetch.add(count, now)
             self._within_wait.add(count, now)
 
     def prefetch(self, now: float) -> int:
         """Return how many jobs to claim in addition to the jobs for free slots."""
-        return min(self.within_span.count(now), MOST_PREFETCHED)
+        return min(self.within_prefetch.count(now), MOST_PREFETCHED)
 
     def room(self, unfinished: int, now: float, *, most: int = MOST_PREFETCHED) -> int:
         """How many more jobs to claim: the capacity minus the number of unfinished jobs.

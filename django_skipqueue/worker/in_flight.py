@@ -264,12 +264,13 @@ class InFlightJobs:
                 with self._control.handling_errors():
                     part.released(self.store)
         running = list(self.jobs.values())
-        locked = self._locked(running)
+        ids_with_locked_row = self._locked(running)
         running_released = 0
-        finished = self.pending.refs()  # the release does not wait for their rows, which may be locked for long
+        unwritten_refs = self.pending.refs()
+        # A release does not wait for the locked row of a finished attempt, which may stay locked for long.
         for jobs in (
-            [job for job in running if job.id in locked and job.ref not in finished],
-            [job for job in running if job.id not in locked],
+            [job for job in running if job.id in ids_with_locked_row and job.ref not in unwritten_refs],
+            [job for job in running if job.id not in ids_with_locked_row],
         ):
             self._release(jobs, interrupted=True)
             running_released += 0 if self._control.is_broken else len(jobs)

@@ -192,9 +192,9 @@ class Batches:
         self.builder.change(job, "queued", "running", lease=1, attempts=1, **values)
         self.builder.change(job, "running", status, lease=2, **values)
 
-    def call_back(self, batch: int, *names: str, first: int) -> None:
-        """Run these callbacks of a batch as jobs, whose ids begin with `first`."""
-        for job, name in enumerate(names, start=first):
+    def call_back(self, batch: int, *names: str, first_job_id: int) -> None:
+        """Run these callbacks of a batch as jobs, whose ids begin with `first_job_id`."""
+        for job, name in enumerate(names, start=first_job_id):
             self.run_job(job, batch=batch, calls_back=name)
 
 
@@ -206,9 +206,9 @@ def finish_a_batch(builder: EvidenceBuilder) -> None:
     batches.run_job(20, batch=1)
     batches.run_job(21, "failed", batch=2)
     batches.add_change(2, "finish")
-    batches.call_back(2, "on_failure", "on_finish", first=30)
+    batches.call_back(2, "on_failure", "on_finish", first_job_id=30)
     batches.add_change(1, "finish")
-    batches.call_back(1, "on_failure", "on_finish", first=40)
+    batches.call_back(1, "on_failure", "on_finish", first_job_id=40)
 
 
 def leave_a_batch_open(builder: EvidenceBuilder) -> None:
@@ -227,7 +227,7 @@ def finish_a_batch_too_soon(builder: EvidenceBuilder) -> None:
     batches.add_change(1, "open")
     builder.change(20, None, "queued", batch=1)
     batches.add_change(1, "finish")
-    batches.call_back(1, "on_success", "on_finish", first=40)
+    batches.call_back(1, "on_success", "on_finish", first_job_id=40)
 
 
 def finish_a_batch_before_the_one_in_it(builder: EvidenceBuilder) -> None:
@@ -235,9 +235,9 @@ def finish_a_batch_before_the_one_in_it(builder: EvidenceBuilder) -> None:
     batches.add_change(1, "open")
     batches.add_change(2, "open")
     batches.add_change(1, "finish")
-    batches.call_back(1, "on_success", "on_finish", first=40)
+    batches.call_back(1, "on_success", "on_finish", first_job_id=40)
     batches.add_change(2, "finish")
-    batches.call_back(2, "on_success", "on_finish", first=30)
+    batches.call_back(2, "on_success", "on_finish", first_job_id=30)
 
 
 def finish_a_batch_before_a_callback_in_it(builder: EvidenceBuilder) -> None:
@@ -256,14 +256,14 @@ def join_a_finished_batch(builder: EvidenceBuilder) -> None:
 
 def call_back_twice(builder: EvidenceBuilder) -> None:
     finish_a_batch(builder)
-    Batches(builder).call_back(1, "on_finish", first=50)
+    Batches(builder).call_back(1, "on_finish", first_job_id=50)
 
 
-def never_call_back(builder: EvidenceBuilder) -> None:
+def leave_out_on_finish(builder: EvidenceBuilder) -> None:
     batches = Batches(builder)
     batches.add_change(1, "open")
     batches.add_change(1, "finish")
-    batches.call_back(1, "on_success", first=40)
+    batches.call_back(1, "on_success", first_job_id=40)
 
 
 def call_back_for_success_after_a_failure(builder: EvidenceBuilder) -> None:
@@ -271,13 +271,13 @@ def call_back_for_success_after_a_failure(builder: EvidenceBuilder) -> None:
     batches.add_change(1, "open")
     batches.run_job(20, "discarded", batch=1)
     batches.add_change(1, "finish")
-    batches.call_back(1, "on_success", "on_finish", first=40)
+    batches.call_back(1, "on_success", "on_finish", first_job_id=40)
 
 
 def call_back_before_the_end(builder: EvidenceBuilder) -> None:
     batches = Batches(builder)
     batches.add_change(1, "open")
-    batches.call_back(1, "on_success", "on_finish", first=40)
+    batches.call_back(1, "on_success", "on_finish", first_job_id=40)
     batches.add_change(1, "finish")
 
 

@@ -74,7 +74,7 @@ FORGERIES: list[tuple[Callable[[Evidence], Any], Forgery, str]] = [
     ),
     (
         batches_call_back_once,
-        forgeries.never_call_back,
+        forgeries.leave_out_on_finish,
         "batch 1 has called ['on_success'], and not ['on_finish', 'on_success']",
     ),
     (

@@ -21,20 +21,21 @@ from ..facts import NOTHING
 
 
 class Mark(NamedTuple):
-    """A label on an axis. `share` is its position, from 0 at the lower or left end to 1 at the other end."""
+    """A label on an axis."""
 
-    share: float
+    position: float
+    """From 0 at the lower or left end to 1 at the other end."""
     label: str
 
     @property
     def from_top(self) -> str:
         """The distance from the upper end, as a percentage of the axis."""
-        return f"{100 * (1 - self.share):.2f}"
+        return f"{100 * (1 - self.position):.2f}"
 
     @property
     def from_left(self) -> str:
         """The distance from the left end, as a percentage of the axis."""
-        return f"{100 * self.share:.2f}"
+        return f"{100 * self.position:.2f}"
 
 
 MOST_STEPS = 4
@@ -98,26 +99,26 @@ def _decimal_step(least_step: float) -> float:
 
 @dataclass(frozen=True)
 class TimeAxis:
-    """A period that begins at `start`, in seconds since the epoch, and has `buckets` buckets of `width` seconds."""
+    """A period that begins at `start`, in seconds since the epoch. It has `bucket_count` buckets of `width` seconds."""
 
     start: int
     width: int
-    buckets: int
+    bucket_count: int
 
     @classmethod
-    def up_to(cls, now: float, *, width: int, buckets: int) -> "TimeAxis":
+    def up_to(cls, now: float, *, width: int, bucket_count: int) -> "TimeAxis":
         """Return the axis whose last bucket contains `now`. Every bucket starts at a multiple of `width`."""
         end = (int(now // width) + 1) * width
-        return cls(end - width * buckets, width, buckets)
+        return cls(end - width * bucket_count, width, bucket_count)
 
     @property
     def end(self) -> int:
-        return self.start + self.width * self.buckets
+        return self.start + self.width * self.bucket_count
 
     def place(self, seconds: float) -> int | None:
         """Return the index of the bucket that contains this time; `None` if it is outside the axis."""
         index = int((seconds - self.start) // self.width)
-        return index if 0 <= index < self.buckets else None
+        return index if 0 <= index < self.bucket_count else None
 
     def times(self, zone: tzinfo) -> list[tuple[datetime, datetime]]:
         """Return the start and the end of each bucket."""
@@ -299,7 +300,9 @@ class Chart:
     def hovers(self) -> list[str]:
         """The text that each bucket shows under the mouse, with the series in the same order as in the chart."""
         labels = [str(series.label) for series in self.series]
-        changes_by_bucket = {int(change.share * self.times.axis.buckets): change.label for change in self.changes}
+        changes_by_bucket = {
+            int(change.position * self.times.axis.bucket_count): change.label for change in self.changes
+        }
         texts = []
         for bucket, (time, cells) in enumerate(self.rows):
             lines = [f"{label}: {cell}" for label, cell in zip(labels, cells, strict=True)]

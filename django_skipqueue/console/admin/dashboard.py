@@ -89,7 +89,7 @@ class Situation:
 
     @property
     def axis(self) -> TimeAxis:
-        return TimeAxis.up_to(self.now, width=self.range.bucket, buckets=self.range.buckets)
+        return TimeAxis.up_to(self.now, width=self.range.bucket, bucket_count=self.range.buckets)
 
     @cached_property
     def times(self) -> LocalTimes:

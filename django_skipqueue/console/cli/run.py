@@ -223,7 +223,9 @@ def set_up(add: RunworkerOptions, options: dict[str, Any]) -> None:
 
 def databases_of(options: dict[str, Any]) -> tuple[str, ...]:
     """Return the aliases in `--database`. Raises `CommandError` if there are none."""
-    databases = names_in(options["database"]) if _runners() else tuple(filter(None, [options["database"]]))
+    given = options["database"]
+    can_serve_several = bool(_runners())
+    databases = names_in(given) if can_serve_several else (given,) if given else ()
     if not databases:
         raise CommandError("--database (SKIPQUEUE_DATABASE) names no database.")
     return databases

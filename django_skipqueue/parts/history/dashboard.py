@@ -65,11 +65,11 @@ class Timeline:
     @classmethod
     def of(cls, store: Store, axis: TimeAxis, span: Span, queue_names: Sequence[str], task: str) -> "Timeline":
         """Read the timeline of one task in these queues. An empty name stands for all tasks or all queues."""
-        numbers = {name: [0] * axis.buckets for name in ("failed", "retried", "completed")}
-        waited: list[list[int]] = [[] for _ in range(axis.buckets)]
-        ran: list[list[int]] = [[] for _ in range(axis.buckets)]
-        longest: tuple[list[float], list[float]] = [0.0] * axis.buckets, [0.0] * axis.buckets  # waited, ran
-        oldest: list[float | None] = [None] * axis.buckets
+        numbers = {name: [0] * axis.bucket_count for name in ("failed", "retried", "completed")}
+        waited: list[list[int]] = [[] for _ in range(axis.bucket_count)]
+        ran: list[list[int]] = [[] for _ in range(axis.bucket_count)]
+        longest: tuple[list[float], list[float]] = [0.0] * axis.bucket_count, [0.0] * axis.bucket_count  # waited, ran
+        oldest: list[float | None] = [None] * axis.bucket_count
         values = {"span": int(span), "queue_names": list(queue_names), "task": task, "since": axis.start}
         for row in store.rows(TIMELINE, values):
             starts_at, completed, retried, failed, _discarded, *histograms, waited_most, ran_most, oldest_seconds = row
@@ -201,7 +201,7 @@ def _depths(situation: Situation) -> list[Series]:
     values = {"since": axis.start, "limit": MOST_DEPTH_LINES}
     names = [situation.queue_name] if situation.queue_name else [name for (name,) in store.rows(DEEPEST_QUEUES, values)]
     names_read = names if situation.queue_name else [*names, ""]  # the empty name stands for all queues together
-    depths_of: dict[str, list[float | None]] = {name: [None] * axis.buckets for name in [*names, ""]}
+    depths_of: dict[str, list[float | None]] = {name: [None] * axis.bucket_count for name in [*names, ""]}
     parameters = {
         "span": int(_row_span(situation.range)),
         "width": axis.width,

@@ -103,7 +103,7 @@ class Trend:
 
     @property
     def _axis(self) -> TimeAxis:
-        return TimeAxis.up_to(self.counts.now.timestamp(), width=HOUR_SECONDS, buckets=self.hours)
+        return TimeAxis.up_to(self.counts.now.timestamp(), width=HOUR_SECONDS, bucket_count=self.hours)
 
 
 STANDING_HEADINGS = {

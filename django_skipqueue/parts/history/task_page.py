@@ -65,7 +65,7 @@ MOST_CAUSES_OF_TASK = 10
 def about_task(task: str) -> dict[str, Any]:
     store, zone = Store.default(), get_current_timezone()
     ((now, queue_names),) = store.rows(QUEUES_OF_TASK, {"task": task, "limit": MOST_QUEUES_OF_TASK})
-    axis = TimeAxis.up_to(now, width=HOUR_SECONDS, buckets=WEEK_HOURS)
+    axis = TimeAxis.up_to(now, width=HOUR_SECONDS, bucket_count=WEEK_HOURS)
     times = LocalTimes(axis, zone, timedelta(days=1))
     timeline = Timeline.of(store, axis, Span.HOUR, queue_names, task)
     values = {"task": task, "queue_names": queue_names, "limit": MOST_DEPLOYMENTS_COMPARED}

@@ -152,7 +152,7 @@ class ThreadConnections:
                 completes_job = any(is_completion(function) for _, function, *_ in connection.run_on_commit)
                 commit()
                 if completes_job:
-                    shield.is_up = False  # interruptions stay forbidden until `note_completed` has recorded the commit
+                    shield.ends_with_block = False  # it lasts until `note_completed` has recorded the commit
 
         def roll_back_uninterrupted() -> None:
             with self._interrupter.uninterrupted():

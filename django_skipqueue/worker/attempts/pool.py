@@ -259,7 +259,7 @@ class Runner(Protocol):
 
     @property
     def blocked_at(self) -> float:
-        """The monotonic time from which code of finished attempts counts as blocking other jobs.
+        """The monotonic time from which code that runs on after the end of its attempt counts as blocking other jobs.
 
         Read the property again when this time has come, because it may have changed.
         """

@@ -334,7 +334,7 @@ STACK_DEPTH = 8
 class Shield:
     """Passed to the `with` block of `uninterrupted`, in which no interruption is raised."""
 
-    is_up: bool
+    ends_with_block: bool
     """If the block sets this to False, interruptions stay forbidden after the block, until `unshield` is called."""
 
 
@@ -414,13 +414,13 @@ class Interrupter:
         the threads in which their statements run.
         """
         attempt = self._exposed_in_this_thread()
-        shield = Shield(is_up=attempt is not None)
+        shield = Shield(ends_with_block=attempt is not None)
         if attempt is not None:
             attempt.shield()
         try:
             yield shield
         finally:
-            if attempt is not None and shield.is_up and not attempt.unshield():
+            if attempt is not None and shield.ends_with_block and not attempt.unshield():
                 attempt.raise_interruption()
 
     @property

@@ -195,7 +195,7 @@ def test_a_process_with_a_stuck_attempt_is_replaced_when_nothing_else_runs(
     worker = worker_thread(concurrency=2, poll_interval=0.05)
     wait_for_statuses(failed=1, running=1)
     for _ in range(10):
-        noop.using(queue_name="q").defer()  # the long job has the half of the slots that its queue may have
+        noop.using(queue_name="q").defer()  # a queue may fill half of the slots, which the long job does in its queue
     wait_for_statuses(failed=1, running=1, completed=10)
     gates["long"].open()
     assert worker.wait() == EXIT_STUCK

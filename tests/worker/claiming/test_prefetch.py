@@ -41,7 +41,7 @@ def test_a_batch_without_finished_jobs_is_not_remembered() -> None:
     for _ in range(1000):
         capacity.finished(0, now=100.0)
     assert capacity.prefetch(now=100.0) == 0
-    assert len(capacity.within_span.added) == 0
+    assert len(capacity.within_prefetch.added) == 0
 
 
 def test_jobs_claimed_ahead_are_kept_longer_than_new_ones_are_claimed() -> None:

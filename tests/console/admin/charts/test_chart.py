@@ -13,7 +13,7 @@ def make_chart(
     *values: Sequence[float | None], stacks: bool = False, mark_every: timedelta = timedelta(minutes=1)
 ) -> Chart:
     series = [Series(f"s{number}", "p50", line_values) for number, line_values in enumerate(values)]
-    times = LocalTimes(TimeAxis(start=0, width=60, buckets=len(values[0])), UTC, mark_every)
+    times = LocalTimes(TimeAxis(start=0, width=60, bucket_count=len(values[0])), UTC, mark_every)
     return Chart("c", "C", times, scale.of_numbers, str, series, stacks=stacks)
 
 
@@ -30,7 +30,7 @@ def test_the_hover_text_has_the_time_and_every_value_with_the_upper_line_first()
 def test_the_hover_text_of_a_bucket_names_the_deployments_in_it() -> None:
     chart = make_chart([1.0, 2.0, 3.0])
     change = chart.times.mark(90.0, "deployment 4f2a")
-    assert (change.share, change.from_left) == (0.5, "50.00")
+    assert (change.position, change.from_left) == (0.5, "50.00")
     hovers = replace(chart, changes=[change, Mark(0.99, "deployment 5b3c")]).hovers
     assert [hover.rpartition("\n")[2] for hover in hovers] == ["s0: 1.0", "deployment 4f2a", "deployment 5b3c"]
 
@@ -44,7 +44,7 @@ def test_the_table_has_the_values_of_the_chart() -> None:
 
 def test_a_chart_escapes_html_in_its_texts() -> None:
     series = Series("<i>", "p50", [1.0])
-    times = LocalTimes(TimeAxis(start=0, width=60, buckets=1), UTC, timedelta(minutes=1))
+    times = LocalTimes(TimeAxis(start=0, width=60, bucket_count=1), UTC, timedelta(minutes=1))
     chart = Chart("c", "C", times, scale.of_numbers, lambda number: f"<b title='{number}'>&", [series])
     assert "<title>00:00\N{EN DASH}00:01\n&lt;i&gt;: &lt;b title=&#x27;1.0&#x27;&gt;&amp;</title>" in chart.hovered
     assert chart.table_rows.strip() == (
@@ -59,7 +59,7 @@ def test_a_value_that_occurs_twice_is_formatted_once() -> None:
         formatted_numbers.append(number)
         return f"{number:g}"
 
-    times = LocalTimes(TimeAxis(start=0, width=60, buckets=4), UTC, timedelta(minutes=1))
+    times = LocalTimes(TimeAxis(start=0, width=60, bucket_count=4), UTC, timedelta(minutes=1))
     chart = Chart("c", "C", times, scale.of_numbers, format_number, [Series("s", "p50", [2.0, None, 2.0, 3.0])])
     assert [cells for _, cells in chart.rows] == [["2"], ["\N{EN DASH}"], ["2"], ["3"]]
     assert sorted(formatted_numbers) == [2.0, 3.0]
@@ -72,7 +72,7 @@ def test_a_chart_without_a_value_is_empty() -> None:
 
 
 def test_the_text_of_a_bucket_begins_with_the_day_if_the_chart_covers_a_long_time() -> None:
-    axis = TimeAxis(start=0, width=6 * 3_600, buckets=5)
+    axis = TimeAxis(start=0, width=6 * 3_600, bucket_count=5)
     assert LocalTimes(axis, ZoneInfo("Europe/Berlin"), timedelta(days=1)).buckets == [
         f"{day} {start}\N{EN DASH}{end}"
         for day, start, end in (
