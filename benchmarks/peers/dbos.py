@@ -23,7 +23,7 @@ HISTORY = "row, and a row for each step"
 
 URL = f"postgresql:///{os.environ['PGDATABASE']}"
 QUEUE = "default"
-SECONDS_BETWEEN_POLLS = 0.01
+SECONDS_BETWEEN_POLLS = 0.003
 """The default of a second would have four workflows at once run only four workflows a second."""
 
 
