@@ -377,7 +377,7 @@ class RecentTask:
     recovered: int = 0
 
     @property
-    def share(self) -> float:
+    def failed_share(self) -> float:
         return self.failed / self.attempts if self.attempts else 0.0
 
 
@@ -413,11 +413,15 @@ def failing_tasks(store: Store) -> Iterator[Finding]:
     failing: dict[str, RecentCause | None] = {}  # the tasks that may fail, each with its new cause
     for name, task in tasks.items():
         is_new = _is_nearly_all(sum(cause.number for cause in new_causes.get(name, ())), task.attempts)
-        if is_new or (task.attempts >= FEWEST_ATTEMPTS and task.share >= threshold):
+        if is_new or (task.attempts >= FEWEST_ATTEMPTS and task.failed_share >= threshold):
             failing[name] = new_causes[name][0] if is_new else None
     worst = sorted((tasks[name] for name in failing), key=lambda task: -task.failed)[:MOST_FAILING_TASKS]
     usual_shares = dict(store.rows(USUAL_SHARES, _task_queue_pairs(worst, MOST_COMPARED))) if worst else {}
-    worst = [task for task in worst if task.share - usual_shares.get(task.name, 0.0) >= threshold and causes[task.name]]
+    worst = [
+        task
+        for task in worst
+        if task.failed_share - usual_shares.get(task.name, 0.0) >= threshold and causes[task.name]
+    ]
     worst = [task for task in worst if not _is_reported(store, causes[task.name], task.now)]
     without_new_cause = _task_queue_pairs([task for task in worst if failing[task.name] is None], MOST_DATED)
     failing_since = (
@@ -513,7 +517,7 @@ def _failing_task(
         )
         command = ["show" if job.finished_at else "discard", job_name(store.alias, job.pk)]
     return Finding.of(
-        Severity.CRITICAL if is_new or task.share >= CRITICAL_SHARE else Severity.WARNING,
+        Severity.CRITICAL if is_new or task.failed_share >= CRITICAL_SHARE else Severity.WARNING,
         title,
         gettext(
             "Of the last %(attempts)s attempts %(percent)s %% have failed. At this hour %(usual)s %% usually fail."
@@ -531,7 +535,7 @@ def _failing_task(
             "job": job_name(store.alias, cause.last_job_id),
             "succeeded": grouped(succeeded),
             "attempts": grouped(task.attempts),
-            "percent": round(100 * task.share),
+            "percent": round(100 * task.failed_share),
             "usual": round(100 * usual_share),
         },
         subject=task.name,

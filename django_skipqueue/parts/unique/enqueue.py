@@ -361,7 +361,7 @@ def _write_unique(
         replaced = replace_waiting(store, values, [call for call in calls if call.unique_key not in keys_written])
     if inserted or replaced:
         queued += sum(job.status == "queued" for job in replaced)
-        delays = [job.delay for job in replaced] + [delay] * bool(inserted)
+        delays = [job.delay for job in replaced] + ([delay] if inserted else [])
         announce(store, spec, [id for id, _key in inserted], calls, queued=queued, delay=min(delays))
     return inserted, replaced
 
