@@ -826,7 +826,7 @@ class RecentQueue(NamedTuple):
     now: datetime
 
     @property
-    def seconds(self) -> float:
+    def seconds_to_empty(self) -> float:
         """How many seconds the workers need to empty the queue, if no other job comes."""
         return self.depth * RECENT_SECONDS / self.attempts
 
@@ -840,7 +840,7 @@ def growing_queues(store: Store) -> Iterator[Finding]:
         if queue.attempts
         and queue.depth > GROWTH_FACTOR * queue.depth_before
         and queue.oldest >= queue.oldest_before
-        and queue.seconds >= (DRAIN.of(queue.name) or math.inf)  # without a threshold, the rule is off
+        and queue.seconds_to_empty >= (DRAIN.of(queue.name) or math.inf)  # without a threshold, the rule is off
         and queue.name not in settings.external_queues
     }
     not_paused = sorted(growing.keys() - set(paused_queues(store))) if growing else []
@@ -870,7 +870,7 @@ def growing_queues(store: Store) -> Iterator[Finding]:
                 "came": grouped(queue.depth - queue.depth_before + queue.attempts),
                 "ran": grouped(queue.attempts),
                 "before": grouped(queue.depth_before),
-                "span": span(queue.seconds),
+                "span": span(queue.seconds_to_empty),
                 "usual": grouped(usual_depth),
             },
             subject=name,
@@ -929,7 +929,9 @@ def retry_storms(store: Store) -> Iterator[Finding]:
         slots = sum(worker.slots for worker in workforce.serving(name))
         commonest_task, _number = due[name][0]
         number, threshold = sum(number for _task, number in due[name]), STORM.of(name)
-        if threshold is None or not slots or number * queues[name].mean_run < threshold * slots * RETRIES_AHEAD_SECONDS:
+        seconds_of_retries = number * queues[name].mean_run
+        seconds_of_slots = slots * RETRIES_AHEAD_SECONDS
+        if threshold is None or not slots or seconds_of_retries < threshold * seconds_of_slots:
             continue
         yield Finding.of(
             Severity.WARNING,

@@ -41,8 +41,8 @@ def _first_of_each() -> str:
     )
 
 
-# Whether an unfinished job holds its unique key: always, unless `unique_seconds` is 0. Then the job holds its key only
-# until its first claim, which raises the lease from 0.
+# HOLDS_KEY for unfinished jobs: a job still holds its unique key, unless `unique_seconds` is 0. Then the job holds its
+# key only until its first claim, which raises the lease from 0.
 _HOLDS_ITS_KEY = "(unique_seconds IS NULL OR unique_seconds > 0 OR lease = 0)"
 
 # Sent by stuck-key. Returns the unfinished jobs that hold a unique key and have been due for longer than `seconds`, the

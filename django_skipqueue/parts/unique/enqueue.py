@@ -354,7 +354,7 @@ def _write_unique(
     keys: list[str | None] = [call.unique_key for call in calls]
     parameters = {**calls_as_values(calls), "number": len(calls)}
     [(ids, inserted_keys, queued, delay)] = store.rows(ENQUEUE_MANY_UNIQUE, {**values, **parameters})
-    inserted = list(zip(ids or (), inserted_keys or keys, strict=False))
+    inserted = list(zip(ids or (), inserted_keys or keys, strict=False))  # no `inserted_keys`: all were inserted
     replaced: list[ReplacedJob] = []
     if spec.replaces and len(inserted) < len(calls):
         keys_written = {key for _id, key in inserted}
