@@ -104,17 +104,17 @@ class TimeBudget:
     """Divides a number of seconds among steps that run one after the other.
 
     A step gets `most` seconds, unless a later step would then have fewer than `least`. So a few steps may wait for a
-    locked table, and all other steps still have their turn. `parts`: the number of steps.
+    locked table, and all other steps still have their turn. `steps`: the number of steps.
     """
 
-    def __init__(self, seconds: float, *, parts: int, most: float, least: float) -> None:
+    def __init__(self, seconds: float, *, steps: int, most: float, least: float) -> None:
         self._ends_at = time.monotonic() + seconds
-        self._parts = parts
+        self._steps_left = steps
         self._most = most
         self._least = least
 
-    def share(self) -> float:
+    def next_seconds(self) -> float:
         """Return how many seconds the next step may take."""
-        self._parts -= 1
-        spare_seconds = self._ends_at - time.monotonic() - self._parts * self._least
+        self._steps_left -= 1
+        spare_seconds = self._ends_at - time.monotonic() - self._steps_left * self._least
         return min(self._most, max(self._least, spare_seconds))

@@ -175,7 +175,7 @@ class QueueOption(Generic[T]):
     """The name of its column, for the style sheet."""
     column: str
     """The database column in the table of queues."""
-    names: Callable[[], Collection[str]]
+    queues_in_settings: Callable[[], Collection[str]]
     """Returns the queues that have a value in the settings, even `None`."""
     by_settings: Callable[[str], tuple[str | None, T | None]]
     """Returns the key of a queue's jobs, or `None`, and the value in the settings."""
@@ -217,9 +217,13 @@ class QueueOption(Generic[T]):
 
     def of_all(self) -> dict[str, QueueSetting[T]]:
         """Return the settings of all queues that have one, by the queue's name, even if the value is `None`."""
-        changed = dict(Queue.objects.filter(**{f"{self.column}__isnull": False}).values_list("name", self.column))
-        names = sorted({*self.names(), *changed})
-        return {name: QueueSetting(self.by_settings(name)[1], changed.get(name)) for name in names}
+        changed_queues = Queue.objects.filter(**{f"{self.column}__isnull": False})
+        changed_values = dict(changed_queues.values_list("name", self.column))
+        settings_of_queues = {}
+        for queue_name in sorted({*self.queues_in_settings(), *changed_values}):
+            _key, value_in_settings = self.by_settings(queue_name)
+            settings_of_queues[queue_name] = QueueSetting(value_in_settings, changed_values.get(queue_name))
+        return settings_of_queues
 
     def of(self, queue_name: str) -> QueueSetting[T] | None:
         """Return the setting of this queue; `None` if its jobs have no key, so that a value would have no effect."""

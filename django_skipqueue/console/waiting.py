@@ -44,7 +44,7 @@ def why_it_waits(job: Job, now: datetime, workforce: Workforce) -> str:
             sentences = (console.explain(job, now) for console in consoles() if console.explain)
             return next(filter(None, sentences), gettext("It is due, and waits for a limit or another job."))
         case Status.RUNNING:
-            return _why_external_system_waits(job, now, workforce) or _whether_its_worker_is_late(job, workforce)
+            return _why_external_system_waits(job, now, workforce) or _that_its_worker_is_late(job, workforce)
     return ""
 
 
@@ -114,7 +114,7 @@ def _why_it_is_scheduled(job: Job, now: datetime, workforce: Workforce) -> str:
     return text % values
 
 
-def _whether_its_worker_is_late(job: Job, workforce: Workforce) -> str:
+def _that_its_worker_is_late(job: Job, workforce: Workforce) -> str:
     worker = workforce.get(job.locked_by)
     if worker is None or worker.state == "live":
         return ""

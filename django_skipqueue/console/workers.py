@@ -112,11 +112,11 @@ class ListedWorker:
 
         A worker has as many slots for coroutines as for threads. Jobs whose task is unknown here count as threads.
         """
-        counts = Counter({False: 0, True: 0})  # by whether the task is async
-        for task, number in self.held.tasks.items():
-            counts[registry.is_async(task)] += number
-        threads, coroutines = (min(counts[is_async], self.row.concurrency) for is_async in (False, True))
-        return threads, coroutines, counts.total() - threads - coroutines
+        jobs_by_kind = Counter({False: 0, True: 0})  # the keys say whether the jobs' tasks are async
+        for task, job_count in self.held.tasks.items():
+            jobs_by_kind[registry.is_async(task)] += job_count
+        threads, coroutines = (min(jobs_by_kind[is_async], self.row.concurrency) for is_async in (False, True))
+        return threads, coroutines, jobs_by_kind.total() - threads - coroutines
 
 
 WORKER: tuple[Fact[ListedWorker], ...] = (
@@ -180,8 +180,9 @@ _RECENT = """(
 )"""
 
 # Sent by the page of a worker. Reads the `limit` newest jobs of each status. Returns the last jobs among them that
-# processes with this name have run. Each LIMIT is a subquery, because a planner that sees a small number and expects
-# few rows would read and sort all jobs of the status. Indexes: prune, recover, admit.
+# processes with this name have run: the id of a process is its name, or begins with its name and a colon. Each LIMIT
+# is a subquery, because a planner that sees a small number and expects few rows would read and sort all jobs of the
+# status. Indexes: prune, recover, admit.
 LAST_JOBS_OF_WORKER = joined(
     """
 SELECT id, task, queue_name, status, attempts, started_at, finished_at

@@ -108,9 +108,9 @@ def config_of(schedule: Mapping[str, Any]) -> dict[str, Any] | None:
         if len(cron.split()) != MONITORED_CRON_FIELDS:
             return None
         return {"schedule": {"type": "crontab", "value": cron}, "timezone": schedule.get("timezone")}
-    for unit, size in INTERVAL_UNITS:
-        if isinstance(seconds, int | float) and seconds >= size and seconds % size == 0:
-            return {"schedule": {"type": "interval", "value": int(seconds // size), "unit": unit}}
+    for unit, unit_seconds in INTERVAL_UNITS:
+        if isinstance(seconds, int | float) and seconds >= unit_seconds and seconds % unit_seconds == 0:
+            return {"schedule": {"type": "interval", "value": int(seconds // unit_seconds), "unit": unit}}
     return None
 
 

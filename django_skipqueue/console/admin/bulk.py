@@ -259,8 +259,10 @@ class BulkRun:
         return SearchWindow(self.changelist.indexed, 1, *edges).and_all_after()
 
     def within(self, window: SearchWindow) -> Selection:
-        # The background job itself may match the list's filters.
-        """Select the jobs of this window that the action has not changed yet."""
+        """Select the jobs of this window that the action has not changed yet.
+
+        The background job itself is left out, because it may match the list's filters.
+        """
         jobs = self.changelist.jobs_within(window, self.request).exclude(pk=self.job.pk)
         return Selection(jobs if window.start is None else jobs.filter(self._is_unchanged()))
 

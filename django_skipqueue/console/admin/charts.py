@@ -62,7 +62,7 @@ class Scale:
     def marks(self) -> list[float]:
         return [self.step * number for number in range(self.steps + 1)]
 
-    def share(self, value: float) -> float:
+    def position_of(self, value: float) -> float:
         """Return the position of a value on the axis, from 0 at the lower end to 1 at the upper end."""
         return value / self.top
 
@@ -82,6 +82,7 @@ def of_durations(highest: float) -> Scale:
 
 
 def _scale(highest: float, step: float) -> Scale:
+    # Rounded first, because 0.3 / 0.1 is slightly more than 3 and would become 4 steps.
     return Scale(step, max(1, math.ceil(round(highest / step, 6))))
 
 
@@ -92,7 +93,7 @@ def _decimal_step(least_step: float) -> float:
     power = math.floor(math.log10(least_step))
     for factor in (1, 2, 5):
         step = float(f"{factor}e{power}")
-        if step >= least_step * (1 - 1e-9):
+        if step >= least_step * (1 - 1e-9):  # floats may differ in their last digits
             return step
     return float(f"1e{power + 1}")
 
@@ -135,7 +136,7 @@ class TimeAxis:
 
 
 EDGE = 0.03
-"""The share of the axis at either end that is too close to the edge for a label."""
+"""A label at a position below this, or above 1 minus this, would not fit on the chart."""
 
 
 @dataclass(frozen=True)
@@ -154,13 +155,14 @@ class LocalTimes:
         """The labels of the axis. There are none near its ends, where there is no room for them."""
         has_days = self.mark_every >= timedelta(days=1)
         return [
-            Mark(share, date_format(moment, "D j") if has_days else f"{moment:%H:%M}")
-            for share, moment in self.axis.marks(self.mark_every, self.zone)
-            if EDGE <= share <= 1 - EDGE
+            Mark(position, date_format(moment, "D j") if has_days else f"{moment:%H:%M}")
+            for position, moment in self.axis.marks(self.mark_every, self.zone)
+            if EDGE <= position <= 1 - EDGE
         ]
 
     @cached_property
-    def buckets(self) -> list[str]:
+    def bucket_labels(self) -> list[str]:
+        """The local times at which each bucket starts and ends; also the day if the axis is longer than a day."""
         times = self.axis.times(self.zone)
         is_long = self.axis.end - self.axis.start > 86_400
         days = {start.date() for start, _end in times}
@@ -170,7 +172,7 @@ class LocalTimes:
 
 HEIGHT = 100
 
-Share = float | None
+PositionOrGap = float | None
 """A position on the vertical axis, from 0 to 1; `None` is a gap."""
 
 LEAST_BAR = 1.0
@@ -184,20 +186,20 @@ class Curve(NamedTuple):
     area: str
 
 
-def curve(shares: Sequence[Share]) -> Curve:
+def curve(positions: Sequence[PositionOrGap]) -> Curve:
     """Draw a curve through the values. A single value between two gaps becomes a short level line."""
     lines, areas = [], []
-    for is_gap, group in groupby(enumerate(shares), key=lambda point: point[1] is None):
+    for is_gap, group in groupby(enumerate(positions), key=lambda point: point[1] is None):
         if is_gap:
             continue
-        points = [(bucket, share or 0.0) for bucket, share in group]
-        (first_bucket, share), (last_bucket, _share) = points[0], points[-1]
+        points = [(bucket, position or 0.0) for bucket, position in group]
+        (first_bucket, first_position), (last_bucket, _last_position) = points[0], points[-1]
         if first_bucket == last_bucket:
             start, end = f"{first_bucket}", f"{first_bucket + 1}"
-            top = f"{start},{_y(share)} {end},{_y(share)}"
+            top = f"{start},{_y(first_position)} {end},{_y(first_position)}"
         else:  # the curve goes through the middle of each bucket
             start, end = f"{first_bucket}.5", f"{last_bucket}.5"
-            top = " ".join(f"{bucket}.5,{_y(share)}" for bucket, share in points)
+            top = " ".join(f"{bucket}.5,{_y(position)}" for bucket, position in points)
         lines.append(f"M{top}")
         areas.append(f"M{start},{HEIGHT} {top} {end},{HEIGHT}z")
     return Curve("".join(lines), "".join(areas))
@@ -205,23 +207,24 @@ def curve(shares: Sequence[Share]) -> Curve:
 
 def bars(layers: Sequence[Sequence[float]]) -> list[str]:
     """Draw stacked bars: return a path for each layer, the lowest first. All layers have the same length."""
-    bases = [0.0] * max(map(len, layers), default=0)
+    heights_below = [0.0] * max(map(len, layers), default=0)  # for each bucket, the height of the layers drawn so far
     paths = []
     for layer in layers:
-        parts = []
-        for bucket, share in enumerate(layer):
-            if share > 0:
-                height = max(share * HEIGHT, LEAST_BAR)
-                upper = max(HEIGHT - bases[bucket] - height, 0.0)
-                parts.append(f"M{bucket}.1,{_svg_number(upper)}h.8v{_svg_number(height)}h-.8z")
-                bases[bucket] += height
-        paths.append("".join(parts))
+        rectangles = []
+        for bucket, position in enumerate(layer):
+            if position > 0:
+                height = max(position * HEIGHT, LEAST_BAR)
+                upper = max(HEIGHT - heights_below[bucket] - height, 0.0)
+                # A bar is 0.8 wide, so that gaps of 0.1 remain on both sides of it in its bucket.
+                rectangles.append(f"M{bucket}.1,{_svg_number(upper)}h.8v{_svg_number(height)}h-.8z")
+                heights_below[bucket] += height
+        paths.append("".join(rectangles))
     return paths
 
 
-def _y(share: float) -> str:
+def _y(position: float) -> str:
     """Return the vertical coordinate of a position in an SVG drawing."""
-    return _svg_number(HEIGHT * (1 - share))
+    return _svg_number(HEIGHT * (1 - position))
 
 
 def _svg_number(number: float) -> str:
@@ -274,17 +277,18 @@ class Chart:
 
     @property
     def value_marks(self) -> list[Mark]:
-        return [Mark(self.scale.share(value), self.written(value)) for value in self.scale.marks]
+        return [Mark(self.scale.position_of(value), self.written(value)) for value in self.scale.marks]
 
     @property
     def drawn(self) -> list[Drawn]:
         if self.stacks:
-            layers = [[self.scale.share(value or 0.0) for value in series.values] for series in self.series]
+            layers = [[self.scale.position_of(value or 0.0) for value in series.values] for series in self.series]
             return [Drawn(series, bars=path) for series, path in zip(self.series, bars(layers), strict=True)]
         curves = []
         for series in self.series:
-            shares = [None if value is None else self.scale.share(value) for value in series.values]
-            curves.append(Drawn(series, *curve(shares)))
+            positions = [None if value is None else self.scale.position_of(value) for value in series.values]
+            line, area = curve(positions)
+            curves.append(Drawn(series, line, area))
         return curves
 
     @cached_property
@@ -294,7 +298,7 @@ class Chart:
         # Formatting takes time, so each distinct number is formatted only once.
         texts = {value: NOTHING if value is None else self.written(value) for value in values}
         columns = [[texts[value] for value in series.values] for series in self.series]
-        return [(time, cells) for time, *cells in zip(self.times.buckets, *columns, strict=True)]
+        return [(time, cells) for time, *cells in zip(self.times.bucket_labels, *columns, strict=True)]
 
     @property
     def hovers(self) -> list[str]:

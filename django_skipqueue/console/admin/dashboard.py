@@ -52,9 +52,9 @@ class Range:
 
     slug: str
     label: Any
-    bucket: int
-    """The length of a bucket, in seconds."""
-    buckets: int
+    bucket_seconds: int
+    """The length of a bucket."""
+    bucket_count: int
     mark_every: timedelta
     """The time between two labels of the time axis."""
     bucket_label: Any
@@ -62,10 +62,33 @@ class Range:
 
 
 RANGES = (
-    Range("1h", _("1 hour"), bucket=60, buckets=60, mark_every=timedelta(minutes=10), bucket_label=_("1 min")),
-    Range("6h", _("6 hours"), bucket=5 * 60, buckets=72, mark_every=timedelta(hours=1), bucket_label=_("5 min")),
-    Range("24h", _("24 hours"), bucket=15 * 60, buckets=96, mark_every=timedelta(hours=4), bucket_label=_("15 min")),
-    Range("7d", _("7 days"), bucket=2 * HOUR_SECONDS, buckets=84, mark_every=timedelta(days=1), bucket_label=_("2 h")),
+    Range(
+        "1h", _("1 hour"), bucket_seconds=60, bucket_count=60, mark_every=timedelta(minutes=10), bucket_label=_("1 min")
+    ),
+    Range(
+        "6h",
+        _("6 hours"),
+        bucket_seconds=5 * 60,
+        bucket_count=72,
+        mark_every=timedelta(hours=1),
+        bucket_label=_("5 min"),
+    ),
+    Range(
+        "24h",
+        _("24 hours"),
+        bucket_seconds=15 * 60,
+        bucket_count=96,
+        mark_every=timedelta(hours=4),
+        bucket_label=_("15 min"),
+    ),
+    Range(
+        "7d",
+        _("7 days"),
+        bucket_seconds=2 * HOUR_SECONDS,
+        bucket_count=84,
+        mark_every=timedelta(days=1),
+        bucket_label=_("2 h"),
+    ),
 )
 
 
@@ -89,7 +112,7 @@ class Situation:
 
     @property
     def axis(self) -> TimeAxis:
-        return TimeAxis.up_to(self.now, width=self.range.bucket, bucket_count=self.range.buckets)
+        return TimeAxis.up_to(self.now, width=self.range.bucket_seconds, bucket_count=self.range.bucket_count)
 
     @cached_property
     def times(self) -> LocalTimes:
@@ -169,13 +192,14 @@ def oldest(situation: Situation) -> Card:
         if (queue.now.oldest or 0.0) > 0
     )
     # Any queue that is not paused comes before the paused queues, however long their jobs have waited.
-    is_running, seconds, name = max(waits, default=(True, 0.0, ""))
+    is_not_paused, seconds, name = max(waits, default=(True, 0.0, ""))
     if seconds <= 0:
         return Card(_("oldest waiting"), NOTHING, gettext("no job waits"), list_of(situation, status=Status.QUEUED))
     level: Level = "alarm" if seconds >= VERY_LONG_WAIT_SECONDS else "warning" if seconds >= LONG_WAIT_SECONDS else ""
-    detail = gettext("in %(queue)s") if is_running else gettext("in %(queue)s, paused")
+    detail = gettext("in %(queue)s") if is_not_paused else gettext("in %(queue)s, paused")
     address = list_of(situation, status=Status.QUEUED, queue=name)
-    return Card(_("oldest waiting"), roughly(seconds), detail % {"queue": name}, address, level if is_running else "")
+    level = level if is_not_paused else ""
+    return Card(_("oldest waiting"), roughly(seconds), detail % {"queue": name}, address, level)
 
 
 def running(situation: Situation) -> Card:

@@ -37,7 +37,7 @@ class Defer(Subcommand):
         add("--queue", metavar="QUEUE", help="the queue; default: the task's queue")
         add("--priority", type=int, metavar="NUMBER", help="-100 to 100, higher first; default: the task's priority")
 
-    def goes_over_all(self, options: Mapping[str, Any]) -> bool:
+    def runs_in_all_databases(self, options: Mapping[str, Any]) -> bool:
         return False
 
     def run(self, console: Console, **options: Any) -> Exit:

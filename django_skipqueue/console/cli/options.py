@@ -122,9 +122,8 @@ def cut_note(cut_windows: Sequence[SearchWindow]) -> str:
     unsearched_counts = [window.rest() for window in cut_windows]
     number = sum(count.shown for count in unsearched_counts)
     is_lower_bound = any(count.is_capped and not count.estimate for count in unsearched_counts)
-    exactness = (
-        "at least " if is_lower_bound else "about " if any(count.estimate for count in unsearched_counts) else ""
-    )
+    about = "about " if any(count.estimate for count in unsearched_counts) else ""
+    exactness = "at least " if is_lower_bound else about
     return f"Not searched: {exactness}{counted(number, 'more job')}; --all searches the whole list."
 
 

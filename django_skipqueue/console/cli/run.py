@@ -106,7 +106,7 @@ class RunworkerOptions:
     def _is_on(self, variable: str) -> bool | None:
         value = os.environ.get(variable, "")
         if value.lower() in ON | OFF | {""}:
-            return value.lower() in ON if value else None
+            return (value.lower() in ON) if value else None
         on, off = ", ".join(sorted(ON)), ", ".join(sorted(OFF))
         self.wrong_variables.append(f"{variable} must be one of {on} (on) or {off} (off), not {value!r}.")
         return None
@@ -214,7 +214,7 @@ def set_up(add: RunworkerOptions, options: dict[str, Any]) -> None:
         raise CommandError(" ".join(add.wrong_variables))
     configure(
         options["verbosity"],
-        colour=False if options.get("no_color") else True if options.get("force_color") else None,
+        colour=False if options.get("no_color") else (True if options.get("force_color") else None),
         tracebacks=django_settings.DEBUG,
         log_format=options["log_format"],
         shows_django=not django_settings.DEBUG,
@@ -223,17 +223,19 @@ def set_up(add: RunworkerOptions, options: dict[str, Any]) -> None:
 
 def databases_of(options: dict[str, Any]) -> tuple[str, ...]:
     """Return the aliases in `--database`. Raises `CommandError` if there are none."""
-    given = options["database"]
+    aliases_text = options["database"]
     can_serve_several = bool(_runners())
-    databases = names_in(given) if can_serve_several else (given,) if given else ()
+    aliases_in_one_text = (aliases_text,) if aliases_text else ()
+    databases = names_in(aliases_text) if can_serve_several else aliases_in_one_text
     if not databases:
         raise CommandError("--database (SKIPQUEUE_DATABASE) names no database.")
     return databases
 
 
 def for_each_database(
-    options: dict[str, Any], kind: type[WorkerOptions] = WorkerOptions, **more: Any
+    options: dict[str, Any], kind: type[WorkerOptions] = WorkerOptions, **own_options: Any
 ) -> list[WorkerOptions]:
+    """Return the options of a supervisor for each database. `own_options`: options that only the class `kind` has."""
     databases = databases_of(options)
     worker_options = kind(
         name=options["name"],
@@ -244,7 +246,7 @@ def for_each_database(
         shutdown_timeout=options["shutdown_timeout"],
         worker_timeout=options["worker_timeout"],
         heartbeat_interval=conf.settings.heartbeat_interval,
-        **more,
+        **own_options,
     )
     if len(databases) == 1:
         return [worker_options]
@@ -252,7 +254,10 @@ def for_each_database(
 
 
 def introduce(workers: Sequence[WorkerOptions], *, does: str, at_once: str, what: str, reloads: bool = False) -> None:
-    """Log the first lines: what the command `does`, its processes and databases, `what` it runs, and how to stop it."""
+    """Log the first lines: what the command `does`, its processes, its databases, `what` it runs, and how to stop it.
+
+    at_once: how many jobs it runs or hands over at a time.
+    """
     worker = workers[0]
     processes = counted(worker.processes, "process", "processes")
     aliases = ", ".join(repr(worker_options.database) for worker_options in workers)

@@ -61,7 +61,7 @@ class Subcommand:
     def add_common_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("--database", metavar="ALIAS", help="the alias of the queue's database (default: DATABASE)")
 
-    def goes_over_all(self, options: Mapping[str, Any]) -> bool:
+    def runs_in_all_databases(self, options: Mapping[str, Any]) -> bool:
         """Return whether the subcommand runs in every queue database if the options name no database."""
         return True
 
@@ -87,18 +87,18 @@ class Subcommand:
         for code in (Exit.INTERRUPTED, Exit.USAGE, Exit.ERROR, Exit.PARTIAL):
             if code in codes:
                 return code
-        are_no = [code == Exit.NEGATIVE for code in codes]
-        is_no = any(are_no) if self.needs_all else all(are_no)
-        return Exit.NEGATIVE if is_no else Exit.DONE
+        negative_answers = [code == Exit.NEGATIVE for code in codes]
+        is_negative = any(negative_answers) if self.needs_all else all(negative_answers)
+        return Exit.NEGATIVE if is_negative else Exit.DONE
 
     def _options_by_database(self, options: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
         """Return the databases, each with its options. Every database only gets the ids of its own jobs."""
         default_alias, ids = chosen_database(options), options.get("ids") or []
         if ids:
-            unnamed = [id for id in ids if getattr(id, "database", None) is None]
+            ids_without_database = [id for id in ids if getattr(id, "database", None) is None]
             # Ids are only unique within a database, so an id without a database is ambiguous.
-            if unnamed and options["database"] is None and len(aliases_served := chosen_or_all()) > 1:
-                handles = " or ".join(handle_of(alias, unnamed[0]) for alias in aliases_served)
+            if ids_without_database and options["database"] is None and len(aliases_served := chosen_or_all()) > 1:
+                handles = " or ".join(handle_of(alias, ids_without_database[0]) for alias in aliases_served)
                 raise CommandError(
                     f"There are several queue databases. Use {handles}, or --database.", returncode=Exit.USAGE
                 )
@@ -106,8 +106,8 @@ class Subcommand:
             for id in ids:
                 ids_by_alias.setdefault(getattr(id, "database", None) or default_alias, []).append(id)
             return [(alias, options | {"ids": ids_of_alias}) for alias, ids_of_alias in ids_by_alias.items()]
-        is_for_all = options["database"] is None and self.goes_over_all(options)
-        return [(alias, options) for alias in (chosen_or_all() if is_for_all else (default_alias,))]
+        is_for_all_databases = options["database"] is None and self.runs_in_all_databases(options)
+        return [(alias, options) for alias in (chosen_or_all() if is_for_all_databases else (default_alias,))]
 
     def _execute(self, alias: str, console: Console, **options: Any) -> Exit:
         """Run on a separate connection. Turn a database error into a `CommandError` with one sentence."""

@@ -60,9 +60,9 @@ def aligned(
         if len(row[-1]) > most_characters:
             row[-1] = Coloured(f"{row[-1][: most_characters - 1]}…", row[-1].code)
         padded = []
-        for heading, cell, size in zip(headings, row, widths, strict=True):
+        for heading, cell, column_width in zip(headings, row, widths, strict=True):
             text = f"\x1b[{cell.code}m{cell}\x1b[0m" if colour and cell.code and cell else str(cell)
-            padding = " " * (size - len(cell))
+            padding = " " * (column_width - len(cell))
             padded.append(padding + text if heading in right else text + padding)
         yield GAP.join(padded).rstrip()
 

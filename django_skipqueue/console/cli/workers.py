@@ -62,7 +62,7 @@ class Workers(FactList[ListedWorker]):
         parser.add_argument("verb", nargs="?", choices=verb_names, metavar="VERB", help=verb_help)
         parser.add_argument("worker", nargs="?", metavar="NAME", help="the name of the worker")
 
-    def goes_over_all(self, options: Mapping[str, Any]) -> bool:
+    def runs_in_all_databases(self, options: Mapping[str, Any]) -> bool:
         return options["verb"] is None
 
     def facts(self) -> Sequence[Fact[ListedWorker]]:

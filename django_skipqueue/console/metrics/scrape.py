@@ -48,11 +48,11 @@ def metrics() -> tuple[Metric, ...]:
 def scrape(store: Store) -> Iterator[Family]:
     """Read all metrics now. Raises no database error, but sets `skipqueue_scrape_error` for missing metrics."""
     started_at, parts = time.perf_counter(), scraped()
-    budget = TimeBudget(SCRAPE_SECONDS, parts=len(parts), most=PART_SECONDS, least=LEAST_PART_SECONDS)
+    budget = TimeBudget(SCRAPE_SECONDS, steps=len(parts), most=PART_SECONDS, least=LEAST_PART_SECONDS)
     errors = Family(ERROR)
     is_lost = False
     for part in parts:
-        families = None if is_lost else _collected(part, store, budget.share())
+        families = None if is_lost else _collected(part, store, budget.next_seconds())
         errors.values[part.name,] = int(families is None)
         if families is None and not is_lost:
             # If the host does not answer, skip the remaining parts, because each would only time out.

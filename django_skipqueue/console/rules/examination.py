@@ -72,12 +72,13 @@ def examine_in_steps(
     findings: list[Finding] = []
     rules = [rule for rule in rules_of(store.alias) if rule.is_watched or not only_watched]
     seconds = seconds or (VERDICT_SECONDS if only_watched else EXAMINATION_SECONDS)
-    least_rule_seconds = min(LEAST_RULE_SECONDS, seconds / (2 * len(rules) or 1))
+    # At most half of the time is reserved for later rules. Without rules, nothing is divided.
+    least_rule_seconds = min(LEAST_RULE_SECONDS, seconds / (2 * max(len(rules), 1)))
     try:
         store.connection.ensure_connection()
-        budget = TimeBudget(seconds, parts=len(rules), most=min(RULE_SECONDS, seconds / 2), least=least_rule_seconds)
+        budget = TimeBudget(seconds, steps=len(rules), most=min(RULE_SECONDS, seconds / 2), least=least_rule_seconds)
         for rule in rules:
-            findings += _apply(rule, store, budget.share())
+            findings += _apply(rule, store, budget.next_seconds())
             yield None
         if any(finding.code == "check-failed" for finding in findings):
             migration_findings = _apply(MIGRATIONS, store, RULE_SECONDS)

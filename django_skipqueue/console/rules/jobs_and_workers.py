@@ -589,7 +589,7 @@ class SlotTime(NamedTuple):
 
 
 def slot_time(held_jobs: Iterable[HeldJob], usual_seconds: Mapping[str, float]) -> SlotTime:
-    """Return the task whose jobs have together held slots longest. `usual` contains the usual run times by task."""
+    """Return the task whose jobs have together held slots longest. `usual_seconds`: the usual run times by task."""
     jobs_by_task: defaultdict[str, list[HeldJob]] = defaultdict(list)
     for job in held_jobs:
         jobs_by_task[job.task].append(job)
@@ -713,20 +713,19 @@ def long_waits(store: Store) -> Iterator[Finding]:
     if not workers_by_queue:
         return
     time.sleep(SECOND_LOOK)
-    still_waiting = _waiting_for_long(store)
+    waiting_at_second_look = _waiting_for_long(store)
     held_jobs = [HeldJob(*row) for row in store.rows(SLOT_HOLDERS, {"seconds": 0.0})]
     usual_seconds = usual_runs(store, (job.task for job in held_jobs))
     queues = {queue.name: queue for queue in _queues_with_jobs(store)}
     for name in sorted(workers_by_queue.keys() & queues.keys()):
         job_id, since, now = waiting_jobs[name]
-        second_look_id, *_times = still_waiting.get(name, (None,))
-        if second_look_id != job_id:
-            continue  # the job no longer waits
+        if name not in waiting_at_second_look or waiting_at_second_look[name][0] != job_id:
+            continue  # the job that was the oldest at the first look no longer waits
         worker_ids = {worker.id for worker in workers_by_queue[name]}
         jobs = [job for job in held_jobs if job.worker in worker_ids]
         slots = sum(worker.slots for worker in workers_by_queue[name])
         busiest_task = slot_time(jobs, usual_seconds) if jobs else None
-        (slow_statements,) = next(iter(store.rows(SLOW_STATEMENTS, {})), (0,))
+        ((slow_statements,),) = store.rows(SLOW_STATEMENTS, {})
         facts = {
             "queue": printable(name),
             "number": _queued_number(queues[name]),

@@ -28,7 +28,7 @@ MOST_QUEUES_CHECKED = 100
 MOST_LOCKED_JOBS_NAMED = 5
 """A finding names at most this many jobs."""
 
-# Finds who has locked the rows in `rows`.
+# Finds who has locked the rows that the query `rows` returns.
 # `xmax` of a row is the id of the transaction that has locked the row. If several transactions have locked it, `xmax`
 # is the number of a MultiXact, whose members are these transactions. PostgreSQL raises an error for a number that was
 # never a MultiXact, or no longer is one, so the statement first checks the number's age.
@@ -36,6 +36,8 @@ MOST_LOCKED_JOBS_NAMED = 5
 # has an id of its own, which is locked only until the savepoint is released. After the release, nothing names the
 # session. The statement then takes the `likely_locker`: the session that has locked rows of the table, and whose
 # transaction was the last to begin before the savepoint. A prepared transaction has no session.
+# Two kinds of locks are left out: key-share locks (`keysh`), which an INSERT with a foreign key takes, because they do
+# not prevent a claim; and the locks of the queue's own sessions, whose `application_name` begins with `skipqueue`.
 _LOCKED = """
 WITH looked_at AS MATERIALIZED ({rows}
 ),

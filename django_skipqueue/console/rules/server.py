@@ -48,10 +48,10 @@ NOTIFY_QUEUE = "SELECT pg_notification_queue_usage()"
 
 
 def notify_queue(store: Store) -> Iterator[Finding]:
-    ((share,),) = store.rows(NOTIFY_QUEUE)
-    if share >= NOTIFY_QUEUE_FILLS:
+    ((used_share,),) = store.rows(NOTIFY_QUEUE)
+    if used_share >= NOTIFY_QUEUE_FILLS:
         yield Finding.of(
-            Severity.CRITICAL if share >= NOTIFY_QUEUE_NEARLY_FULL else Severity.WARNING,
+            Severity.CRITICAL if used_share >= NOTIFY_QUEUE_NEARLY_FULL else Severity.WARNING,
             gettext("PostgreSQL's queue of notifications fills up"),
             gettext(
                 "%(percent)s %% of it is in use. A session that has called LISTEN stays in a transaction, so nothing "
@@ -60,7 +60,7 @@ def notify_queue(store: Store) -> Iterator[Finding]:
             gettext("Find the oldest transaction among the sessions that listen, and end its session."),
             "SELECT pid, application_name, state, xact_start, query FROM pg_stat_activity\n"
             "WHERE xact_start IS NOT NULL ORDER BY xact_start;",
-            facts={"percent": round(share * 100)},
+            facts={"percent": round(used_share * 100)},
         )
 
 

@@ -82,9 +82,10 @@ class CeleryCarrier:
 
     def publish(self, jobs: Sequence[ClaimedJob]) -> Sequence[TooLarge]:
         """Send the jobs: see `Carrier.publish`. Raises `KeyError` for a job in a queue without a carrier."""
-        largest_size = self.publishing.most(self._max_message_size)
+        largest_size = self.publishing.largest_message(self._max_message_size)
         too_large: list[TooLarge] = []
         for job in jobs:
+            # Celery expects three values: the positional arguments, the keyword arguments, and options.
             body = b"".join((b"[[", wire.encode(wire.job_to_wire(job, self.home)), b"],{},{}]"))
             if len(body) > largest_size:
                 too_large.append(TooLarge(job, len(body), largest_size))

@@ -28,7 +28,7 @@ def fitting_outcome(outcome: wire.EncodedOutcome, link: AmqpLink) -> wire.Encode
     """Return the outcome, or a failure if the outcome's message is too large."""
     attempt = wire.attempt_from_wire(wire.decode(outcome.body), now=time.monotonic())
     carrier = carrier_for(attempt.job.queue_name)
-    largest_size = link.most(carrier.max_message_size if carrier else LARGEST_MESSAGE)
+    largest_size = link.largest_message(carrier.max_message_size if carrier else LARGEST_MESSAGE)
     if outcome.size <= largest_size:
         return outcome
     return wire.encode_outcome(_failed_too_large(attempt, outcome.size, largest_size), outcome.home)

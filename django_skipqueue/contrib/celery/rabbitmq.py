@@ -37,7 +37,7 @@ BACK_EXCHANGE = "skipqueue.back"
 FOREIGN = "skipqueue.foreign"
 """The exchange and queue for dead letters of other Celery tasks, which would otherwise block all dead letters."""
 
-FOREIGN_KEPT = 10_000
+MOST_FOREIGN_MESSAGES = 10_000
 """The maximum number of messages in the queue `FOREIGN`."""
 
 DATABASE_HEADER = "skipqueue-database"
@@ -61,7 +61,7 @@ CARRIED_QUEUE: Mapping[str, Any] = {
 OWN_QUEUE: Mapping[str, Any] = {"x-queue-type": "quorum", "x-delivery-limit": NO_DELIVERY_LIMIT}
 """The arguments of the queues from which relays take outcomes and returned jobs."""
 
-FOREIGN_QUEUE: Mapping[str, Any] = {"x-queue-type": "quorum", "x-max-length": FOREIGN_KEPT}
+FOREIGN_QUEUE: Mapping[str, Any] = {"x-queue-type": "quorum", "x-max-length": MOST_FOREIGN_MESSAGES}
 """The arguments of the queue `FOREIGN`, which drops its oldest messages."""
 
 EXCHANGES: Mapping[str, tuple[str, dict[str, str]]] = {
@@ -72,6 +72,7 @@ EXCHANGES: Mapping[str, tuple[str, dict[str, str]]] = {
 
 
 def outcome_queue(home: str) -> str:
+    """Return the name of the queue for outcomes. `home`: the name of the jobs' database, made by `home_of`."""
     return f"skipqueue.outcomes.{home}"
 
 
@@ -133,7 +134,10 @@ def _explaining_refusals(object_name: str, kind: str, arguments: Mapping[str, An
 
 
 def definitions(celery_queues: Iterable[str], homes: Iterable[str], *, vhost: str, user: str) -> dict[str, Any]:
-    """Return the exchanges, queues and bindings for `rabbitmqctl import_definitions`. `celery_queues`: names."""
+    """Return the exchanges, queues and bindings for `rabbitmqctl import_definitions`.
+
+    celery_queues: the names of Celery's queues. homes: the names of the jobs' databases, made by `home_of`.
+    """
     celery_queues, homes = list(celery_queues), list(homes)
     queues = {
         name: queue_arguments for home in homes for name, queue_arguments in queues_of(celery_queues, home).items()
@@ -241,7 +245,7 @@ class AmqpLink:
     def user(self) -> str:
         return str(self._broker.userid or self._broker.transport.default_connection_params["userid"])
 
-    def most(self, setting: int) -> int:
+    def largest_message(self, setting: int) -> int:
         """Return how many bytes a message may have, by the setting and by what the broker has said."""
         return min(setting, self._largest_accepted)
 
@@ -292,7 +296,8 @@ class AmqpLink:
                 if connection.heartbeat and now >= self._checked_at + HEARTBEAT_CHECK_SECONDS:
                     self._checked_at = now
                     # `heartbeat_tick` also raises an error if nothing was received, so it is only called after reading.
-                    (connection.send_heartbeat if is_enough() else connection.heartbeat_tick)()
+                    keep_alive = connection.send_heartbeat if is_enough() else connection.heartbeat_tick
+                    keep_alive()
             except CONNECTION_ERRORS as error:
                 self._failure = error
                 raise
@@ -345,9 +350,10 @@ class Confirms(Generic[Key]):
 
     def __init__(self, channel: Any) -> None:
         self._channel = channel
-        self._pending: dict[int, tuple[Key, float]] = {}  # by number, ascending: the key, and when it was published
+        # For each open message, by its number, in ascending order: its key, and when it was published.
+        self._pending: dict[int, tuple[Key, float]] = {}
         self._published = 0
-        self._last_blocked_at = -NEVER
+        self._last_blocked_at = -NEVER  # the broker was not blocked yet
         self._returned: set[str] = set()
         self.confirmed: list[Key] = []
         """The keys of messages that the broker has confirmed, since the owner last emptied this list."""
@@ -387,7 +393,7 @@ class Confirms(Generic[Key]):
         return max(published_at, self._last_blocked_at) + LONGEST_CONFIRM_SECONDS < now
 
     def _confirm(self, number: int, multiple: bool) -> None:
-        for confirmed_number in self._numbers(number, multiple):
+        for confirmed_number in self._open_numbers(number, multiple):
             key, _published_at = self._pending.pop(confirmed_number)
             if self._returned and str(confirmed_number) in self._returned:
                 self._returned.remove(str(confirmed_number))
@@ -396,7 +402,7 @@ class Confirms(Generic[Key]):
                 self.confirmed.append(key)
 
     def _refuse(self, number: int, multiple: bool) -> None:
-        for refused_number in self._numbers(number, multiple):
+        for refused_number in self._open_numbers(number, multiple):
             key, _published_at = self._pending.pop(refused_number)
             self.refused.append(key)
 
@@ -404,7 +410,7 @@ class Confirms(Generic[Key]):
         """Remember a message that the broker returns. The broker confirms the message afterwards."""
         self._returned.add(message.properties["message_id"])
 
-    def _numbers(self, number: int, multiple: bool) -> list[int]:
+    def _open_numbers(self, number: int, multiple: bool) -> list[int]:
         """Return the number if its message is open; with `multiple`, also the numbers of open messages before it."""
         if multiple:
             return list(takewhile(number.__ge__, self._pending))
@@ -415,7 +421,8 @@ class Deliveries:
     """The unacknowledged deliveries of one channel. The broker numbers deliveries in ascending order."""
 
     def __init__(self) -> None:
-        self._pending: dict[int, tuple[int, int]] = {}  # by number: the size, and how many parts are not acknowledged
+        # For each delivery, by its number: its size, and how many of its parts are not acknowledged.
+        self._pending: dict[int, tuple[int, int]] = {}
         self.size = 0
         """The total number of bytes of these deliveries."""
 
@@ -432,15 +439,15 @@ class Deliveries:
         """
         acknowledged_tags: set[int] = set()
         for tag in filter(self._pending.__contains__, tags):
-            size, parts = self._pending[tag]
-            self._pending[tag] = size, parts - 1
-            if parts <= 1:
+            size, parts_left = self._pending[tag]
+            self._pending[tag] = size, parts_left - 1
+            if parts_left <= 1:
                 acknowledged_tags.add(tag)
         leading_tags = list(takewhile(acknowledged_tags.__contains__, self._pending))
         for tag in acknowledged_tags:
             size, _parts = self._pending.pop(tag)
             self.size -= size
         return [
-            *((tag, True) for tag in leading_tags[-1:]),
+            *((tag, True) for tag in leading_tags[-1:]),  # the last of them stands for all of them
             *((tag, False) for tag in sorted(acknowledged_tags.difference(leading_tags))),
         ]

@@ -56,10 +56,10 @@ NOTE_BEGUN = joined(
 UPDATE skipqueue_job AS job
 SET started_at = statement_timestamp()
 FROM unnest((SELECT %(ids)s::bigint[]), (SELECT %(leases)s::bigint[])) AS begun (id, lease)
-WHERE job.id = begun.id AND job.lease = begun.lease{only}
+WHERE job.id = begun.id AND job.lease = begun.lease{of_carrier}
 RETURNING job.id
 """,
-    only=OF_CARRIER,
+    of_carrier=OF_CARRIER,
 )
 
 # Sent by the relay, for jobs that the carrier gave back because its workers died. Recovers the jobs with these leases
@@ -68,14 +68,15 @@ RECOVER_RETURNED = recovering(
     chosen=joined(
         """
         AND (job.id, job.lease) IN (SELECT * FROM unnest(%(ids)s::bigint[], %(leases)s::bigint[]))
-        AND job.started_at > job.locked_at{only}""",
-        only=OF_CARRIER,
+        AND job.started_at > job.locked_at{of_carrier}""",
+        of_carrier=OF_CARRIER,
     ),
     died="COALESCE(job.deaths, '[]') || to_jsonb(job.locked_by)",
 )
 
 # Sent by the relay, `runrelay --show-topology`. Writes the row of a carrier, and also the row of a relay unless
-# `relay_id` is NULL. Deletes the rows of workers that no longer exist. Index: the primary keys.
+# `relay_id` is NULL. Deletes the rows of workers that no longer exist. Only a carrier's row has an empty `relay_of`; a
+# relay's row never changes. Index: the primary keys.
 HEARTBEAT = """
 WITH deleted_rows AS (
     DELETE FROM skipqueue_celery_worker AS celery_row
@@ -303,7 +304,8 @@ class TakeBack(Service):
             relay_logs.carried_not_begun(self._relay_name, self._connection.carrier.name, len(not_begun_ids))
         handled_refs, taken_back_ids = [*returned_refs, *refs_to_release], recovered_ids | released_ids
         # If a job was not taken back, its lease was not valid, or the carrier did not have it.
-        if dropped_ids := [ref[0] for ref in handled_refs if ref[0] not in taken_back_ids and jobs.came_back(ref)]:
+        not_taken_back_refs = [(job_id, lease) for job_id, lease in handled_refs if job_id not in taken_back_ids]
+        if dropped_ids := [job_id for job_id, lease in not_taken_back_refs if jobs.came_back((job_id, lease))]:
             relay_logs.returns_dropped(
                 self._relay_name, self._connection.carrier.name, len(dropped_ids), dropped_ids[0]
             )

@@ -48,7 +48,8 @@ LATEST_TIME = 253_402_300_800
 _INT, _REAL = (int,), (int, float)
 _ID, _COUNT, _FLAG = _Kind(_INT, 0, LARGEST_ID), _Kind(_INT, -(2**15), 2**31 - 1), _Kind((bool,))
 _TIME, _NUMBER = _Kind(_REAL, -LATEST_TIME, LATEST_TIME), _Kind(_REAL, -1e15, 1e15)
-_TEXT, _NAME, _ERROR_NAME = (_Kind((str,), most=most) for most in (0, MAX_KEY_BYTES, 4 * ERROR_NAME_LIMIT))
+_TEXT, _NAME = _Kind((str,)), _Kind((str,), most=MAX_KEY_BYTES)
+_ERROR_NAME = _Kind((str,), most=4 * ERROR_NAME_LIMIT)  # a character has at most four bytes
 
 
 def _or_none(kind: _Kind) -> _Kind:
@@ -60,8 +61,9 @@ class _Form:
 
     def __init__(self, *kinds: _Kind) -> None:
         self._types = [kind.types for kind in kinds]
-        self._ranges = [(place, *kind[1:]) for place, kind in enumerate(kinds) if str not in kind.types and kind.most]
-        self._names = [(place, kind.most) for place, kind in enumerate(kinds) if str in kind.types and kind.most]
+        limited_kinds = [(place, kind) for place, kind in enumerate(kinds) if kind.most]
+        self._ranges = [(place, kind.least, kind.most) for place, kind in limited_kinds if str not in kind.types]
+        self._names = [(place, kind.most) for place, kind in limited_kinds if str in kind.types]
 
     def fits(self, values: object) -> TypeGuard[Sequence[Any]]:
         """Return whether each value has an allowed type and range, and PostgreSQL can store the texts.
@@ -214,7 +216,7 @@ def attempt_from_wire(payload: object, *, now: float) -> Attempt:
     if not (
         _OUTCOME.fits(fields)
         and _ATTEMPT_REST.fits([alias, worker, duration, is_written])
-        and fields[0] in _STATUSES
+        and fields[_OUTCOME_FIELDS.index("status")] in _STATUSES
         and _is_error(fields[_OUTCOME_FIELDS.index("error")])
     ):
         raise UnknownFormat("The outcome cannot be read, because a field has a wrong type or is out of range.")

@@ -49,7 +49,7 @@ DRAWN_QUANTILES = ((0.5, "p50"), (0.95, "p95"))
 
 
 def _row_span(chart_range: Range) -> Span:
-    return Span.HOUR if chart_range.bucket >= HOUR_SECONDS else Span.MINUTE
+    return Span.HOUR if chart_range.bucket_seconds >= HOUR_SECONDS else Span.MINUTE
 
 
 @dataclass(frozen=True)
@@ -308,7 +308,7 @@ MOST_SLOW_TASKS_SHOWN = 8
 
 def slowest_tasks(situation: Situation) -> list[dict[str, Any]]:
     """Return the slowest tasks. Reads the history by hours, or by minutes if the dashboard shows a single hour."""
-    is_short = situation.range.bucket * situation.range.buckets <= HOUR_SECONDS
+    is_short = situation.range.bucket_seconds * situation.range.bucket_count <= HOUR_SECONDS
     values = {
         "span": int(Span.MINUTE if is_short else Span.HOUR),
         "since": situation.axis.start,

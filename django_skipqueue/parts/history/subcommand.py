@@ -61,7 +61,7 @@ class ListFailures(Watchable):
         add("--take-back", action="store_true", help="take the cause's acknowledgement back")
         add("--note", default="", metavar="TEXT", help="the reason for the acknowledgement")
 
-    def goes_over_all(self, options: Mapping[str, Any]) -> bool:
+    def runs_in_all_databases(self, options: Mapping[str, Any]) -> bool:
         return options["key"] is None
 
     def run(self, console: Console, **options: Any) -> Exit:

@@ -286,7 +286,7 @@ class LimitForm(SettingForm):
 LIMITS = QueueOption(
     name="limit",
     column="concurrency",
-    names=lambda: queues_with("concurrency"),
+    queues_in_settings=lambda: queues_with("concurrency"),
     by_settings=lambda name: (limit_columns_of(name).get("limit_key"), limit_columns_of(name).get("capacity")),
     form=LimitForm,
     change=Queue.limit,

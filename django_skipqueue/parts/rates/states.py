@@ -179,7 +179,7 @@ class RateForm(SettingForm):
 RATES = QueueOption(
     name="start-rate",
     column="rate_interval",
-    names=lambda: queues_with("rate"),
+    queues_in_settings=lambda: queues_with("rate"),
     by_settings=lambda name: (rate_columns_of(name).get("rate_key"), rate_columns_of(name).get("rate_interval")),
     form=RateForm,
     change=Queue.rate,

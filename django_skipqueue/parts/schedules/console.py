@@ -496,7 +496,7 @@ class Schedules(Watchable):
         parser.add_argument("verb", nargs="?", metavar="VERB", help=verbs)
         parser.add_argument("schedule", nargs="?", metavar="NAME", help="the name of the schedule")
 
-    def goes_over_all(self, options: Mapping[str, Any]) -> bool:
+    def runs_in_all_databases(self, options: Mapping[str, Any]) -> bool:
         return options["verb"] is None
 
     def run(self, console: Console, **options: Any) -> Exit:

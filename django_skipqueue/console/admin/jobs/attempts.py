@@ -153,7 +153,7 @@ def shown_logs(job: Job, masked: Callable[[str], str]) -> list[ShownLog]:
     return logs
 
 
-ASKED_TO_BE_DISCARDED = f"{Discard.__module__}.{Discard.__qualname__}"
+DISCARD_EXCEPTION = f"{Discard.__module__}.{Discard.__qualname__}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -216,7 +216,7 @@ def _failed_attempt(entry: Mapping[str, Any], job: Job) -> ShownAttempt:
     exception = _text_or_empty(entry.get("exception"))
     return ShownAttempt(
         number=number_of_attempt(job, entry.get("attempt"), ended_at),
-        status=Status.DISCARDED if exception == ASKED_TO_BE_DISCARDED else Status.FAILED,
+        status=Status.DISCARDED if exception == DISCARD_EXCEPTION else Status.FAILED,
         worker=_text_or_empty(entry.get("worker")),
         duration=duration,
         started_at=ended_at - duration if ended_at and duration is not None else None,

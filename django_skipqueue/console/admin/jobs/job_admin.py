@@ -27,7 +27,7 @@ from ...verbs.table import CORE_VERBS, buttons, verbs, verbs_by_action
 from ...verbs.verb import Instruction, Verb
 from ..bulk import queue_with_workers
 from ..ui.cells import arguments, badge_of, queue_link, shortened, task_link
-from ..ui.time_limit import Afterwards
+from ..ui.time_limit import WorkAfterTransaction
 from ..ui.views import refreshing
 from ..verbs import log, many_jobs
 from ..verbs.many_jobs import Selection
@@ -192,7 +192,7 @@ class JobAdmin(VerbViews):
                 answers=form.answers(),
             )
         # The jobs are changed after the view's transaction, in batches that are committed one by one.
-        return Afterwards(partial(self._apply_now, request, verb, selection, instruction))
+        return WorkAfterTransaction(partial(self._apply_now, request, verb, selection, instruction))
 
     def _apply_now(
         self, request: HttpRequest, verb: Verb, selection: Selection, instruction: Instruction

@@ -29,7 +29,7 @@ LIMITS_ITSELF = "skipqueue_limits_itself"
 View = Callable[..., HttpResponse]
 
 
-class Afterwards(HttpResponse):
+class WorkAfterTransaction(HttpResponse):
     """A response whose `work` runs after the view's transaction. `work` commits in parts, and limits its own time."""
 
     def __init__(self, work: Callable[[], HttpResponse]) -> None:
@@ -69,7 +69,7 @@ def time_limited(model_admin: Any, view: View) -> View:
             if not isinstance(error.__cause__, psycopg.errors.QueryCanceled):
                 raise
             return _too_slow(model_admin, request)
-        return response.work() if isinstance(response, Afterwards) else response
+        return response.work() if isinstance(response, WorkAfterTransaction) else response
 
     return limited
 

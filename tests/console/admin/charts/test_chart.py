@@ -73,7 +73,7 @@ def test_a_chart_without_a_value_is_empty() -> None:
 
 def test_the_text_of_a_bucket_begins_with_the_day_if_the_chart_covers_a_long_time() -> None:
     axis = TimeAxis(start=0, width=6 * 3_600, bucket_count=5)
-    assert LocalTimes(axis, ZoneInfo("Europe/Berlin"), timedelta(days=1)).buckets == [
+    assert LocalTimes(axis, ZoneInfo("Europe/Berlin"), timedelta(days=1)).bucket_labels == [
         f"{day} {start}\N{EN DASH}{end}"
         for day, start, end in (
             ("Thu 1", "01:00", "07:00"),

@@ -49,4 +49,4 @@ def test_every_value_fits_in_the_largest_number_of_steps(highest: float) -> None
         assert axis.top >= highest * (1 - 1e-6)
         assert 1 <= axis.steps <= scale.MOST_STEPS
         assert axis.marks[0] == 0
-        assert axis.share(axis.top) == 1
+        assert axis.position_of(axis.top) == 1
