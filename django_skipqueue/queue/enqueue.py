@@ -150,9 +150,8 @@ def _enqueue_any(store: "Store", spec: JobSpec, call: EncodedCall) -> EnqueuedJo
                 for old in unique_keys().replace_waiting(store, values, [call])
             ]
     for enqueued in jobs:  # at most one job
-        is_scheduled = (
-            enqueued.status == "scheduled"
-        )  # not for a replaced job, which may be enqueued long before it is due
+        # A replaced job may be enqueued long before its due time, although it is due now and not scheduled.
+        is_scheduled = enqueued.status == "scheduled"
         delay = (enqueued.run_after - enqueued.enqueued_at).total_seconds() if is_scheduled else 0.0
         new_ids = [enqueued.id] if enqueued.is_new else []
         queued = int(enqueued.status == "queued")
@@ -278,8 +277,8 @@ def _after_insert(
     the new jobs that need not wait, because the other jobs are already finished.
     """
     hold_functions = [part.hold for part in installed_parts() if part.hold] if spec.after and ids else []
-    passed = [job for hold in hold_functions for job in hold(store, spec, ids)]
-    queued += sum(job.status == "queued" for job in passed)
+    not_waiting = [job for hold in hold_functions for job in hold(store, spec, ids)]
+    queued += sum(job.status == "queued" for job in not_waiting)
     if delay <= 0 and (waiting := _keys_of(calls, ids[0] if len(ids) == 1 else None)):
         admit_after_commit(store, waiting, is_urgent=spec.priority > 0)
     if queued:
@@ -287,7 +286,7 @@ def _after_insert(
     wake_supervisors(store, [delay])
     if ids:
         store.send(JobsDeferred(store.alias, spec.task, spec.queue_name, ids))
-    return passed
+    return not_waiting
 
 
 def _keys_of(calls: Sequence[EncodedCall], only_job_id: int | None) -> dict[str, dict[str, int | None]]:
@@ -299,7 +298,7 @@ def _keys_of(calls: Sequence[EncodedCall], only_job_id: int | None) -> dict[str,
     for gate, column in KEY_COLUMNS.items():
         if keys := {call.columns[column] for call in calls if column in call.columns}:
             waiting[gate] = dict.fromkeys(keys, only_job_id)
-            calls = [call for call in calls if column not in call.columns]
+            calls = [call for call in calls if column not in call.columns]  # a call waits at its first gate only
     return waiting
 
 

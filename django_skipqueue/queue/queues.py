@@ -96,7 +96,8 @@ _KEYS_CHOSEN = "".join(f", chosen.{gate.key}" for gate in _GATES)
 
 _SET_COLUMNS = "".join(f"\n    {name} = chosen.{name}," for gate in _GATES for name in (gate.key, *CALL_KEYS[gate.key]))
 
-# The key with which each gate decides whether the job must wait. NULL, so that it need not, if it keeps its permit.
+# The key with which each gate decides whether the job must wait. If the job keeps its permit of a gate, the key is
+# NULL, so that the job need not wait there.
 _NEW_KEYS = {
     gate.key: f"(CASE WHEN NOT chosen.keeps_{gate.gate} THEN chosen.{gate.key} END)"
     if gate.grants_permits
@@ -104,10 +105,13 @@ _NEW_KEYS = {
     for gate in _GATES
 }
 
-_ENTERING = entering(column="job.{}", past="time", **_NEW_KEYS)
+# The status and the gate of a job that passes the gates again.
+_STATUS_AND_GATE = entering(column="job.{}", past="time", **_NEW_KEYS)
 
-# Whether a key has changed, so that the job passes the gates again.
-_ENTERS = f"job.status IN ('queued', 'blocked') AND (job.id{_KEYS_OF_JOB}) IS DISTINCT FROM (chosen.id{_KEYS_CHOSEN})"
+# Whether a key of the job has changed, so that the job passes the gates again.
+_KEY_HAS_CHANGED = (
+    f"job.status IN ('queued', 'blocked') AND (job.id{_KEYS_OF_JOB}) IS DISTINCT FROM (chosen.id{_KEYS_CHOSEN})"
+)
 
 # Sent by operators. Puts waiting jobs into another queue, and returns them. If a worker claims a job at the same
 # moment, the worker keeps the job, because then the row is locked, or the job runs. For each gate, a job without its
@@ -130,11 +134,11 @@ WITH chosen AS MATERIALIZED (
 UPDATE skipqueue_job AS job
 SET queue_name = %(queue_name)s::text,
     status = CASE
-        WHEN {enters} THEN {status}
+        WHEN {key_has_changed} THEN {status}
         ELSE job.status
     END,
     gate = CASE
-        WHEN {enters} THEN {gate}
+        WHEN {key_has_changed} THEN {gate}
         ELSE job.gate
     END,{columns}
     operations = {operations}
@@ -143,10 +147,10 @@ WHERE job.id = ANY (ARRAY (SELECT id FROM chosen)) AND job.id = chosen.id
 RETURNING job.id, job.queue_name, job.status
 """,
     chosen=_CHOSEN_COLUMNS,
-    enters=_ENTERS,
+    key_has_changed=_KEY_HAS_CHANGED,
     columns=_SET_COLUMNS,
-    **_ENTERING,
-    operations=recording("change_queue", more={"from": "job.queue_name", "to": "%(queue_name)s::text"}),
+    **_STATUS_AND_GATE,
+    operations=recording("change_queue", further_keys={"from": "job.queue_name", "to": "%(queue_name)s::text"}),
 )
 
 

@@ -252,8 +252,9 @@ class InFlightJobs:
         """Settle finished attempts and release all other jobs, before the worker ends. Returns whether jobs still run.
 
         Stuck attempts that were kept back are settled now, although their code runs until the process ends. Jobs whose
-        rows are locked are released first. This waits for the locks, because the transactions of their tasks may be
-        about to end. Another worker may start a released job at once, so this process must end soon afterwards.
+        rows are locked are released first. This may wait for the locks, because the transactions of these jobs may be
+        about to end. All other jobs are released last, because another worker may start a released job at once, so
+        this process must end soon afterwards.
         """
         self.pending.add(self._pool.take_kept_back())
         self.settle_last()

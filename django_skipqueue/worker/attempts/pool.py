@@ -79,7 +79,8 @@ class Pool:
         # These are the lists of `jobs_by_runner`, by task, because looking up a job's runner is slower.
         jobs_by_task: dict[str, list[ClaimedJob]] = {}
         for job in jobs:
-            for next_job in (job,) if job.permit_key is None else self.begin_order.enter(job):
+            may_begin = [job] if job.permit_key is None else self.begin_order.enter(job)
+            for next_job in may_begin:
                 if next_job.task not in jobs_by_task:
                     jobs_by_task[next_job.task] = jobs_by_runner[registry.runner_of(next_job.task)]
                 jobs_by_task[next_job.task].append(next_job)
