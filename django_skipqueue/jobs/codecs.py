@@ -599,6 +599,7 @@ class OneOf(Codec):
 
     def __init__(self, members: Sequence[tuple[Codec | None, frozenset[str], str]]) -> None:
         self.inner = self._codecs = [codec for codec, _, _ in members if codec is not None]
+        # A codec that writes a kind of JSON comes before a codec that only also reads it.
         self._by_kind: dict[str, Codec | None] = {kind: codec for codec in self._codecs for kind in codec.also_reads}
         self._by_kind |= {kind: codec for codec, kinds, _ in members for kind in kinds}
         self._name = " | ".join(name for _, _, name in members)

@@ -150,7 +150,7 @@ def _enqueue_any(store: "Store", spec: JobSpec, call: EncodedCall) -> EnqueuedJo
                 for old in unique_keys().replace_waiting(store, values, [call])
             ]
     for enqueued in jobs:  # at most one job
-        # A replaced job may be enqueued long before its due time, although it is due now and not scheduled.
+        # A queued job that was replaced is due, although its `run_after` may be long after its `enqueued_at`.
         is_scheduled = enqueued.status == "scheduled"
         delay = (enqueued.run_after - enqueued.enqueued_at).total_seconds() if is_scheduled else 0.0
         new_ids = [enqueued.id] if enqueued.is_new else []
@@ -184,7 +184,8 @@ def _insert_context(store: "Store", spec: JobSpec) -> Iterator[None]:
     The caller then puts the job into another database. Jobs that wait for other jobs are inserted in a transaction.
     """
     time_limit = ended_by_silence(store.connection) if settings.is_spread else NO_CONTEXT
-    with time_limit, transaction.atomic(using=store.alias) if spec.after else NO_CONTEXT:
+    transaction_if_needed = transaction.atomic(using=store.alias) if spec.after else NO_CONTEXT
+    with time_limit, transaction_if_needed:
         yield
 
 

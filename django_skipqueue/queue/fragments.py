@@ -312,7 +312,7 @@ def to_run(*, further_columns: str = "") -> str:
     return joined(_TO_RUN, further_columns=further_columns, claimed=CLAIMED)
 
 
-# The 50 newest records of `operations`, after the oldest record (at position 0) made room, and one new record.
+# The column `operations` with a new record at its end. If it has 50 records, the oldest record (at 0) is dropped first.
 _OPERATIONS_AND_RECORD = """COALESCE(
         CASE WHEN jsonb_array_length(job.operations) < 50 THEN job.operations ELSE job.operations - 0 END, '[]'
     ) || jsonb_build_object(

@@ -77,18 +77,14 @@ def _keeps_permit(condition: Condition) -> str:
     )
 
 
-# For each gate: the columns of its key, and whether the job keeps its permit.
-_CHOSEN_COLUMNS = "".join(
-    f",\n        {column}"
-    for gate in _GATES
-    for column in (
-        *(
-            _own_or_queue_value(name, type, key=gate.key)
-            for name, type in {gate.key: "text", **CALL_KEYS[gate.key]}.items()
-        ),
-        *([_keeps_permit(gate)] if gate.grants_permits else []),
-    )
-)
+def _chosen_columns(gate: Condition) -> list[str]:
+    """SQL for the columns of the gate's key, and for whether the job keeps its permit."""
+    types_by_column = {gate.key: "text", **CALL_KEYS[gate.key]}
+    columns = [_own_or_queue_value(name, type, key=gate.key) for name, type in types_by_column.items()]
+    return [*columns, _keeps_permit(gate)] if gate.grants_permits else columns
+
+
+_CHOSEN_COLUMNS = "".join(f",\n        {column}" for gate in _GATES for column in _chosen_columns(gate))
 
 # The keys before and after the change of the queue.
 _KEYS_OF_JOB = "".join(f", job.{gate.key}" for gate in _GATES)
@@ -96,17 +92,21 @@ _KEYS_CHOSEN = "".join(f", chosen.{gate.key}" for gate in _GATES)
 
 _SET_COLUMNS = "".join(f"\n    {name} = chosen.{name}," for gate in _GATES for name in (gate.key, *CALL_KEYS[gate.key]))
 
-# The key with which each gate decides whether the job must wait. If the job keeps its permit of a gate, the key is
-# NULL, so that the job need not wait there.
-_NEW_KEYS = {
-    gate.key: f"(CASE WHEN NOT chosen.keeps_{gate.gate} THEN chosen.{gate.key} END)"
-    if gate.grants_permits
-    else f"chosen.{gate.key}"
-    for gate in _GATES
-}
+
+def _key_to_check(gate: Condition) -> str:
+    """SQL for the key with which the gate decides whether the job must wait.
+
+    The key is NULL if the job keeps its permit of the gate, so that it need not wait there.
+    """
+    if not gate.grants_permits:
+        return f"chosen.{gate.key}"
+    return f"(CASE WHEN NOT chosen.keeps_{gate.gate} THEN chosen.{gate.key} END)"
+
+
+_KEYS_TO_CHECK = {gate.key: _key_to_check(gate) for gate in _GATES}
 
 # The status and the gate of a job that passes the gates again.
-_STATUS_AND_GATE = entering(column="job.{}", past="time", **_NEW_KEYS)
+_STATUS_AND_GATE = entering(column="job.{}", past="time", **_KEYS_TO_CHECK)
 
 # Whether a key of the job has changed, so that the job passes the gates again.
 _KEY_HAS_CHANGED = (

@@ -116,8 +116,8 @@ _PLACEHOLDERS = {
 SETTLE = joined(_SETTLE, **_PLACEHOLDERS, snoozes="", only="")
 
 # A further column that SETTLE_SNOOZES sets: it records each snooze in `operations`. Successive snoozes share one record
-# with their number, so that they do not displace the records of operators. `operations - -1` is the list without its
-# last record, `operations - 0` without its first.
+# with their number, so that they do not displace the records of operators. `operations -> 49` is the fiftieth record,
+# and there are never more. `operations - -1` is the list without its last record, `operations - 0` without its first.
 _SNOOZES = """
     operations = CASE
         WHEN outcome.refund IS NULL OR outcome.refund = 0 OR outcome.is_unknown THEN job.operations

@@ -291,7 +291,7 @@ class ExchangeService(Service):
         if attempts := exchange.attempts:
             settled = answer.settled()
             self.reports.report(attempts, settled, answer.refused)
-            if any(settled.values()):
+            if any(settled.values()):  # at least one of the jobs is in a batch
                 for service in self.settle_services:
                     service.settled(settled)
             for attempt in attempts:

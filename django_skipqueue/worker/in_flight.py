@@ -155,9 +155,10 @@ class InFlightJobs:
             self.suspects.take([job for job in claimed if job.is_suspect], time.monotonic())
             claimed = [job for job in claimed if not job.is_suspect]
         self._pool.begin_order.claimed(claimed)  # without suspects, which take their permits to another process
-        if without_room := {task for task in {job.task for job in claimed} if not free[registry.runner_of(task)]}:
-            self._claimed_without_room += [job for job in claimed if job.task in without_room]
-            claimed = [job for job in claimed if job.task not in without_room]
+        tasks = {job.task for job in claimed}
+        if tasks_without_room := {task for task in tasks if not free[registry.runner_of(task)]}:
+            self._claimed_without_room += [job for job in claimed if job.task in tasks_without_room]
+            claimed = [job for job in claimed if job.task not in tasks_without_room]
         self._pool.submit(claimed)
 
     def take_over(self, suspect: ClaimedJob) -> None:

@@ -96,7 +96,7 @@ class Pool:
             if isinstance(finished, BaseException):
                 if not finished_attempts:
                     raise finished
-                self.finished.appendleft(finished)
+                self.finished.appendleft(finished)  # the next call raises it, so that no attempt is lost now
                 break
             finished_attempts.append(finished)
             if self._kept_back:
@@ -115,12 +115,9 @@ class Pool:
 
     def drop(self, refs: Mapping[LeaseRef, object]) -> list[ClaimedJob]:
         """Take back the jobs with these leases that have not started. The other jobs keep their order."""
-        dropped: list[ClaimedJob] = []
-        kept_jobs: list[ClaimedJob] = []
-        for job in self.withdraw():
-            (dropped if job.ref in refs else kept_jobs).append(job)
-        self.submit(kept_jobs)
-        return dropped
+        withdrawn = self.withdraw()
+        self.submit([job for job in withdrawn if job.ref not in refs])
+        return [job for job in withdrawn if job.ref in refs]
 
     def cancel(self, job: ClaimedJob, reason: str) -> None:
         """Interrupt the running attempt of this job, unless the task has already committed its outcome itself."""
