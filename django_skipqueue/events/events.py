@@ -77,7 +77,7 @@ class JobsAdmitted(Event):
 
 @dataclass(frozen=True)
 class JobsReleased(Event):
-    """Claimed jobs were put back into their queues. No attempt is charged."""
+    """Claimed jobs were put back into their queues. Their attempts do not count."""
 
     signal = signals.jobs_released
 

@@ -97,13 +97,17 @@ def in_words(seconds: float) -> str:
     if seconds < 0.000_05:
         return "<0.1ms"
     if seconds < 0.0995:
-        return f"{seconds * 1000:.{1 if seconds < 0.00095 else 0}f}ms"
+        decimals = 1 if seconds < 0.00095 else 0  # one decimal below 1 ms
+        return f"{seconds * 1000:.{decimals}f}ms"
     if seconds < 59.5:
-        return f"{seconds:.{1 if seconds < 9.95 else 0}f}s"
+        decimals = 1 if seconds < 9.95 else 0  # one decimal below 10 s
+        return f"{seconds:.{decimals}f}s"
     minutes, second = divmod(round(seconds), 60)
     hours, minute = divmod(minutes, 60)
     days, hour = divmod(hours, 24)
-    return f"{days}d{hour:02}h" if days else f"{hour}h{minute:02}m" if hours else f"{minute}m{second:02}s"
+    if days:
+        return f"{days}d{hour:02}h"
+    return f"{hour}h{minute:02}m" if hours else f"{minute}m{second:02}s"
 
 
 def job_name(alias: str, job_id: int) -> str:

@@ -77,11 +77,13 @@ def write_about_queue(event: str, queue_name: str, *, level: int = logging.WARNI
     write(level, event, {"queue": queue_name, **not_empty}, extra={"queue_name": queue_name})
 
 
-def write_about_attempt(level: int, event: str, attempt: Attempt, **more: Any) -> None:
-    """Write a line about an attempt that has ended, with its outcome's error. `more`: further values to show."""
+def write_about_attempt(level: int, event: str, attempt: Attempt, **further_values: Any) -> None:
+    """Write a line about an attempt that has ended, with its outcome's error, and with further values to show."""
     outcome = attempt.outcome
-    error = {"error": outcome.last_error} if outcome.last_error else {}
-    write(level, event, _attempt_shown(attempt) | more | error, extra=_attempt_extra(attempt), **_error(outcome))
+    shown = _attempt_shown(attempt) | further_values
+    if outcome.last_error:
+        shown["error"] = outcome.last_error
+    write(level, event, shown, extra=_attempt_extra(attempt), **_error_arguments(outcome))
 
 
 def job_extra(job: ClaimedJob | RecoveredJob) -> dict[str, Any]:
@@ -109,7 +111,7 @@ def _attempt_extra(attempt: Attempt) -> dict[str, Any]:
     return job_extra(attempt.job) | measurements
 
 
-def _error(outcome: Outcome) -> dict[str, Any]:
+def _error_arguments(outcome: Outcome) -> dict[str, Any]:
     """The arguments `error` and `traceback` for `write`, without secrets. Empty if the outcome has no exception."""
     if outcome.exception is None or outcome.error is None:
         return {}
@@ -123,7 +125,7 @@ def _error(outcome: Outcome) -> dict[str, Any]:
 
 def raised_after_completion(job: ClaimedJob, outcome: Outcome) -> None:
     shown = {"task": job.task, "id": job.id, "error": outcome.last_error or outcome.status}
-    write(logging.ERROR, "job_raised_after_completion", shown, extra=job_extra(job), **_error(outcome))
+    write(logging.ERROR, "job_raised_after_completion", shown, extra=job_extra(job), **_error_arguments(outcome))
 
 
 def backoff_failed(job: ClaimedJob, outcome: Outcome) -> None:

@@ -61,7 +61,7 @@ UNIONS = (typing.Union, types.UnionType)
 SEQUENCES = (list, collections.abc.Sequence, collections.abc.Iterable, collections.abc.Collection)
 MAPPINGS = (dict, collections.abc.Mapping, collections.abc.MutableMapping)
 
-Known = dict[type, Dataclass]
+OuterDataclasses = dict[type, Dataclass]
 """The codecs of the dataclasses that contain an annotation. They end the recursion if a dataclass contains itself."""
 
 
@@ -73,20 +73,20 @@ def codec_of(annotation: Any) -> Codec | None:
         return None
 
 
-def _codec_of(annotation: Any, known: Known) -> Codec | None:
+def _codec_of(annotation: Any, outer: OuterDataclasses) -> Codec | None:
     annotation = _unwrapped(annotation)
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
     if origin in UNIONS:
-        return _union(arguments, known)
+        return _union(arguments, outer)
     if origin is tuple or annotation is tuple:
-        return _tuple(arguments, known)
+        return _tuple(arguments, outer)
     if origin in SEQUENCES and len(arguments) == 1:
-        item_codec = _codec_of(arguments[0], known)
+        item_codec = _codec_of(arguments[0], outer)
         return None if item_codec is None else ListOf(item_codec)
     if origin in MAPPINGS and len(arguments) == 2:
-        value_codec = _codec_of(arguments[1], known) if _unwrapped(arguments[0]) is str else None
+        value_codec = _codec_of(arguments[1], outer) if _unwrapped(arguments[0]) is str else None
         return None if value_codec is None else DictOf(value_codec)
-    return _codec_of_class(annotation, known) if isinstance(annotation, type) and origin is None else None
+    return _codec_of_class(annotation, outer) if isinstance(annotation, type) and origin is None else None
 
 
 def plain_types(annotation: Any) -> tuple[type, ...]:
@@ -137,31 +137,31 @@ def _unwrapped(annotation: Any) -> Any:
             return annotation
 
 
-def _codec_of_class(value_class: type, known: Known) -> Codec | None:
+def _codec_of_class(value_class: type, outer: OuterDataclasses) -> Codec | None:
     if value_class in SCALARS:
         return SCALARS[value_class]
-    if value_class in known:
-        return known[value_class]
+    if value_class in outer:
+        return outer[value_class]
     if issubclass(value_class, Enum):
         return Enumeration(value_class) if value_class.__members__ else None
     if issubclass(value_class, Model):
         return Reference((value_class,))
     if issubclass(value_class, tuple) and hasattr(value_class, "_fields"):
-        return _named_tuple(value_class, known)
-    return _dataclass(value_class, known) if dataclasses.is_dataclass(value_class) else None
+        return _named_tuple(value_class, outer)
+    return _dataclass(value_class, outer) if dataclasses.is_dataclass(value_class) else None
 
 
-def _named_tuple(value_class: Any, known: Known) -> Codec:
+def _named_tuple(value_class: Any, outer: OuterDataclasses) -> Codec:
     annotations = dict(resolved(getattr(value_class, "__annotations__", {}), _globals_of(value_class)))
-    return NamedTupleOf(value_class, [_codec_of(annotations.get(name), known) for name in value_class._fields])
+    return NamedTupleOf(value_class, [_codec_of(annotations.get(name), outer) for name in value_class._fields])
 
 
-def _dataclass(value_class: type, known: Known) -> Codec | None:
-    codec = known[value_class] = Dataclass(value_class)
+def _dataclass(value_class: type, outer: OuterDataclasses) -> Codec | None:
+    codec = outer[value_class] = Dataclass(value_class)
     types_by_field = {field.name: field.type for field in dataclasses.fields(value_class)}
     annotations = dict(resolved(types_by_field, _globals_of(value_class)))
     for name in types_by_field:
-        codec.codecs[name] = _codec_of(annotations[name], known) if name in annotations else None
+        codec.codecs[name] = _codec_of(annotations[name], outer) if name in annotations else None
     return codec
 
 
@@ -169,15 +169,15 @@ def _globals_of(value_class: type) -> dict[str, Any]:
     return vars(sys.modules.get(value_class.__module__, types.SimpleNamespace()))
 
 
-def _tuple(arguments: tuple[Any, ...], known: Known) -> Codec:
+def _tuple(arguments: tuple[Any, ...], outer: OuterDataclasses) -> Codec:
     if not arguments:
         return ListOf(None, tuple)
     if len(arguments) == 2 and arguments[1] is Ellipsis:
-        return ListOf(_codec_of(arguments[0], known), tuple)
-    return TupleOf([] if arguments == ((),) else [_codec_of(argument, known) for argument in arguments])
+        return ListOf(_codec_of(arguments[0], outer), tuple)
+    return TupleOf([] if arguments == ((),) else [_codec_of(argument, outer) for argument in arguments])
 
 
-def _union(arguments: tuple[Any, ...], known: Known) -> Codec | None:
+def _union(arguments: tuple[Any, ...], outer: OuterDataclasses) -> Codec | None:
     """The codec for a union. `None` if all its types are plain, or if several types become the same kind of JSON.
 
     If two types became the same kind of JSON, such as a string, we could not tell which type a stored value has.
@@ -186,7 +186,7 @@ def _union(arguments: tuple[Any, ...], known: Known) -> Codec | None:
     models: list[type[Model]] = []
     plain: frozenset[str] = frozenset()
     for argument in map(_unwrapped, arguments):
-        codec = _codec_of(argument, known)
+        codec = _codec_of(argument, outer)
         if isinstance(codec, Reference):
             models.append(argument)
         elif codec is not None:
@@ -198,11 +198,12 @@ def _union(arguments: tuple[Any, ...], known: Known) -> Codec | None:
         members.append((reference, reference.kinds, str(reference)))
     if not members:
         return None
-    names = [_name(argument) for argument in map(_unwrapped, arguments) if _codec_of(argument, known) is None]
+    names = [_name(argument) for argument in map(_unwrapped, arguments) if _codec_of(argument, outer) is None]
     if plain:
         members.append((None, plain, " | ".join(names)))
-    kinds = [kind for _, kinds, _ in members for kind in kinds]
-    return OneOf(members) if len(kinds) == len(set(kinds)) else None
+    all_kinds = [kind for _, member_kinds, _ in members for kind in member_kinds]
+    has_distinct_kinds = len(all_kinds) == len(set(all_kinds))
+    return OneOf(members) if has_distinct_kinds else None
 
 
 def _plain_kinds(annotation: Any) -> frozenset[str]:

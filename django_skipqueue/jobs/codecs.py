@@ -42,7 +42,7 @@ class Codec(ABC):
     kinds: frozenset[str] = frozenset((STRING,))
     """The kinds of JSON that the codec writes and reads."""
 
-    also: frozenset[str] = frozenset()
+    also_reads: frozenset[str] = frozenset()
     """Further kinds of JSON that the codec reads, because jobs from before the task was annotated may contain them."""
 
     fetches: ClassVar[bool] = False
@@ -132,20 +132,20 @@ class Scalar(Codec):
         read: Callable[[str], Any],
         *,
         advice: str,
-        not_: type | None = None,
+        excluded: type | None = None,
     ) -> None:
-        """`not_`: a subclass whose values do not count as this type. `advice`: the end of error messages."""
+        """`excluded`: a subclass whose values do not count as this type. `advice`: the end of error messages."""
         self._kind = value_type
         self._write = write
         self._read = read
         self._advice = advice
-        self._not = not_
+        self._excluded = excluded
 
     def __str__(self) -> str:
         return self._kind.__name__
 
     def fits(self, value: Any) -> bool:
-        return isinstance(value, self._kind) and not (self._not is not None and isinstance(value, self._not))
+        return isinstance(value, self._kind) and (self._excluded is None or not isinstance(value, self._excluded))
 
     def encode(self, name: str, value: Any) -> Any:
         """See `Codec`. Reads the string back as a check, because only a subclass may be able to read what it writes."""
@@ -181,7 +181,7 @@ class Time(Scalar):
 class Duration(Scalar):
     """Durations in ISO 8601 form. A number counts as seconds, which a task without annotations may have stored."""
 
-    also = frozenset((NUMBER,))
+    also_reads = frozenset((NUMBER,))
 
     def encode(self, name: str, value: Any) -> Any:
         if _is_number(value):
@@ -203,7 +203,7 @@ class Duration(Scalar):
 class Number(Scalar):
     """Decimals, which become strings. An integer counts as a Decimal."""
 
-    also = frozenset((NUMBER,))
+    also_reads = frozenset((NUMBER,))
 
     def encode(self, name: str, value: Any) -> Any:
         return super().encode(name, Decimal(value) if _is_number(value) and isinstance(value, int) else value)
@@ -315,7 +315,7 @@ SCALARS: dict[type, Codec] = {
         advice="Pass a datetime, or its isoformat().",
     ),
     datetime.date: Scalar(
-        datetime.date, lambda value: value.isoformat(), datetime.date.fromisoformat, not_=datetime.datetime,
+        datetime.date, lambda value: value.isoformat(), datetime.date.fromisoformat, excluded=datetime.datetime,
         advice="Pass a date, or its isoformat(); of a datetime its .date().",
     ),
     datetime.time: Time(
@@ -587,7 +587,8 @@ class Dataclass(Codec):
             if name not in self._fields:
                 return f"has no field {name!r}"
         for name, field in self._fields.items():
-            is_optional = field.default is not field.default_factory  # one of the two is not dataclasses.MISSING
+            # Without a default, both attributes are `dataclasses.MISSING`.
+            is_optional = field.default is not field.default_factory
             if name not in value and not is_optional:
                 return f"lacks the field {name!r}"
         return ""
@@ -598,7 +599,8 @@ class OneOf(Codec):
 
     def __init__(self, members: Sequence[tuple[Codec | None, frozenset[str], str]]) -> None:
         self.inner = self._codecs = [codec for codec, _, _ in members if codec is not None]
-        self._by_kind: dict[str, Codec | None] = {kind: codec for codec in self._codecs for kind in codec.also}
+        # A codec that writes a kind of JSON comes before a codec that only also reads it.
+        self._by_kind: dict[str, Codec | None] = {kind: codec for codec in self._codecs for kind in codec.also_reads}
         self._by_kind |= {kind: codec for codec, kinds, _ in members for kind in kinds}
         self._name = " | ".join(name for _, _, name in members)
         self.kinds = frozenset(self._by_kind)

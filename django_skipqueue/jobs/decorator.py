@@ -136,7 +136,7 @@ def _check_function(function: Callable[..., Any]) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class CheckedOptions:
     """The checked options of `@job` or `@with_options`."""
 
     options: Options = field(default_factory=Options)
@@ -153,7 +153,7 @@ class Given:
         return policy if self.backoff is None else replace(policy, backoff=self.backoff)
 
 
-def checked(options: RunOptions) -> Given:
+def checked(options: RunOptions) -> CheckedOptions:
     """Check the options of a decorator. Raises `InvalidOption` for a value that is not valid."""
     backoff = options.get("backoff")
     if backoff is not None:
@@ -163,7 +163,7 @@ def checked(options: RunOptions) -> Given:
         for problem in own_retention_problems("retention", values["retention"]):
             raise InvalidOption(problem)
         values["retention"] = retention_column(values["retention"])
-    return Given(
+    return CheckedOptions(
         Options().changed(values),
         backoff=backoff,
         retry_on=_exceptions("retry_on", options.get("retry_on")),
@@ -231,7 +231,7 @@ def with_options(**options: Unpack[RunOptions]) -> Callable[[F], F]:
     return store_options
 
 
-def options_given_to(function: Callable[..., Any]) -> Given | None:
+def options_given_to(function: Callable[..., Any]) -> CheckedOptions | None:
     """The options that `with_options` has stored on this function; `None` if there are none."""
-    given: Given | None = getattr(function, ATTRIBUTE, None)
+    given: CheckedOptions | None = getattr(function, ATTRIBUTE, None)
     return given

@@ -130,7 +130,7 @@ class Options:
         for part_class in OPTIONS_OF_PARTS:
             if values := {name: value for name, value in new_values.items() if name in NAMES_OF_OPTIONS[part_class]}:
                 options_by_class[part_class] = options_by_class.get(part_class, part_class()).changed(values)
-        of_parts = tuple(
+        of_parts = tuple(  # without a part whose options all have their defaults
             options_by_class[part_class]
             for part_class in OPTIONS_OF_PARTS
             if options_by_class.get(part_class, part_class()) != part_class()

@@ -78,7 +78,7 @@ class Task(Generic[P, R]):
         self.is_async = inspect.iscoroutinefunction(function)
         self.runner = EVENT_LOOP if self.is_async else THREADS
         self.signature = _signature(function, takes_context)
-        self._checked_form = lru_cache(maxsize=64)(self._check_form)
+        self._check_form = lru_cache(maxsize=64)(self._check_form_uncached)
         # Cached by the number of positional arguments and the keywords, because `getters_of` is slow.
         self.argument_getters = lru_cache(maxsize=64)(
             lambda count, keywords: getters_of(self.signature, count, keywords)
@@ -238,7 +238,7 @@ class Task(Generic[P, R]):
 
         Raises `InvalidArguments` and `InvalidOption`.
         """
-        names, keys, types = self._checked_form(len(args), tuple(kwargs))
+        names, keys, types = self._check_form(len(args), tuple(kwargs))
         if django_settings.DEBUG:  # check types here, where a mistake is easier to find than in the worker
             self._scalars.encode(args, kwargs)
         json_args, json_kwargs = args, kwargs
@@ -256,14 +256,14 @@ class Task(Generic[P, R]):
 
     def require_fit(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """Raise `InvalidArguments` for arguments that do not fit the signature."""
-        self._checked_form(len(args), tuple(kwargs))
+        self._check_form(len(args), tuple(kwargs))
 
     def encoded_from_json(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> EncodedCall:
         """Make a call of arguments that are already JSON, such as the arguments in a job's row.
 
         This runs no code of the project, not even for the types of the arguments, unless `unique_key` is a function.
         """
-        self._checked_form(len(args), tuple(kwargs))
+        self._check_form(len(args), tuple(kwargs))
         call = EncodedCall(encode("args", args), encode("kwargs", kwargs), call_columns(self, args, kwargs))
         return check_size(call, settings.max_argument_bytes)
 
@@ -314,11 +314,11 @@ class Task(Generic[P, R]):
         spec = self.spec()
         for position, call in enumerate(calls):
             try:
-                yield self._checked(call, spec) if isinstance(call, TaskCall) else self.encoded(*split_call(call))
+                yield self._call_of(call, spec) if isinstance(call, TaskCall) else self.encoded(*split_call(call))
             except (InvalidArguments, InvalidOption) as error:
                 raise type(error)(f"call {position}: {error}") from None
 
-    def _checked(self, call: TaskCall, spec: JobSpec) -> EncodedCall:
+    def _call_of(self, call: TaskCall, spec: JobSpec) -> EncodedCall:
         """The arguments of a call made by `.s()`. Raises `InvalidOption` if it has another task or other options."""
         if call.spec.task != self.name:
             raise InvalidOption(f"{call.spec.task} is another task. Give calls of {self.name}, by its .s(…).")
@@ -329,7 +329,9 @@ class Task(Generic[P, R]):
             )
         return call.call
 
-    def _check_form(self, count: int, keywords: tuple[str, ...]) -> tuple[list[str], list[str], "CallTypes | None"]:
+    def _check_form_uncached(
+        self, count: int, keywords: tuple[str, ...]
+    ) -> tuple[list[str], list[str], "CallTypes | None"]:
         """Check that a call with `count` positional arguments and these keywords fits the signature.
 
         Also checks that the task is not internal. Returns the names of the positional arguments, the keywords as JSON

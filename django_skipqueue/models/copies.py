@@ -41,7 +41,8 @@ def copy_jobs(jobs: "QuerySet[Job]", *, by: str = "", reason: str = "") -> dict[
         for job in jobs.filter(status__in=FINISHED).annotate(**ARGUMENT_TEXTS).order_by("pk"):
             if not copy_refusal(job):
                 further_columns = _column_values(job, (name for columns in CALL_KEYS.values() for name in columns))
-                jobs_by_spec.setdefault(repr((spec_of(job), further_columns)), []).append(job)
+                spec_text = repr((spec_of(job), further_columns))  # a spec has a dict, so it cannot be a key itself
+                jobs_by_spec.setdefault(spec_text, []).append(job)
         for originals in jobs_by_spec.values():  # one statement for all jobs with equal specs
             calls = [call_of(job, job.args_text, job.kwargs_text) for job in originals]
             deferred = store.enqueue_many(spec_of(originals[0]), calls)

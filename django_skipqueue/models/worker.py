@@ -60,7 +60,7 @@ class Worker(models.Model):
     pid = models.IntegerField(_("process id"))
     queues = StoredJSON(_("queues"), default=list)
     concurrency = models.IntegerField(_("concurrency"))
-    """How many jobs the process runs at once. 0 if it runs no jobs, but passes them on to a carrier."""
+    """How many jobs the process runs at once. 0 if it runs no jobs, but passes them on to an external system."""
     started_at = models.DateTimeField(_("started at"), db_default=Now())
     heartbeat_at = models.DateTimeField(_("last heartbeat"), db_default=Now())
     memory_mb = models.IntegerField(_("memory in MiB"), null=True)
@@ -72,7 +72,7 @@ class Worker(models.Model):
     version = models.TextField(_("version"), db_default="")
     """The version of the package in the process; empty for a version that did not write it."""
     is_external = models.BooleanField(_("external"), db_default=False, editable=False)
-    """Whether the row is for a carrier. It is permanent, and its jobs are not recovered after a timeout."""
+    """Whether the row is for an external system. It is permanent, and its jobs are not recovered after a timeout."""
 
     objects = WorkerManager()
 

@@ -150,9 +150,8 @@ def _enqueue_any(store: "Store", spec: JobSpec, call: EncodedCall) -> EnqueuedJo
                 for old in unique_keys().replace_waiting(store, values, [call])
             ]
     for enqueued in jobs:  # at most one job
-        is_scheduled = (
-            enqueued.status == "scheduled"
-        )  # not for a replaced job, which may be enqueued long before it is due
+        # A queued job that was replaced is due, although its `run_after` may be long after its `enqueued_at`.
+        is_scheduled = enqueued.status == "scheduled"
         delay = (enqueued.run_after - enqueued.enqueued_at).total_seconds() if is_scheduled else 0.0
         new_ids = [enqueued.id] if enqueued.is_new else []
         queued = int(enqueued.status == "queued")
@@ -185,7 +184,8 @@ def _insert_context(store: "Store", spec: JobSpec) -> Iterator[None]:
     The caller then puts the job into another database. Jobs that wait for other jobs are inserted in a transaction.
     """
     time_limit = ended_by_silence(store.connection) if settings.is_spread else NO_CONTEXT
-    with time_limit, transaction.atomic(using=store.alias) if spec.after else NO_CONTEXT:
+    transaction_if_needed = transaction.atomic(using=store.alias) if spec.after else NO_CONTEXT
+    with time_limit, transaction_if_needed:
         yield
 
 
@@ -278,8 +278,8 @@ def _after_insert(
     the new jobs that need not wait, because the other jobs are already finished.
     """
     hold_functions = [part.hold for part in installed_parts() if part.hold] if spec.after and ids else []
-    passed = [job for hold in hold_functions for job in hold(store, spec, ids)]
-    queued += sum(job.status == "queued" for job in passed)
+    not_waiting = [job for hold in hold_functions for job in hold(store, spec, ids)]
+    queued += sum(job.status == "queued" for job in not_waiting)
     if delay <= 0 and (waiting := _keys_of(calls, ids[0] if len(ids) == 1 else None)):
         admit_after_commit(store, waiting, is_urgent=spec.priority > 0)
     if queued:
@@ -287,7 +287,7 @@ def _after_insert(
     wake_supervisors(store, [delay])
     if ids:
         store.send(JobsDeferred(store.alias, spec.task, spec.queue_name, ids))
-    return passed
+    return not_waiting
 
 
 def _keys_of(calls: Sequence[EncodedCall], only_job_id: int | None) -> dict[str, dict[str, int | None]]:
@@ -299,7 +299,7 @@ def _keys_of(calls: Sequence[EncodedCall], only_job_id: int | None) -> dict[str,
     for gate, column in KEY_COLUMNS.items():
         if keys := {call.columns[column] for call in calls if column in call.columns}:
             waiting[gate] = dict.fromkeys(keys, only_job_id)
-            calls = [call for call in calls if column not in call.columns]
+            calls = [call for call in calls if column not in call.columns]  # a call waits at its first gate only
     return waiting
 
 

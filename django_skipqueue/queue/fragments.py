@@ -270,7 +270,7 @@ SET status = 'running',
     attempts = job.attempts + 1,
     locked_by = %(worker_id)s,
     locked_at = statement_timestamp(),
-    started_at = statement_timestamp(){more}
+    started_at = statement_timestamp(){further_columns}
 WHERE job.ctid = ANY (ARRAY (SELECT place FROM chosen))
 {claimed}"""
 
@@ -304,23 +304,27 @@ CLAIMED = joined(
 )
 
 
-def to_run(*, more: str = "") -> str:
-    """Return the end of a claim statement: it updates the jobs in `chosen`. `more`: further columns that it sets."""
-    return joined(_TO_RUN, more=more, claimed=CLAIMED)
+def to_run(*, further_columns: str = "") -> str:
+    """Return the end of a claim statement: it updates the jobs in `chosen`.
+
+    further_columns: SQL that sets further columns. It begins with a comma.
+    """
+    return joined(_TO_RUN, further_columns=further_columns, claimed=CLAIMED)
 
 
+# The column `operations` with a new record at its end. If it has 50 records, the oldest record (at 0) is dropped first.
 _OPERATIONS_AND_RECORD = """COALESCE(
         CASE WHEN jsonb_array_length(job.operations) < 50 THEN job.operations ELSE job.operations - 0 END, '[]'
     ) || jsonb_build_object(
         'at', statement_timestamp(), 'verb', '{verb}', 'by', %(by)s::text, 'reason', %(reason)s::text,
-        'attempts', job.attempts{more}
+        'attempts', job.attempts{further_keys}
     )"""
 
 
-def recording(verb: str, *, more: Mapping[str, str] | None = None) -> str:
+def recording(verb: str, *, further_keys: Mapping[str, str] | None = None) -> str:
     """Return the SQL expression that appends a record of this verb to the job's column `operations`.
 
-    more: further keys of the record, each with an SQL expression for its value.
+    further_keys: keys that only the records of this verb have, each with an SQL expression for its value.
     """
-    further_pairs = "".join(f", '{key}', {value}" for key, value in (more or {}).items())
-    return joined(_OPERATIONS_AND_RECORD, verb=verb, more=further_pairs)
+    further_pairs = "".join(f", '{key}', {value}" for key, value in (further_keys or {}).items())
+    return joined(_OPERATIONS_AND_RECORD, verb=verb, further_keys=further_pairs)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 # replaces the progress in the row, and an object `log`, which becomes this attempt's entry in `logs`; `logs` keeps the
 # entries of the last three attempts. Both objects contain the lease of their attempt. By the lease, a reader recognises
 # the notes of an earlier attempt, so that they need not be cleared. `logs - -1` is `logs` without its last entry,
-# `logs - 0` without its first.
+# `logs - 0` without its first. `logs -> 2` is the third entry.
 # If the lease is no longer valid, no row matches. A locked row is skipped, because the task itself may hold the lock in
 # a long transaction, or because the outcome is about to be written. No indexed column changes, so that no index is
 # written. Index: the primary key.

@@ -86,8 +86,7 @@ class Notification:
     subject: str
     """The name of the queue that got jobs, or one of the payloads for supervisors."""
     jobs: int = field(default=0, compare=False)
-    """How many jobs the queue got. It may have got fewer, if a savepoint was rolled back after its jobs were
-    counted."""
+    """How many jobs the queue got, at most. A savepoint may be rolled back after its jobs were counted."""
     send: Send = field(default=send, compare=False)
     """Called with an event if the notification fails. A control loop sets it, because no sink may run in its thread."""
 

@@ -51,10 +51,11 @@ queue AS MATERIALIZED (
     GROUP BY queue_name
 ),
 budget AS MATERIALIZED (
-    SELECT LEAST(%(most)s, GREATEST(%(least)s, %(together)s / GREATEST(count(*), 1))) AS most FROM queue
+    SELECT LEAST(%(most)s, GREATEST(%(least)s, %(together)s / GREATEST(count(*), 1))) AS jobs_per_queue
+    FROM queue
 )
 SELECT
-    queue.name, counted.number, counted.number > budget.most AS has_more,
+    queue.name, counted.number, counted.number > budget.jobs_per_queue AS has_more,
     GREATEST(date_part('epoch', statement_timestamp() - queue.oldest), 0) AS oldest_seconds
 FROM
     queue, budget,
@@ -65,7 +66,7 @@ FROM
             FROM skipqueue_job
             WHERE status = 'queued' AND queue_name >= queue.name AND queue_name <= queue.name
             ORDER BY queue_name
-            LIMIT (SELECT most + 1 FROM budget)
+            LIMIT (SELECT jobs_per_queue + 1 FROM budget)
         ) AS job
     ) AS counted
 ORDER BY queue.name

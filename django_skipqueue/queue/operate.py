@@ -158,7 +158,7 @@ RESCHEDULE = joined(
         due=DUE_AT,
         **entering(column="job.{}", run_after=DUE_AT),
     ),
-    operations=recording("reschedule", more={"from": "job.run_after", "to": DUE_AT}),
+    operations=recording("reschedule", further_keys={"from": "job.run_after", "to": DUE_AT}),
 )
 
 # Sent by operators. Gives waiting jobs another priority, and returns them.
@@ -166,7 +166,7 @@ CHANGE_PRIORITY = joined(
     _CHANGE,
     which=f"{_WAITS}\n        AND priority <> %(priority)s::smallint",
     columns="priority = %(priority)s::smallint",
-    operations=recording("change_priority", more={"from": "job.priority", "to": "%(priority)s::smallint"}),
+    operations=recording("change_priority", further_keys={"from": "job.priority", "to": "%(priority)s::smallint"}),
 )
 
 # Sent by run_again, in the transaction that inserts copies of jobs. Records in each copy who made the copy, why, and of
@@ -178,7 +178,7 @@ SET operations = {operations}
 WHERE id = ANY (%(ids)s::bigint[])
 RETURNING id
 """,
-    operations=recording("run_again", more={"job": "(%(originals)s::jsonb ->> job.id::text)::bigint"}),
+    operations=recording("run_again", further_keys={"job": "(%(originals)s::jsonb ->> job.id::text)::bigint"}),
 )
 
 

@@ -185,8 +185,8 @@ class Admitted(NamedTuple):
         rows = fetched(admitted)
         return cls(
             counts={queue_name: count for queue_name, count, *_ in rows if count},
-            missed=[key for missed, _ in fetched(locked) for key in missed or ()],
-            later=frozenset(key for _, _, later, *_ in rows for key in later or ()),
+            missed=[key for missed_keys, _ in fetched(locked) for key in missed_keys or ()],
+            later=frozenset(key for _, _, later_keys, *_ in rows for key in later_keys or ()),
         )
 
 
@@ -228,8 +228,8 @@ class ExchangeResult:
         if isinstance(rows, list):
             return Counter(row[QUEUE_COLUMN] for row in rows)
         result = rows.pgresult
-        names = [result.get_value(row, QUEUE_COLUMN) for row in range(result.ntuples)] if result else []
-        return Counter(name.decode() for name in names if name)
+        encoded_names = [result.get_value(row, QUEUE_COLUMN) for row in range(result.ntuples)] if result else []
+        return Counter(name.decode() for name in encoded_names if name)
 
 
 def pipelined(

@@ -77,18 +77,14 @@ def _keeps_permit(condition: Condition) -> str:
     )
 
 
-# For each gate: the columns of its key, and whether the job keeps its permit.
-_CHOSEN_COLUMNS = "".join(
-    f",\n        {column}"
-    for gate in _GATES
-    for column in (
-        *(
-            _own_or_queue_value(name, type, key=gate.key)
-            for name, type in {gate.key: "text", **CALL_KEYS[gate.key]}.items()
-        ),
-        *([_keeps_permit(gate)] if gate.grants_permits else []),
-    )
-)
+def _chosen_columns(gate: Condition) -> list[str]:
+    """SQL for the columns of the gate's key, and for whether the job keeps its permit."""
+    types_by_column = {gate.key: "text", **CALL_KEYS[gate.key]}
+    columns = [_own_or_queue_value(name, type, key=gate.key) for name, type in types_by_column.items()]
+    return [*columns, _keeps_permit(gate)] if gate.grants_permits else columns
+
+
+_CHOSEN_COLUMNS = "".join(f",\n        {column}" for gate in _GATES for column in _chosen_columns(gate))
 
 # The keys before and after the change of the queue.
 _KEYS_OF_JOB = "".join(f", job.{gate.key}" for gate in _GATES)
@@ -96,18 +92,26 @@ _KEYS_CHOSEN = "".join(f", chosen.{gate.key}" for gate in _GATES)
 
 _SET_COLUMNS = "".join(f"\n    {name} = chosen.{name}," for gate in _GATES for name in (gate.key, *CALL_KEYS[gate.key]))
 
-# The key with which each gate decides whether the job must wait. NULL, so that it need not, if it keeps its permit.
-_NEW_KEYS = {
-    gate.key: f"(CASE WHEN NOT chosen.keeps_{gate.gate} THEN chosen.{gate.key} END)"
-    if gate.grants_permits
-    else f"chosen.{gate.key}"
-    for gate in _GATES
-}
 
-_ENTERING = entering(column="job.{}", past="time", **_NEW_KEYS)
+def _key_to_check(gate: Condition) -> str:
+    """SQL for the key with which the gate decides whether the job must wait.
 
-# Whether a key has changed, so that the job passes the gates again.
-_ENTERS = f"job.status IN ('queued', 'blocked') AND (job.id{_KEYS_OF_JOB}) IS DISTINCT FROM (chosen.id{_KEYS_CHOSEN})"
+    The key is NULL if the job keeps its permit of the gate, so that it need not wait there.
+    """
+    if not gate.grants_permits:
+        return f"chosen.{gate.key}"
+    return f"(CASE WHEN NOT chosen.keeps_{gate.gate} THEN chosen.{gate.key} END)"
+
+
+_KEYS_TO_CHECK = {gate.key: _key_to_check(gate) for gate in _GATES}
+
+# The status and the gate of a job that passes the gates again.
+_STATUS_AND_GATE = entering(column="job.{}", past="time", **_KEYS_TO_CHECK)
+
+# Whether a key of the job has changed, so that the job passes the gates again.
+_KEY_HAS_CHANGED = (
+    f"job.status IN ('queued', 'blocked') AND (job.id{_KEYS_OF_JOB}) IS DISTINCT FROM (chosen.id{_KEYS_CHOSEN})"
+)
 
 # Sent by operators. Puts waiting jobs into another queue, and returns them. If a worker claims a job at the same
 # moment, the worker keeps the job, because then the row is locked, or the job runs. For each gate, a job without its
@@ -130,11 +134,11 @@ WITH chosen AS MATERIALIZED (
 UPDATE skipqueue_job AS job
 SET queue_name = %(queue_name)s::text,
     status = CASE
-        WHEN {enters} THEN {status}
+        WHEN {key_has_changed} THEN {status}
         ELSE job.status
     END,
     gate = CASE
-        WHEN {enters} THEN {gate}
+        WHEN {key_has_changed} THEN {gate}
         ELSE job.gate
     END,{columns}
     operations = {operations}
@@ -143,10 +147,10 @@ WHERE job.id = ANY (ARRAY (SELECT id FROM chosen)) AND job.id = chosen.id
 RETURNING job.id, job.queue_name, job.status
 """,
     chosen=_CHOSEN_COLUMNS,
-    enters=_ENTERS,
+    key_has_changed=_KEY_HAS_CHANGED,
     columns=_SET_COLUMNS,
-    **_ENTERING,
-    operations=recording("change_queue", more={"from": "job.queue_name", "to": "%(queue_name)s::text"}),
+    **_STATUS_AND_GATE,
+    operations=recording("change_queue", further_keys={"from": "job.queue_name", "to": "%(queue_name)s::text"}),
 )
 
 

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 # Sent by `release`. Puts jobs back into their queues without counting the attempt. A row whose lease does not match
 # stays unchanged. Returns the id and queue of each job. If a job was claimed ahead without a permit of its limit, also
 # returns the gate and key for which it waits again. `interrupted`: the jobs were running, so their rows record which
-# worker gave them up, and when. `later`: the jobs are not due again for up to 10 s. Index: the primary key.
+# worker gave them up, and when. `operations` keeps the newest 50 records, and the regular expression removes the random
+# end of the worker's id. `later`: the jobs are not due again for up to 10 s. Index: the primary key.
 _RELEASE = """
 UPDATE skipqueue_job AS job
 SET status = CASE

@@ -39,8 +39,9 @@ if TYPE_CHECKING:
 # Writing an outcome ends the lease, so that a second outcome of the attempt matches no row either. Index: the primary
 # key, in the order of the arrays.
 # `started` and `ended` are how many microseconds ago the attempt began and ended, by the worker's monotonic clock. NULL
-# stands for the time of the claim in `started`, and for now in `ended`. `notes` has the progress and the log of the
-# attempt, if it noted any; see NOTE_ATTEMPTS. An array that is shorter than `ids` is filled up with NULL. In most
+# stands for the time of the claim in `started`, and for now in `ended`. The column `errors` keeps the newest 10 errors:
+# `errors - 0` is the list without its oldest error. `notes` has the progress and the log of the attempt, if it noted
+# any; see NOTE_ATTEMPTS. An array that is shorter than `ids` is filled up with NULL. In most
 # batches every outcome is a plain completion, so that only ids, leases and times are sent. If the values came as JSON,
 # the statement would take an eighth longer.
 # The WHERE has no condition on the status. With it, the planner might read every running and dead entry of the recover
@@ -115,8 +116,8 @@ _PLACEHOLDERS = {
 SETTLE = joined(_SETTLE, **_PLACEHOLDERS, snoozes="", only="")
 
 # A further column that SETTLE_SNOOZES sets: it records each snooze in `operations`. Successive snoozes share one record
-# with their number, so that they do not displace the records of operators. `operations - -1` is the list without its
-# last record, `operations - 0` without its first.
+# with their number, so that they do not displace the records of operators. `operations -> 49` is the fiftieth record,
+# and there are never more. `operations - -1` is the list without its last record, `operations - 0` without its first.
 _SNOOZES = """
     operations = CASE
         WHEN outcome.refund IS NULL OR outcome.refund = 0 OR outcome.is_unknown THEN job.operations

@@ -161,6 +161,7 @@ AVOIDED_SECONDS = 5.0
 """For how many seconds a database that could not be reached is not tried again, because each try may take long."""
 
 avoided_until: dict[str, float] = {}
+"""By the alias of a database that could not be reached: when to try it again, by the monotonic clock."""
 
 
 def can_be_reached(alias: str) -> bool:

@@ -43,6 +43,7 @@ class Contention:
     def __init__(self) -> None:
         self.machines = 1
         """How many supervisors have live workers, including this supervisor."""
+        # When the periods of this machine begin, each of which is `ANSWER_PAUSE` long.
         self.phase = random.uniform(0, ANSWER_PAUSE)  # noqa: S311 (spreads the machines, guards nothing)
         self.quiet_until = 0.0
         self._won_at = float("-inf")
@@ -63,7 +64,8 @@ class Contention:
     def lost(self, now: float) -> None:
         """Note that a claim has found no job, unless another claim has just found a job."""
         if self.machines > 1 and now - self._won_at > WIN_SECONDS:
-            self.quiet_until = now + ANSWER_PAUSE - (now - self.phase) % ANSWER_PAUSE
+            seconds_into_period = (now - self.phase) % ANSWER_PAUSE
+            self.quiet_until = now + ANSWER_PAUSE - seconds_into_period  # when this machine's next period begins
 
 
 @dataclass

@@ -243,7 +243,7 @@ def _why_not_ready(state: SupervisorState) -> str:
 
 
 def _state_page(problems: Sequence[str], *, is_ok: bool) -> Page:
-    lines = ["ok"] * is_ok + [*problems]
+    lines = ["ok", *problems] if is_ok else problems
     return Page("200 OK" if is_ok else "503 Service Unavailable", "".join(f"{line}\n" for line in lines))
 
 
@@ -269,7 +269,7 @@ class HealthPort:
         self._listener = listener
         self._answer = answer
         self._exchanges: list[HttpExchange] = []  # the oldest first
-        self._stopped, self._stop = socket.socketpair()
+        self._stopped, self._stop = socket.socketpair()  # a byte sent by `_stop` ends the thread
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:

@@ -169,7 +169,7 @@ class DeadWorkers:
         if self.times and database_time < self.times[-1][1]:  # the clock was set back, so earlier times mean nothing
             self.times.clear()
             self.locked_before = None
-        if not self.times or ended - self.times[-1][0] > self._timeout / 16:
+        if not self.times or ended - self.times[-1][0] > self._timeout / 16:  # so the deque stays short
             self.times.append((ended, database_time))
         while len(self.times) > 1 and self.times[1][0] <= began - self._timeout:
             self.times.popleft()

@@ -107,7 +107,7 @@ class ForkedProcess:
     def restart_later(self) -> float:
         """Set when the next process starts. Returns the seconds until then, which grow with each early death."""
         self._deaths = self._deaths + 1 if time.monotonic() - self.started_at < RUNS_WELL_AFTER else 0
-        doublings = self._deaths - 2
+        doublings = self._deaths - 2  # after the first early death, there is no delay yet
         delay = 0.0 if doublings < 0 else min(LONGEST_RESTART_DELAY, FIRST_RESTART_DELAY * 2**doublings)
         self.start_at = time.monotonic() + delay
         return delay

@@ -104,16 +104,16 @@ def observe(
     for process in processes:
         shared = process.shared if process.pid else None
         state = WorkerProcessState(
-            process.name,
-            process.pid,
-            process.has_started,
-            process.name in frozen,
-            process.starts,
-            process.jobs_done,
-            shared.running if shared else 0,
-            process.concurrency,
-            shared.slots if shared else 0,
-            shared.heartbeat_at if shared else 0.0,
+            name=process.name,
+            pid=process.pid,
+            has_started=process.has_started,
+            is_frozen=process.name in frozen,
+            starts=process.starts,
+            jobs_done=process.jobs_done,
+            jobs_running=shared.running if shared else 0,
+            slots=process.concurrency,
+            slots_free=shared.slots if shared else 0,
+            heartbeat_at=shared.heartbeat_at if shared else 0.0,
         )
         workers.append(state)
     return SupervisorState(alias, pulse.turned_at, pulse.late_at, database, tuple(workers))
@@ -137,6 +137,7 @@ class SharedState:
         self._alias = options.database
         self._names = options.worker_names
         # A memoryview writes and reads each item at once, see `worker/protocol.py`.
+        # It has 8 bytes for each number: first the state of the database, then the numbers of each worker.
         memory = memoryview(mmap.mmap(-1, 8 * (1 + NUMBERS_OF_WORKER * len(self._names))))
         self._counts, self._times = memory.cast("q"), memory.cast("d")
 

@@ -46,8 +46,9 @@ class Expectation:
         arguments = [*map(repr, self.positional), *(f"{name}={value!r}" for name, value in shown.items())]
         columns = [f"{name}={value!r}" for name, value in self.columns.items()]
         with_arguments = f" with {', '.join(arguments)}" if arguments else ""
-        before_columns = (" and " if arguments else " with ") if columns else ""
-        return f"{self.name}{with_arguments}{before_columns}{', '.join(columns)}"
+        conjunction = "and" if arguments else "with"
+        with_columns = f" {conjunction} {', '.join(columns)}" if columns else ""
+        return f"{self.name}{with_arguments}{with_columns}"
 
     def differences(self, job: Job) -> Iterator[str]:
         """The names of the arguments and columns in which this job of the task differs from the expectation."""
@@ -258,8 +259,8 @@ def _is_same(task: Task[Any, Any] | None, name: str, expected: Any, actual: Any)
         return False
     if expected == actual:
         return True
-    encoded = expected if task is None else task.encoded_argument(name, expected)
-    expected_in_row = decode(encode(name, encoded))
+    json_value = expected if task is None else task.encoded_argument(name, expected)
+    expected_in_row = decode(encode(name, json_value))  # as if the value had been stored and read again
     actual_in_row = list(actual) if isinstance(actual, tuple) else actual  # `bind` collects `*args` in a tuple
     return bool(expected_in_row == actual_in_row)
 

@@ -181,7 +181,7 @@ class EarlyRuns:
             return False
         for clock in self._clocks:
             clock.put_to_the_end()
-        return self._admits()
+        return self._admit_jobs()
 
     def _jobs_due(self) -> Iterator[tuple[datetime, Act]]:
         """For each scheduled job, when it is due, and what to do then."""
@@ -210,13 +210,13 @@ class EarlyRuns:
         if self._until is not None:
             for clock in self._clocks:
                 for due in clock.due():
-                    yield due + self._time_ahead, self._admit
+                    yield due + self._time_ahead, self._admit_at
 
-    def _admit(self, due: datetime) -> bool:
+    def _admit_at(self, due: datetime) -> bool:
         self._put_clocks_forward(due)
-        return self._admits()
+        return self._admit_jobs()
 
-    def _admits(self) -> bool:
+    def _admit_jobs(self) -> bool:
         return sweep_gates(self._store) or self._store.admit().has_changed_jobs
 
     def _put_clocks_forward(self, due: datetime) -> None:

@@ -59,7 +59,7 @@ def encode(name: str, value: Any, is_argument: bool = False) -> str:
         if type(value) is int:  # most arguments are primary keys, and this takes a sixth of the time
             return str(value)
         flags = _check(name, value)
-        if flags >= HAS_FLATTENED and is_argument:
+        if is_argument and flags & HAS_FLATTENED:
             refuse_flattened(name, value)
         return _encode_large_floats(value) if flags & HAS_LARGE_FLOAT else _encode(value)
     except RecursionError:
@@ -172,7 +172,7 @@ def clean(text: str, limit: int) -> str:
         return text
     note = f"\n… {len(text) - limit} characters left out …\n"
     kept_count = max(limit - len(note), 0)
-    kept_at_start = kept_count // 3
+    kept_at_start = kept_count // 3  # less than at the end, because the end of a traceback says more
     kept_at_end = kept_count - kept_at_start
     return text[:kept_at_start] + note + text[len(text) - kept_at_end :]
 

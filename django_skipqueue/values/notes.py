@@ -109,7 +109,7 @@ def logs_of(stored: Any) -> list[AttemptLog]:
 def _log(entry: Mapping[str, Any]) -> AttemptLog:
     started, lines = _moment(entry.get("started")), entry.get("lines")
     lines = lines if isinstance(lines, list) else []
-    readable = [line for line in lines if isinstance(line, list) and len(line) == 4]
+    readable = [line for line in lines if isinstance(line, list) and len(line) == 4]  # see `_line`
     return AttemptLog(
         lease=_number(entry.get("lease")),
         attempt=_number(entry.get("attempt")),

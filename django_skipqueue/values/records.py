@@ -353,14 +353,14 @@ class DeferredJobs(list[int]):
         return self
 
     @classmethod
-    def merged(cls, parts: Mapping[str, tuple[Sequence[int], "DeferredJobs"]]) -> Self:
+    def merged(cls, lists_by_alias: Mapping[str, tuple[Sequence[int], "DeferredJobs"]]) -> Self:
         """Merge the lists of several databases into one list, in the order of the calls.
 
-        parts: by database alias, the positions of the calls whose jobs are there, and the list of these jobs.
+        lists_by_alias: by database alias, the positions of the calls whose jobs are there, and the list of these jobs.
         """
         rows = sorted(
             (position, id, outcome, alias)
-            for alias, (positions, deferred) in parts.items()
+            for alias, (positions, deferred) in lists_by_alias.items()
             for position, id, outcome in zip(positions, deferred, deferred.outcomes, strict=True)
         )
         merged_jobs = cls((id for _, id, _, _ in rows), [outcome for _, _, outcome, _ in rows])

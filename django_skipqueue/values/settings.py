@@ -116,7 +116,7 @@ def is_rate(value: object) -> bool:
 def burst_of(burst: Any, interval: float) -> int:
     """Return the burst. By default it is the number of jobs in one second. Raises `InvalidOption` for other values."""
     if burst is None:
-        return max(1, int(1 / interval + 1e-9))
+        return max(1, int(1 / interval + 1e-9))  # the division may yield a little less than a whole number
     if isinstance(burst, bool) or not isinstance(burst, int) or not 1 <= burst <= MOST_A_SECOND:
         raise InvalidOption(f"burst must be a whole number of jobs from 1 to {MOST_A_SECOND:,}, not {burst!r}.")
     return burst

@@ -40,7 +40,8 @@ def cut(error: BaseException) -> None:
 def formatted_stack(frame: FrameType) -> str:
     """Format the stack of a running task. It begins with the first call that the executor made, as a traceback does."""
     calls = traceback.extract_stack(frame)
-    first_shown = max((position for position, call in enumerate(calls, 1) if call.filename == EXECUTOR), default=0)
+    after_executor = (position + 1 for position, call in enumerate(calls) if call.filename == EXECUTOR)
+    first_shown = max(after_executor, default=0)
     while first_shown < len(calls) - 1 and calls[first_shown].filename.startswith(PACKAGE):
         first_shown += 1
     return "".join(traceback.format_list(calls[min(first_shown, len(calls) - 1) :]))

@@ -213,6 +213,7 @@ class ClaimPolicy:
         names = self.queue_names
         if not self._has_fixed_queues:
             count = max(room, FEW_QUEUES)
+            # If all queues take part in each claim, only the first queue moves to the end.
             first_of_next_turn = count if len(names) > count else 1
             self.queue_names = names[first_of_next_turn:] + names[:first_of_next_turn]
             names = names[:count]
@@ -234,7 +235,8 @@ class ClaimPolicy:
         if self.hanging.is_empty(now) or not self._has_several_queues():
             return names
         hangs = partial(self.hanging.hangs, now=now, slots=self._slots)
-        hanging, others = [name for name in names if hangs(name)], [name for name in names if not hangs(name)]
+        hanging = [name for name in names if hangs(name)]
+        others = [name for name in names if not hangs(name)]
         room = max(self._slots // 2, 1) - self._holds(hangs) if hanging else 0
         if room <= 0 or (skipped_other_queues and others):
             return others
@@ -296,7 +298,7 @@ class ClaimPolicy:
         self.cursor.claimed(jobs, after=after, took=ended - started, now=ended)
         size = sum([len(job.args) + len(job.kwargs) for job in jobs])
         if jobs:
-            self._most_held = MOST_CHARACTERS_HELD * len(jobs) // size
+            self._most_held = MOST_CHARACTERS_HELD * len(jobs) // size  # how many jobs of this average size fit
         is_full = len(jobs) == room or size >= LARGE_CLAIM
         if not registry.uses_threads_alone:
             self._needed_runners.note(names, jobs, is_full=is_full, now=ended)
@@ -508,7 +510,8 @@ FIRST_FRONT_PAUSE, LONGEST_FRONT_PAUSE = 4.0, 60.0
 
 def pause_after(seconds: float) -> float:
     """Return the seconds until the next claim from the front, if the last claim took this many seconds."""
-    return min(seconds * (1 / FULL_SCAN_SHARE - 1), MAX_FULL_SCAN_PAUSE)
+    pause_factor = 1 / FULL_SCAN_SHARE - 1  # pausing 19 times as long as a claim takes leaves it 1 / 20 of the time
+    return min(seconds * pause_factor, MAX_FULL_SCAN_PAUSE)
 
 
 class ClaimCursor:

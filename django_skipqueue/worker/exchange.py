@@ -139,10 +139,10 @@ class ExchangeService(Service):
         write_notes: WriteNotes,
         exchanged: Callable[[bool], object] = lambda _: None,
         delays_full_claims_only: bool = False,
-        remembered: int = 0,
-        not_held: str = "",
+        remembered_attempts: int = 0,
+        not_held_reason: str = "",
     ) -> None:
-        """`remembered` and `not_held`: see `OutcomeReports`.
+        """`remembered_attempts` and `not_held_reason`: see `OutcomeReports`.
 
         exchanged: called after each exchange. Its argument is whether the exchange found all queues empty.
         delays_full_claims_only: keep the result of a large claim waiting only if the claim has reached its limit.
@@ -154,7 +154,9 @@ class ExchangeService(Service):
         self.pending = PendingOutcomes()
         self.observers = Observers()
         self.observing = self.observers.services(store)
-        self.reports = OutcomeReports(dispatcher, self.observers.all, remembered=remembered, not_held=not_held)
+        self.reports = OutcomeReports(
+            dispatcher, self.observers.all, remembered_attempts=remembered_attempts, not_held_reason=not_held_reason
+        )
         self.buffer = ExchangeBuffer(self._apply)
         self._id, self._holder, self._in_exchange = id, holder, in_exchange
         self.store, self._control, self._shared = store, control, shared
@@ -224,8 +226,8 @@ class ExchangeService(Service):
         if room and self.claiming.lost:
             self._find_position(self.claiming.lost)
         queue_names = self.claiming.choose_queues(self.store.queues_with_jobs, time.monotonic, room) if room else []
-        extra = self._in_exchange.statements_of_parts(attempts, has_room=room > 0, claims=bool(queue_names))
-        after = self.claiming.after(queue_names, started, admitting=extra.admits) if room else {}
+        of_parts = self._in_exchange.statements_of_parts(attempts, has_room=room > 0, claims=bool(queue_names))
+        after = self.claiming.after(queue_names, started, admitting=of_parts.admits) if room else {}
         room = self.claiming.limit(room, after)
         self._sent_exchange = SentExchange(attempts, Claim(queue_names, room, after) if room else None)
         answer = self.store.exchange(
@@ -235,8 +237,8 @@ class ExchangeService(Service):
             worker_id=self._id,
             after=after,
             meanwhile=None if self.buffer.is_empty else self.apply,
-            between=extra.statements,
-            claim=extra.claim,
+            between=of_parts.statements,
+            claim=of_parts.claim,
         )
         self._in_exchange.answered(answer)
         self._sent_exchange = None
@@ -289,7 +291,7 @@ class ExchangeService(Service):
         if attempts := exchange.attempts:
             settled = answer.settled()
             self.reports.report(attempts, settled, answer.refused)
-            if any(settled.values()):
+            if any(settled.values()):  # at least one of the jobs is in a batch
                 for service in self.settle_services:
                     service.settled(settled)
             for attempt in attempts:

@@ -155,9 +155,10 @@ class InFlightJobs:
             self.suspects.take([job for job in claimed if job.is_suspect], time.monotonic())
             claimed = [job for job in claimed if not job.is_suspect]
         self._pool.begin_order.claimed(claimed)  # without suspects, which take their permits to another process
-        if without_room := {task for task in {job.task for job in claimed} if not free[registry.runner_of(task)]}:
-            self._claimed_without_room += [job for job in claimed if job.task in without_room]
-            claimed = [job for job in claimed if job.task not in without_room]
+        tasks = {job.task for job in claimed}
+        if tasks_without_room := {task for task in tasks if not free[registry.runner_of(task)]}:
+            self._claimed_without_room += [job for job in claimed if job.task in tasks_without_room]
+            claimed = [job for job in claimed if job.task not in tasks_without_room]
         self._pool.submit(claimed)
 
     def take_over(self, suspect: ClaimedJob) -> None:
@@ -252,8 +253,9 @@ class InFlightJobs:
         """Settle finished attempts and release all other jobs, before the worker ends. Returns whether jobs still run.
 
         Stuck attempts that were kept back are settled now, although their code runs until the process ends. Jobs whose
-        rows are locked are released first. This waits for the locks, because the transactions of their tasks may be
-        about to end. Another worker may start a released job at once, so this process must end soon afterwards.
+        rows are locked are released first. This may wait for the locks, because the transactions of these jobs may be
+        about to end. All other jobs are released last, because another worker may start a released job at once, so
+        this process must end soon afterwards.
         """
         self.pending.add(self._pool.take_kept_back())
         self.settle_last()

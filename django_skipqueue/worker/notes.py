@@ -145,7 +145,7 @@ class AttemptNotes:
                 task = registry.get(self._job.task)
                 self._mask = task.redacted(decode(self._job.args), decode(self._job.kwargs)).text
             except UnknownTask:
-                self._mask = str
+                self._mask = str  # masks nothing
         return self._mask(text)
 
 

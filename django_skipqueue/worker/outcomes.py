@@ -237,17 +237,22 @@ class OutcomeReports:
     """Sends the events about written outcomes. Used only by the control loop's thread."""
 
     def __init__(
-        self, dispatcher: EventDispatcher, observers: Sequence[Observer], *, remembered: int = 0, not_held: str = ""
+        self,
+        dispatcher: EventDispatcher,
+        observers: Sequence[Observer],
+        *,
+        remembered_attempts: int = 0,
+        not_held_reason: str = "",
     ) -> None:
-        """remembered: how many attempts to remember at least, so that a second outcome of the same attempt is dropped.
+        """remembered_attempts: how many attempts to remember, so that a second outcome of an attempt is dropped.
 
-        not_held: the reason in the log line if an outcome is dropped although its lease is valid: see `Store.guards`.
+        not_held_reason: for the log line if an outcome is dropped although its lease is valid: see `Store.guards`.
         """
         self.lost: list[Attempt] = []
         """Attempts whose leases had ended before the settle, and about which no event was sent yet."""
         self._dispatcher = dispatcher
         self._observers = observers
-        self._remembered, self._not_held = remembered, not_held
+        self._remembered_attempts, self._not_held_reason = remembered_attempts, not_held_reason
         self._newer_refs: set[LeaseRef] = set()
         self._older_refs: set[LeaseRef] = set()
 
@@ -290,7 +295,7 @@ class OutcomeReports:
         not_held: list[Attempt] = []
         for sent_attempt in self.lost:
             lease = leases.get(sent_attempt.job.ref)
-            if self._not_held and lease is None:  # the lease is valid, so another process holds the job
+            if self._not_held_reason and lease is None:  # the lease is valid, so another process holds the job
                 not_held.append(sent_attempt)
                 continue
             event_class, attempt = ended_otherwise(sent_attempt, lease)
@@ -298,16 +303,16 @@ class OutcomeReports:
         self.lost = []
         self._send(attempts_by_event)
         if not_held:
-            self._dispatcher.send(OutcomesDropped(not_held, self._not_held))
+            self._dispatcher.send(OutcomesDropped(not_held, self._not_held_reason))
 
     def _send(self, attempts_by_event: Mapping[type[AttemptsEnded], list[Attempt]]) -> None:
         for event_class, attempts in attempts_by_event.items():
             for observer in self._observers:
                 observer.ended(event_class, attempts)
             self._dispatcher.send(event_class(attempts))
-            if self._remembered:  # remember the attempts in two sets, and drop the older set when the newer is full
+            if self._remembered_attempts:  # in two sets, of which the older is dropped when the newer is full
                 self._newer_refs.update(attempt.job.ref for attempt in attempts)
-                if len(self._newer_refs) >= self._remembered:
+                if len(self._newer_refs) >= self._remembered_attempts:
                     self._newer_refs, self._older_refs = set(), self._newer_refs
 
 

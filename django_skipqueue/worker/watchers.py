@@ -129,7 +129,8 @@ class Suspects(Service):
 
     def run(self, now: float) -> None:
         not_offered, self._not_offered = self._not_offered, []
-        self._put_back((self._withdraw_offer() if self._offered_until <= now else []) + not_offered)
+        expired_offer = self._withdraw_offer() if self._offered_until <= now else []
+        self._put_back(expired_offer + not_offered)
 
     def withdraw(self) -> list[ClaimedJob]:
         not_offered, self._not_offered = self._not_offered, []
@@ -291,9 +292,7 @@ def resident_mb() -> float:
     size = resident_bytes(os.getpid())
     if size is None:
         largest_size = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        return (
-            largest_size / MEBIBYTE if sys.platform == "darwin" else largest_size / 1024
-        )  # bytes on macOS, KiB elsewhere
+        return largest_size / (MEBIBYTE if sys.platform == "darwin" else 1024)  # in bytes on macOS, else in KiB
     return size / MEBIBYTE
 
 

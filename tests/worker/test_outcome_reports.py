@@ -165,7 +165,7 @@ def test_a_second_outcome_of_a_recent_attempt_sends_outcomes_dropped(is_written:
     events: list[Any] = []
     dispatcher: Any = SimpleNamespace(send=events.append)
     observer = Remembering()
-    reports = OutcomeReports(dispatcher, [observer], remembered=2)
+    reports = OutcomeReports(dispatcher, [observer], remembered_attempts=2)
     first_attempt, *other_attempts = (
         Attempt(
             ClaimedJob(
@@ -196,7 +196,7 @@ def test_the_first_saved_outcome_is_reported_although_an_earlier_report_was_forg
     """An external worker may set `is_written` although the outcome was not saved. The saved outcome still counts."""
     events: list[Any] = []
     dispatcher: Any = SimpleNamespace(send=events.append)
-    reports = OutcomeReports(dispatcher, [Remembering()], remembered=2)
+    reports = OutcomeReports(dispatcher, [Remembering()], remembered_attempts=2)
     attempt = Attempt(
         ClaimedJob(
             id=1, lease=1, task="t", queue_name="q", args="[]", kwargs="{}", attempt=1, max_attempts=3,

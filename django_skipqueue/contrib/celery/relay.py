@@ -175,8 +175,8 @@ class Relay(ControlLoop):
             settle_services=settle_services(store),
             write_notes=WriteNotes(store, list),
             delays_full_claims_only=True,
-            remembered=MOST_REPORTED_REMEMBERED,
-            not_held=NOT_WITH_CARRIER,
+            remembered_attempts=MOST_REPORTED_REMEMBERED,
+            not_held_reason=NOT_WITH_CARRIER,
         )
         interval = options.seconds_between_heartbeats
         self.row = CarrierRow(store, carrier_settings, connection, self.window, relay_id=id, interval=interval)

@@ -21,7 +21,7 @@ from asgiref.sync import sync_to_async
 
 from ...exceptions import InvalidArguments, InvalidOption, UnknownTask
 from ...jobs.context import JobContext
-from ...jobs.decorator import Given, options_given_to
+from ...jobs.decorator import CheckedOptions, options_given_to
 from ...jobs.options import Options
 from ...jobs.registry import registry
 from ...jobs.task import Task, call_columns
@@ -219,9 +219,9 @@ def definition_of(job: "Job") -> AnyTask | None:
     return stand_in(job.task, alias=job.metadata[ALIAS]) if ALIAS in job.metadata else None
 
 
-def decorator_options_of(definition: AnyTask) -> Given:
+def decorator_options_of(definition: AnyTask) -> CheckedOptions:
     """Return the options that `with_options` has stored on the task's function, or the defaults."""
-    return options_given_to(definition.func) or Given()
+    return options_given_to(definition.func) or CheckedOptions()
 
 
 def options_of(definition: AnyTask) -> Options:

@@ -95,7 +95,7 @@ chosen AS MATERIALIZED (
 """,
     rank=indented(RANK, 20),
     later=LATER_KEY,
-    to_run=to_run(more=",\n    gate = 'ahead'"),
+    to_run=to_run(further_columns=",\n    gate = 'ahead'"),
 )
 
 
@@ -211,7 +211,7 @@ queued AS (
 """,
     due=indented(DUE_WITH_PERMIT, 8),
     to_run=to_run(
-        more=""",
+        further_columns=""",
     gate = NULL,
     run_after = CASE
         WHEN job.gate = 'limit' AND job.limit_kind = 'fair'

@@ -43,7 +43,7 @@ _RESET = joined(
         deaths = CASE WHEN {changes_row} THEN NULL ELSE job.deaths END,
         operations = CASE WHEN {changes_row} THEN {operations} ELSE job.operations END""",
     changes_row=_CHANGES_ROW,
-    operations=recording("reset", more={"attempts_after": "1"}),
+    operations=recording("reset", further_keys={"attempts_after": "1"}),
 )
 
 # Records a step. If the step has a row that was open, such as the cursor of a loop, the row is updated.

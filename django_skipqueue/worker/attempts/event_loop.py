@@ -226,7 +226,8 @@ class EventLoopRunner:
         # Tidying the connections of the query thread takes as long as a small job. So it is done only after an error,
         # or when no other job waits. We do not wait for it, because the query thread may be busy or hang.
         failed = attempt.outcome.error is not None
-        is_idle = not self._waiting and len(self.running) - len(self._unstarted) == 1
+        runs_alone = len(self.running) - len(self._unstarted) == 1  # only this task itself is left
+        is_idle = runs_alone and not self._waiting
         if (failed or is_idle) and not self._is_tidying():
             self._running_before_tidying = {task for task, unfinished in self.running.items() if unfinished is not None}
             self._note_only_leftovers()

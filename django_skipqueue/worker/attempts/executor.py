@@ -76,7 +76,8 @@ class Executor:
         self._run: Run = self._run_here
         self._run_async: AsyncRun = self._run_in_loop
         middlewares: list[Middleware] = [import_middleware(path) for path in settings.middleware]
-        for middleware in reversed([children.keep_in, *middlewares]) if middlewares else ():
+        wrappers = [children.keep_in, *middlewares] if middlewares else []
+        for middleware in reversed(wrappers):  # the innermost first
             self._run = _wrap(self._run, middleware)
             self._run_async = _wrap_async(self._run_async, middleware)
 

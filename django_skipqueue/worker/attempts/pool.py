@@ -79,7 +79,8 @@ class Pool:
         # These are the lists of `jobs_by_runner`, by task, because looking up a job's runner is slower.
         jobs_by_task: dict[str, list[ClaimedJob]] = {}
         for job in jobs:
-            for next_job in (job,) if job.permit_key is None else self.begin_order.enter(job):
+            may_begin = [job] if job.permit_key is None else self.begin_order.enter(job)
+            for next_job in may_begin:
                 if next_job.task not in jobs_by_task:
                     jobs_by_task[next_job.task] = jobs_by_runner[registry.runner_of(next_job.task)]
                 jobs_by_task[next_job.task].append(next_job)
@@ -95,7 +96,7 @@ class Pool:
             if isinstance(finished, BaseException):
                 if not finished_attempts:
                     raise finished
-                self.finished.appendleft(finished)
+                self.finished.appendleft(finished)  # the next call raises it, so that no attempt is lost now
                 break
             finished_attempts.append(finished)
             if self._kept_back:
@@ -114,12 +115,9 @@ class Pool:
 
     def drop(self, refs: Mapping[LeaseRef, object]) -> list[ClaimedJob]:
         """Take back the jobs with these leases that have not started. The other jobs keep their order."""
-        dropped: list[ClaimedJob] = []
-        kept_jobs: list[ClaimedJob] = []
-        for job in self.withdraw():
-            (dropped if job.ref in refs else kept_jobs).append(job)
-        self.submit(kept_jobs)
-        return dropped
+        withdrawn = self.withdraw()
+        self.submit([job for job in withdrawn if job.ref not in refs])
+        return [job for job in withdrawn if job.ref in refs]
 
     def cancel(self, job: ClaimedJob, reason: str) -> None:
         """Interrupt the running attempt of this job, unless the task has already committed its outcome itself."""
