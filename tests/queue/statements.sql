@@ -4107,10 +4107,10 @@ RETURNING
 
 -- CLAIM_OR_ADMIT (parts.limits.claim)
 WITH queue AS MATERIALIZED (
-    SELECT name, rank, run_after, id, queue_number
+    SELECT name, rank, run_after, id, number
     FROM
         unnest(%(queue_names)s::text[], %(ranks)s::smallint[], %(run_afters)s::float8[], %(ids)s::bigint[])
-            WITH ORDINALITY AS queue (name, rank, run_after, id, queue_number)
+            WITH ORDINALITY AS queue (name, rank, run_after, id, number)
     WHERE
         (
             SELECT paused.name
@@ -4123,7 +4123,7 @@ WITH queue AS MATERIALIZED (
 ),
 admitted AS MATERIALIZED (
     SELECT
-        queue.queue_number,
+        queue.number,
         -job.priority AS rank,
         CASE
             WHEN job.limit_kind = 'fair' THEN GREATEST(job.run_after, statement_timestamp())
@@ -4136,7 +4136,7 @@ admitted AS MATERIALIZED (
     WHERE job.ctid = ANY ((SELECT NULLIF(current_setting('skipqueue.chosen_jobs', true), '')::tid[])::tid[])
 ),
 ahead AS MATERIALIZED (
-    SELECT queue.queue_number, job.rank, job.run_after, job.id
+    SELECT queue.number, job.rank, job.run_after, job.id
     FROM
         queue,
         LATERAL (
@@ -4149,23 +4149,23 @@ ahead AS MATERIALIZED (
             ORDER BY (-priority), run_after, id
             LIMIT %(limit)s
         ) AS job
-    LIMIT (SELECT CASE WHEN count(queue_number) > 0 THEN %(limit)s ELSE 0 END FROM admitted)
+    LIMIT (SELECT CASE WHEN count(number) > 0 THEN %(limit)s ELSE 0 END FROM admitted)
 ),
 share AS MATERIALIZED (
     SELECT count(*) FILTER (WHERE is_admitted) AS number
     FROM (
         SELECT is_admitted
         FROM (
-            SELECT queue_number, rank, run_after, id, false AS is_admitted FROM ahead
+            SELECT number, rank, run_after, id, false AS is_admitted FROM ahead
             UNION ALL
-            SELECT queue_number, rank, run_after, id, true FROM admitted WHERE queue_number IS NOT NULL
+            SELECT number, rank, run_after, id, true FROM admitted WHERE number IS NOT NULL
         ) AS job
-        ORDER BY queue_number, rank, run_after, id
+        ORDER BY number, rank, run_after, id
         LIMIT %(limit)s
     ) AS first
 ),
-locked_queued AS MATERIALIZED (
-    SELECT queue.queue_number, job.rank, job.run_after, job.id, job.place, job.size
+found AS MATERIALIZED (
+    SELECT queue.number, job.rank, job.run_after, job.id, job.place, job.size
     FROM
         queue,
         LATERAL (
@@ -4184,22 +4184,22 @@ locked_queued AS MATERIALIZED (
     LIMIT %(limit)s - (SELECT number FROM share)
 ),
 first_admitted AS (
-    SELECT queue_number, rank, run_after, id, place, size
+    SELECT number, rank, run_after, id, place, size
     FROM admitted
-    WHERE queue_number IS NOT NULL
-    ORDER BY queue_number, rank, run_after, id
+    WHERE number IS NOT NULL
+    ORDER BY number, rank, run_after, id
     LIMIT (SELECT number FROM share)
 ),
 chosen AS MATERIALIZED (
     SELECT place
     FROM (
         SELECT place, sum(size) OVER line - size AS size_before
-        FROM (SELECT * FROM locked_queued UNION ALL SELECT * FROM first_admitted) AS job
-        WINDOW line AS (ORDER BY queue_number, rank, run_after, id ROWS UNBOUNDED PRECEDING)
+        FROM (SELECT * FROM found UNION ALL SELECT * FROM first_admitted) AS job
+        WINDOW line AS (ORDER BY number, rank, run_after, id ROWS UNBOUNDED PRECEDING)
     ) AS job
     WHERE size_before < 4000000
 ),
-not_claimed AS MATERIALIZED (SELECT place FROM admitted EXCEPT SELECT place FROM chosen),
+unclaimed AS MATERIALIZED (SELECT place FROM admitted EXCEPT SELECT place FROM chosen),
 queued AS (
     UPDATE skipqueue_job AS job
     SET status = 'queued',
@@ -4208,7 +4208,7 @@ queued AS (
             WHEN job.limit_kind = 'fair' THEN GREATEST(job.run_after, statement_timestamp())
             ELSE job.run_after
         END
-    WHERE job.ctid = ANY (ARRAY (SELECT place FROM not_claimed))
+    WHERE job.ctid = ANY (ARRAY (SELECT place FROM unclaimed))
 )
 UPDATE skipqueue_job AS job
 SET status = 'running',

@@ -104,16 +104,16 @@ chosen AS MATERIALIZED (
 # that is claimed never becomes queued, which saves one version of its row and three index entries; the other chosen
 # jobs become queued. `ahead` and `share` first count, without locks, how many of the claimed jobs will be chosen jobs.
 # So the statement locks only the queued jobs that it claims, and other workers can claim the rest at the same moment.
-# `queue_number`: the position of the job's queue in the worker's list; NULL if the worker must not claim from it. This
+# `number`: the position of the job's queue in the worker's list; NULL if the worker must not claim from it. This
 # transaction has locked the chosen jobs, so their ctids are stable. Index: claim, twice for each queue, as in CLAIM.
 # The chosen jobs are read by ctid.
 CLAIM_OR_ADMIT = joined(
     """
 WITH queue AS MATERIALIZED (
-    SELECT name, rank, run_after, id, queue_number
+    SELECT name, rank, run_after, id, number
     FROM
         unnest(%(queue_names)s::text[], %(ranks)s::smallint[], %(run_afters)s::float8[], %(ids)s::bigint[])
-            WITH ORDINALITY AS queue (name, rank, run_after, id, queue_number)
+            WITH ORDINALITY AS queue (name, rank, run_after, id, number)
     WHERE
         (
             SELECT paused.name
@@ -126,7 +126,7 @@ WITH queue AS MATERIALIZED (
 ),
 admitted AS MATERIALIZED (
     SELECT
-        queue.queue_number,
+        queue.number,
         -job.priority AS rank,
         {due} AS run_after,
         job.id,
@@ -136,7 +136,7 @@ admitted AS MATERIALIZED (
     WHERE job.ctid = ANY ((SELECT NULLIF(current_setting('skipqueue.chosen_jobs', true), '')::tid[])::tid[])
 ),
 ahead AS MATERIALIZED (
-    SELECT queue.queue_number, job.rank, job.run_after, job.id
+    SELECT queue.number, job.rank, job.run_after, job.id
     FROM
         queue,
         LATERAL (
@@ -149,23 +149,23 @@ ahead AS MATERIALIZED (
             ORDER BY (-priority), run_after, id
             LIMIT %(limit)s
         ) AS job
-    LIMIT (SELECT CASE WHEN count(queue_number) > 0 THEN %(limit)s ELSE 0 END FROM admitted)
+    LIMIT (SELECT CASE WHEN count(number) > 0 THEN %(limit)s ELSE 0 END FROM admitted)
 ),
 share AS MATERIALIZED (
     SELECT count(*) FILTER (WHERE is_admitted) AS number
     FROM (
         SELECT is_admitted
         FROM (
-            SELECT queue_number, rank, run_after, id, false AS is_admitted FROM ahead
+            SELECT number, rank, run_after, id, false AS is_admitted FROM ahead
             UNION ALL
-            SELECT queue_number, rank, run_after, id, true FROM admitted WHERE queue_number IS NOT NULL
+            SELECT number, rank, run_after, id, true FROM admitted WHERE number IS NOT NULL
         ) AS job
-        ORDER BY queue_number, rank, run_after, id
+        ORDER BY number, rank, run_after, id
         LIMIT %(limit)s
     ) AS first
 ),
-locked_queued AS MATERIALIZED (
-    SELECT queue.queue_number, job.rank, job.run_after, job.id, job.place, job.size
+found AS MATERIALIZED (
+    SELECT queue.number, job.rank, job.run_after, job.id, job.place, job.size
     FROM
         queue,
         LATERAL (
@@ -184,28 +184,28 @@ locked_queued AS MATERIALIZED (
     LIMIT %(limit)s - (SELECT number FROM share)
 ),
 first_admitted AS (
-    SELECT queue_number, rank, run_after, id, place, size
+    SELECT number, rank, run_after, id, place, size
     FROM admitted
-    WHERE queue_number IS NOT NULL
-    ORDER BY queue_number, rank, run_after, id
+    WHERE number IS NOT NULL
+    ORDER BY number, rank, run_after, id
     LIMIT (SELECT number FROM share)
 ),
 chosen AS MATERIALIZED (
     SELECT place
     FROM (
         SELECT place, sum(size) OVER line - size AS size_before
-        FROM (SELECT * FROM locked_queued UNION ALL SELECT * FROM first_admitted) AS job
-        WINDOW line AS (ORDER BY queue_number, rank, run_after, id ROWS UNBOUNDED PRECEDING)
+        FROM (SELECT * FROM found UNION ALL SELECT * FROM first_admitted) AS job
+        WINDOW line AS (ORDER BY number, rank, run_after, id ROWS UNBOUNDED PRECEDING)
     ) AS job
     WHERE size_before < 4000000
 ),
-not_claimed AS MATERIALIZED (SELECT place FROM admitted EXCEPT SELECT place FROM chosen),
+unclaimed AS MATERIALIZED (SELECT place FROM admitted EXCEPT SELECT place FROM chosen),
 queued AS (
     UPDATE skipqueue_job AS job
     SET status = 'queued',
         gate = NULL,
         run_after = {due}
-    WHERE job.ctid = ANY (ARRAY (SELECT place FROM not_claimed))
+    WHERE job.ctid = ANY (ARRAY (SELECT place FROM unclaimed))
 )
 {to_run}
 """,
