@@ -84,6 +84,10 @@ def _parsed_operation(entry: Any) -> Operation | None:
         return None
     by, reason, times = entry.get("by"), entry.get("reason"), entry.get("times")
     attempts, attempts_after = entry.get("attempts"), entry.get("attempts_after")
+    if entry["verb"] == "retry":  # a manual retry makes the attempts count from 0 again
+        attempts_after = 0
+    elif not isinstance(attempts_after, int):
+        attempts_after = None
     return Operation(
         verb=shorten(entry["verb"], LONGEST_OPERATION_TEXT),
         at=at,
@@ -91,7 +95,7 @@ def _parsed_operation(entry: Any) -> Operation | None:
         reason=shorten(reason, LONGEST_OPERATION_TEXT) if isinstance(reason, str) else "",
         attempts=attempts if isinstance(attempts, int) else 0,
         since=moment_of(entry.get("since")),
-        attempts_after=0 if entry["verb"] == "retry" else attempts_after if isinstance(attempts_after, int) else None,
+        attempts_after=attempts_after,
         times=times if isinstance(times, int) else 1,
         change=_change_in_words(entry),
     )

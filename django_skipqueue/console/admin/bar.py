@@ -73,7 +73,7 @@ class Bar:
 
         def link(entry: BarEntry) -> BarLink:
             is_above = current is not None and entry.page in (current.page, current.below)
-            aria_current = "page" if entry.page == page else "true" if is_above else ""
+            aria_current = "page" if entry.page == page else ("true" if is_above else "")
             problems = [problem for problem in verdict.problems if entry is DOCTOR_ENTRY or problem.code in entry.rules]
             return BarLink(entry, address_of(entry.page, site=site), aria_current, Verdict(tuple(problems)))
 

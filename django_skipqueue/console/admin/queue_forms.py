@@ -73,7 +73,7 @@ class SettingForm(forms.Form):
     """The label of the choice `OWN`."""
 
     def __init__(self, data: Any, setting: QueueSetting[Any]) -> None:
-        chosen = SETTINGS if not setting.is_changed else OWN if setting.value else NONE
+        chosen = SETTINGS if not setting.is_changed else (OWN if setting.value else NONE)  # `None` means unlimited
         typed_value = self.as_typed(setting.value) if chosen == OWN else None
         super().__init__(data, initial={self.choice: chosen, self.typed: typed_value})
         label_of_settings = gettext("as in the settings: %(value)s") % {"value": self.in_words(setting.by_settings)}

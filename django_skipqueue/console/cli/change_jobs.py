@@ -232,7 +232,9 @@ class ChangeJobs(Subcommand):
         if tally.is_interrupted:
             console.say("Interrupted. Run the command again to continue.")
             return Exit.INTERRUPTED
-        return Exit.PARTIAL if survey.cut else Exit.DONE if tally.changed else Exit.NEGATIVE
+        if survey.cut:
+            return Exit.PARTIAL
+        return Exit.DONE if tally.changed else Exit.NEGATIVE
 
 
 def _value_of(option: VerbOption, parsed_value: Any) -> Any:

@@ -98,7 +98,8 @@ class _Health:
     @classmethod
     def now(cls, *, name: str | None, queue: str | None, max_age: timedelta, **_: Any) -> "_Health":
         """Check the workers with this name, or on this host, in this thread's database."""
-        condition = Q(name=name) | Q(name__startswith=f"{name}/") if name else Q(hostname=socket.gethostname())
+        has_name = Q(name=name) | Q(name__startswith=f"{name}/")  # the name of a runworker, or of one of its workers
+        condition = has_name if name else Q(hostname=socket.gethostname())
         workers = Workforce.now(condition).workers
         latest = next((worker for worker in workers if queue is None or worker.serves(queue)), None)
         if latest is None:
@@ -140,7 +141,9 @@ def _check_several(console: Console, aliases: Sequence[str], seconds: float, opt
         if verdict is not None:
             _show_verdict(console, verdict, prefix=f"{alias}: ")
     health_answers = [health.is_well for health in health_by_alias.values()]
-    return Exit.ERROR if not health_answers else Exit.DONE if all(health_answers) else Exit.NEGATIVE
+    if not health_answers:
+        return Exit.ERROR
+    return Exit.DONE if all(health_answers) else Exit.NEGATIVE
 
 
 def _show_verdict(console: Console, verdict: Verdict, prefix: str = "") -> None:

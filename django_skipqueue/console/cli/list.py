@@ -114,7 +114,7 @@ class List(Watchable):
             console.say(f"{'' if jobs else 'No job found. '}{cut_note(cut_windows)}")
         elif not jobs:
             console.say("No job found.")
-        return Exit.DONE if jobs else Exit.PARTIAL if cut_windows else Exit.NEGATIVE
+        return Exit.DONE if jobs else (Exit.PARTIAL if cut_windows else Exit.NEGATIVE)
 
 
 def print_jobs(console: Console, jobs: list[Any], *, in_json: bool) -> None:

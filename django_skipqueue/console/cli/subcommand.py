@@ -202,7 +202,7 @@ class Dispatcher(BaseCommand):
             names = ", ".join(sorted(subcommand.name for subcommand in self.subcommands))
             raise CommandError(f"Give a subcommand: {names}.", returncode=Exit.USAGE)
         chosen_subcommand = next(candidate for candidate in self.subcommands if candidate.name == subcommand)
-        colour = False if options["no_color"] else True if options["force_color"] else None
+        colour = False if options["no_color"] else (True if options["force_color"] else None)
         console = Console(self, colour=colour)
         try:
             code = chosen_subcommand.execute(console, **options)

@@ -77,7 +77,7 @@ def _blocks(lines: Iterable[str]) -> Iterator[TracebackPart]:
     file = ""
 
     def completed_block() -> TracebackPart:
-        kind = "raised" if not file else "library" if LIBRARY.search(file) else "own"
+        kind = "raised" if not file else ("library" if LIBRARY.search(file) else "own")
         return TracebackPart(kind, tuple(block), 1 if file else 0)
 
     for line in lines:

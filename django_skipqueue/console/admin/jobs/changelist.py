@@ -316,6 +316,7 @@ class JobChangeList(OwnChangeList):
             return False
         if not self._is_found_by(indexed, self.state, is_searched=bool(search.words)):
             return True
+        # The index of scheduled jobs contains retries and first attempts. Only the larger kind needs no window.
         is_scheduled = indexed.status == Status.SCHEDULED and not indexed.is_of_few
         return is_scheduled and self._scheduled.are_mostly_retries != (self.state == RETRYING)
 

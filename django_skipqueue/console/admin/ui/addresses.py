@@ -25,7 +25,7 @@ def carried() -> dict[str, str]:
 def carrying(address: str) -> str:
     """Add the carried parameters to a URL, or to a query such as `?range=6h`."""
     carried_query = urlencode(carried())
-    separator = "" if address.endswith("?") else "&" if "?" in address else "?"
+    separator = "" if address.endswith("?") else ("&" if "?" in address else "?")
     return f"{address}{separator}{carried_query}" if carried_query else address
 
 
