@@ -3,7 +3,6 @@
 `pools_transactions` finds out whether a pooler in transaction mode is between this process and the server.
 """
 
-import re
 import signal
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -107,8 +106,9 @@ def check_database(alias: str) -> None:
 
 def _sentences(text: str) -> str:
     """Join the lines of a driver's error message to one line, and add missing full stops."""
-    lines = [" ".join(line.split()) for line in text.splitlines()]
-    return re.sub(r"(?<=[^.:?!,])\n", ". ", "\n".join(filter(None, lines))).replace("\n", " ")
+    lines = [" ".join(line.split()) for line in text.splitlines() if line.strip()]
+    ended_lines = [line if line[-1] in ".:?!," else f"{line}." for line in lines[:-1]]
+    return " ".join([*ended_lines, *lines[-1:]])
 
 
 @contextmanager
