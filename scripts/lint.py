@@ -144,7 +144,7 @@ put."""
 COMPOSERS = {
     *("joined", "entering", "returning", "_by_last_gate", "recording", "to_run", "guards", "recovering"),
     *("Condition", "PartColumns"),  # the pieces of SQL that a part adds to statements
-    *("locking", "admitting_lone", "_keyed", "contesting", "swapping", "indented", "on_one_line", "walking"),
+    *("locking", "admitting_lone", "_keyed", "contesting", "swapping", "indented", "on_one_line", "distinct_keys_scan"),
     "_first_of_each",
 }
 """Functions that may put SQL together, because they run when the module is imported.

@@ -2,12 +2,17 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from django.db import transaction
+from django.db import OperationalError, transaction
+from django.db.backends.base.base import BaseDatabaseWrapper
+from psycopg import errors
 
 if TYPE_CHECKING:
     from .store import Store
+
+ROLLBACK_ATTEMPTS = 5
+"""How often a rollback to a savepoint is attempted if its statement timeout cancels it."""
 
 
 # Sent by first_in_queues, pages, the doctor and metrics. Sets the statement timeout of the current transaction, and
@@ -60,10 +65,37 @@ def limit_statements(store: "Store", seconds: float) -> None:
 @contextmanager
 def short_transaction(store: "Store", seconds: float) -> Iterator[None]:
     """A transaction or savepoint with a statement timeout. At the end, both are rolled back."""
-    with transaction.atomic(using=store.alias):
+    connection = store.connection
+    if not connection.in_atomic_block:
+        with transaction.atomic(using=store.alias):
+            limit_statements(store, seconds)
+            yield
+            transaction.set_rollback(True, using=store.alias)
+        return
+    savepoint: Any = connection.savepoint()
+    try:
         limit_statements(store, seconds)
         yield
-        transaction.set_rollback(True, using=store.alias)
+    finally:
+        _roll_back_to(connection, savepoint)
+
+
+def _roll_back_to(connection: BaseDatabaseWrapper, savepoint: str) -> None:
+    """Roll back to the savepoint, in several attempts if the server is slow.
+
+    The statement timeout applies to the rollback too. An atomic block of Django would give up after one attempt, and
+    would then refuse all further queries of the transaction.
+    """
+    connection.needs_rollback = False
+    for attempts_left in reversed(range(ROLLBACK_ATTEMPTS)):
+        try:
+            connection.savepoint_rollback(savepoint)
+        except OperationalError as error:
+            if not attempts_left or not isinstance(error.__cause__, errors.QueryCanceled):
+                raise
+        else:
+            connection.savepoint_commit(savepoint)
+            return
 
 
 def backend_pid(store: "Store") -> int:

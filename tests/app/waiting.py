@@ -8,7 +8,7 @@ from typing import Any, NoReturn, TypeVar
 
 T = TypeVar("T")
 
-LEAST_PAUSE, LONGEST_PAUSE = 0.005, 0.05
+LEAST_PAUSE, LONGEST_PAUSE = 0.01, 0.1
 """Seconds between two checks of a condition. Most conditions query PostgreSQL, so a long wait checks less often."""
 
 DEADLINE = 40.0
@@ -22,7 +22,7 @@ def wait_until(condition: Callable[[], T], what: str = "", *, deadline: float = 
         waited = time.monotonic() - began_at
         if waited > deadline:
             raise AssertionError(f"After {deadline:g} s still not so: {what or condition}")
-        time.sleep(min(max(LEAST_PAUSE, waited / 10), LONGEST_PAUSE))
+        time.sleep(min(max(LEAST_PAUSE, waited / 6), LONGEST_PAUSE))
     return value
 
 

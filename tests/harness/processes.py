@@ -19,7 +19,7 @@ from django.db.models import Count
 from django_skipqueue.models import Job, Worker
 
 from ..app.waiting import DEADLINE, wait_until
-from .template import Forked, template
+from .template import Forked, ready_template, template
 
 ROOT = Path(__file__).parents[2]
 
@@ -74,9 +74,11 @@ class ManagePy:
             (folder / "extra" / "__init__.py").touch()
             (folder / "extra" / "jobs.py").write_text(textwrap.dedent(jobs))
             apps.append("extra")
-        (folder / "process_settings.py").write_text(
-            SETTINGS.format(names=names, apps=apps, skipqueue=dict(skipqueue or {}), more=textwrap.dedent(settings))
+        source = SETTINGS.format(
+            names=names, apps=apps, skipqueue=dict(skipqueue or {}), more=textwrap.dedent(settings)
         )
+        (folder / "process_settings.py").write_text(source)
+        is_usual = module == "django" and not (apps or skipqueue or settings or environment or terminal or is_new)
         self._log = folder / "log"
         path = os.pathsep.join(
             [str(folder), str(ROOT), str(ROOT / "example_project"), os.environ.get("PYTHONPATH", "")]
@@ -90,15 +92,16 @@ class ManagePy:
             "DJANGO_SETTINGS_MODULE": "process_settings",
             **(environment or {}),
         }
+        used = ready_template(source, folder, environment) if is_usual else template()
         self.process: subprocess.Popen[bytes] | Forked
         if terminal:
             self._keyboard, screen = pty.openpty()
             environment["TERM"] = "xterm"
-            self.process = template().start(list(arguments), folder, environment, self._log, os.ttyname(screen))
+            self.process = used.start(list(arguments), folder, environment, self._log, os.ttyname(screen))
             os.close(screen)
             threading.Thread(target=self._read_screen, daemon=True).start()
         elif module == "django" and not is_new:
-            self.process = template().start(list(arguments), folder, environment, self._log, None)
+            self.process = used.start(list(arguments), folder, environment, self._log, None)
         else:
             self.process = self._in_background(command, folder, environment)
 

@@ -3,10 +3,15 @@
 A fork takes a tenth of the processor time of a new Python, which would import everything again. The template has no
 settings, and imports only modules that need no settings. Each child is a process of its own, like a new Python.
 
-The template reads a line of JSON for each child from a socket, whose number is its argument. It writes a line when the
-child runs, and a line when the child has ended.
+Most children have equal settings. These children are forked from a second template: a child of the first that has also
+called `django.setup()` with these settings.
+
+A template reads a line of JSON for each child from a socket. It writes a line when the child runs, and a line when the
+child has ended. The first template's argument is the number of its socket; the second template gets its socket through
+the first.
 """
 
+import atexit
 import contextlib
 import gc
 import json
@@ -23,9 +28,12 @@ from collections.abc import Mapping
 from functools import cache
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
+
+import django
 
 ROOT = Path(__file__).parents[2]
+LIBRARIES = sys.path[1:]
 
 LOADS = """
 import contextlib, sys, django
@@ -63,26 +71,30 @@ class Forked:
 
 
 class Template:
-    """Starts the template process, asks it to fork children, and stores the exit codes of the children."""
+    """Asks a template process to fork children, and stores the exit codes of the children."""
 
-    def __init__(self) -> None:
-        self._socket, template_end = socket.socketpair()
-        with template_end:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", __name__, str(template_end.fileno())],
-                cwd=ROOT,
-                pass_fds=[template_end.fileno()],
-                start_new_session=True,
-            )
+    def __init__(self, connection: socket.socket, process: "subprocess.Popen[bytes] | Forked") -> None:
+        self._socket = connection
+        self._process = process
         self._received = b""
         self._started: list[int] = []
         self._codes: dict[int, int] = {}
         self._lock = threading.RLock()
 
     def start(
-        self, arguments: list[str], folder: Path, environment: Mapping[str, str], log: Path, terminal: str | None
+        self,
+        arguments: list[str],
+        folder: Path,
+        environment: Mapping[str, str],
+        log: Path,
+        terminal: str | None,
+        *,
+        template_end: socket.socket | None = None,
     ) -> Forked:
-        """Run `manage.py` with these arguments. Its output goes to the log, or to the terminal of this name."""
+        """Run `manage.py` with these arguments. Its output goes to the log, or to the terminal of this name.
+
+        template_end: a socket. With it, the child is a template that has called `django.setup()`, and serves there.
+        """
         log.touch()
         request = {
             "arguments": arguments,
@@ -92,7 +104,8 @@ class Template:
             "terminal": terminal,
         }
         with self._lock:
-            self._socket.sendall(json.dumps(request).encode() + b"\n")
+            descriptors = [template_end.fileno()] if template_end else []
+            socket.send_fds(self._socket, [json.dumps(request).encode() + b"\n"], descriptors)
             while not self._started:
                 self.listen(None)
             return Forked(self, self._started.pop())
@@ -118,8 +131,33 @@ class Template:
 
 @cache
 def template() -> Template:
-    """The template that serves this process."""
-    return Template()
+    """The template of this process that has no settings."""
+    connection, template_end = socket.socketpair()
+    with template_end:
+        process = subprocess.Popen(
+            [sys.executable, "-m", __name__, str(template_end.fileno())],
+            cwd=ROOT,
+            pass_fds=[template_end.fileno()],
+            start_new_session=True,
+        )
+    return Template(connection, process)
+
+
+READY: dict[object, Template] = {}
+"""The templates that have called `django.setup()`, by their settings and environment."""
+
+
+def ready_template(settings: str, folder: Path, environment: Mapping[str, str]) -> Template:
+    """The template that has called `django.setup()` with these settings, whose module is in the folder."""
+    path = environment["PYTHONPATH"].removeprefix(str(folder))
+    key = (settings, frozenset({**environment, "PYTHONPATH": path, "PYTEST_CURRENT_TEST": ""}.items()))
+    if key not in READY:
+        connection, template_end = socket.socketpair()
+        with template_end:
+            log = folder / "template_log"
+            process = template().start([], folder, environment, log, None, template_end=template_end)
+        READY[key] = Template(connection, process)
+    return READY[key]
 
 
 def serve(number: int) -> dict[str, Any]:
@@ -137,7 +175,8 @@ def serve(number: int) -> dict[str, Any]:
             for pid, code in _exit_codes_by_pid():
                 requests.sendall(json.dumps([pid, code]).encode() + b"\n")
         if requests.fileno() in ready:
-            if not (data := requests.recv(65536)):
+            data, descriptors, _, _ = socket.recv_fds(requests, 65536, 1)
+            if not data:
                 sys.exit()
             *lines, received = (received + data).split(b"\n")
             for line in lines:
@@ -148,8 +187,10 @@ def serve(number: int) -> dict[str, Any]:
                     os.read(group_reader, 1)
                     os.close(group_reader)
                     requests.sendall(json.dumps([pid, None]).encode() + b"\n")
+                    for descriptor in descriptors:
+                        os.close(descriptor)
                 else:
-                    request = dict(json.loads(line))
+                    request = {**json.loads(line), "descriptors": descriptors}
                     if request["terminal"]:
                         os.login_tty(os.open(request["terminal"], os.O_RDWR))
                     else:
@@ -184,7 +225,7 @@ def become(request: dict[str, Any]) -> None:
     environment = request["environment"]
     os.environ.clear()
     os.environ.update(environment)
-    sys.path[:1] = [request["folder"], *environment["PYTHONPATH"].split(os.pathsep)]
+    sys.path[:] = [request["folder"], *environment["PYTHONPATH"].split(os.pathsep), *LIBRARIES]
     sys.argv[1:] = request["arguments"]
     sys.orig_argv[1:] = ["-m", "django", *request["arguments"]]
 
@@ -206,9 +247,34 @@ def load() -> None:
                 import_module(name)
 
 
-if __name__ == "__main__":
-    load()
+def forked(number: int) -> list[int]:
+    """Serve, and in each child become what was requested. Returns the descriptors that were sent to the child."""
     gc.collect()
     gc.freeze()  # otherwise each child's garbage collector would write to all memory pages, and so copy them
-    become(serve(int(sys.argv[1])))
-    runpy.run_module("django", run_name="__main__", alter_sys=True)
+    request = serve(number)
+    become(request)
+    return list(request["descriptors"])
+
+
+def end(code: int) -> NoReturn:
+    """End as Python does, but do not free every imported object, which would copy memory pages of the template."""
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code & 0xFF)
+
+
+if __name__ == "__main__":
+    load()
+    if descriptors := forked(int(sys.argv[1])):
+        django.setup()
+        forked(descriptors[0])
+    code = 0
+    try:
+        runpy.run_module("django", run_name="__main__", alter_sys=True)
+    except SystemExit as error:
+        if not isinstance(error.code, int | None):
+            raise
+        code = error.code or 0
+    end(code)

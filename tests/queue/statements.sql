@@ -3534,7 +3534,7 @@ chosen AS MATERIALIZED (
             (SELECT NULLIF(current_setting('skipqueue.locked_keys', true), '')::text[]),
             (SELECT NULLIF(current_setting('skipqueue.ended_jobs', true), '')::integer[]),
             (SELECT NULLIF(current_setting('skipqueue.free_keys', true), '')::boolean[])
-        ) AS key (name, ended, is_free),
+        ) AS key (name, ended_count, next_may_start),
         LATERAL (
             SELECT
                 (CASE
@@ -3568,7 +3568,7 @@ chosen AS MATERIALIZED (
                 WHERE
                     limit_key = key.name
                     AND limited.permits IS NOT NULL
-                    AND key.is_free IS NOT TRUE
+                    AND key.next_may_start IS NOT TRUE
                     AND (
                         status IN ('queued', 'running')
                         OR gate = 'rate'
@@ -3605,7 +3605,7 @@ chosen AS MATERIALIZED (
                 END), id
             LIMIT LEAST(1000, GREATEST(0, CASE
                 WHEN head.limit_kind = 'fair'
-                THEN GREATEST(head.capacity, held.running + 2 * key.ended) - (held.number - held.running)
+                THEN GREATEST(head.capacity, held.running + 2 * key.ended_count) - (held.number - held.running)
                 ELSE COALESCE(limited.permits - held.number, 1000)
             END))
             FOR NO KEY UPDATE SKIP LOCKED
@@ -3644,7 +3644,7 @@ chosen AS MATERIALIZED (
             (SELECT NULLIF(current_setting('skipqueue.locked_keys', true), '')::text[]),
             (SELECT NULLIF(current_setting('skipqueue.ended_jobs', true), '')::integer[]),
             (SELECT NULLIF(current_setting('skipqueue.free_keys', true), '')::boolean[])
-        ) AS key (name, ended, is_free),
+        ) AS key (name, ended_count, next_may_start),
         LATERAL (
             SELECT
                 (CASE
@@ -3678,7 +3678,7 @@ chosen AS MATERIALIZED (
                 WHERE
                     limit_key = key.name
                     AND limited.permits IS NOT NULL
-                    AND key.is_free IS NOT TRUE
+                    AND key.next_may_start IS NOT TRUE
                     AND (
                         status IN ('queued', 'running')
                         OR gate = 'rate'
@@ -3715,7 +3715,7 @@ chosen AS MATERIALIZED (
                 END), id
             LIMIT LEAST(1000, GREATEST(0, CASE
                 WHEN head.limit_kind = 'fair'
-                THEN GREATEST(head.capacity, held.running + 2 * key.ended) - (held.number - held.running)
+                THEN GREATEST(head.capacity, held.running + 2 * key.ended_count) - (held.number - held.running)
                 ELSE COALESCE(limited.permits - held.number, 1000)
             END))
             FOR NO KEY UPDATE SKIP LOCKED
@@ -4410,16 +4410,16 @@ ON CONFLICT (name) DO UPDATE SET concurrency = excluded.concurrency
 
 -- LOCK_KEYS (parts.limits.sql)
 WITH wanted AS MATERIALIZED (
-    SELECT key, sum(ended)::integer AS ended, bool_or(is_free) AS is_free
+    SELECT key, sum(ended_count)::integer AS ended_count, bool_or(next_may_start) AS next_may_start
     FROM (
         SELECT
             limit_key AS key,
-            CASE WHEN status = 'running' THEN 0 ELSE 1 END AS ended,
+            CASE WHEN status = 'running' THEN 0 ELSE 1 END AS ended_count,
             (
                 limit_kind IN ('sequence', 'halting')
                 AND (status IN ('completed', 'discarded') OR (status = 'failed' AND limit_kind = 'sequence'))
                 AND xmin = pg_current_xact_id_if_assigned()::xid
-            ) IS TRUE AS is_free
+            ) IS TRUE AS next_may_start
         FROM skipqueue_job
         WHERE id = ANY ((SELECT %(ids)s::bigint[])::bigint[]) AND limit_key IS NOT NULL
         UNION ALL
@@ -4442,9 +4442,9 @@ SELECT
     set_config(
         'skipqueue.locked_keys', COALESCE(array_agg(wanted.key) FILTER (WHERE lock.is_ours), '{}')::text, true
     ) || set_config(
-        'skipqueue.ended_jobs', COALESCE(array_agg(wanted.ended) FILTER (WHERE lock.is_ours), '{}')::text, true
+        'skipqueue.ended_jobs', COALESCE(array_agg(wanted.ended_count) FILTER (WHERE lock.is_ours), '{}')::text, true
     ) || set_config(
-        'skipqueue.free_keys', COALESCE(array_agg(wanted.is_free) FILTER (WHERE lock.is_ours), '{}')::text, true
+        'skipqueue.free_keys', COALESCE(array_agg(wanted.next_may_start) FILTER (WHERE lock.is_ours), '{}')::text, true
     ) AS locked
 FROM wanted JOIN lock ON lock.slot = hashtext(wanted.key) & 1023
 
@@ -4648,9 +4648,9 @@ admitted AS (
             ELSE job.run_after
         END
     WHERE job.id = ANY (ARRAY (SELECT id FROM chosen))
-    RETURNING job.queue_name, job.status, rate_key AS later_key
+    RETURNING job.queue_name, job.status, rate_key AS next_gate_key
 )
-SELECT queue_name, count(*) FILTER (WHERE status = 'queued'), array_agg(later_key) FILTER (WHERE status = 'blocked'), (SELECT array_agg(id) FROM put_back) FROM admitted GROUP BY queue_name
+SELECT queue_name, count(*) FILTER (WHERE status = 'queued'), array_agg(next_gate_key) FILTER (WHERE status = 'blocked'), (SELECT array_agg(id) FROM put_back) FROM admitted GROUP BY queue_name
 
 -- LOCK_RATES (parts.rates.admit)
 WITH wanted AS MATERIALIZED (
@@ -4684,7 +4684,7 @@ WITH paused AS MATERIALIZED (
 bucket AS MATERIALIZED (
     SELECT
         key.name,
-        rated.seconds,
+        rated.seconds AS seconds_per_token,
         rated.burst,
         queued.number AS queued,
         tokens.taken,
@@ -4769,7 +4769,7 @@ changed AS MATERIALIZED (
     SELECT
         bucket.*,
         admission.taken_now,
-        bucket.taken + admission.taken_now AS missing,
+        bucket.taken + admission.taken_now AS missing_tokens,
         (
             SELECT count(*)
             FROM (
@@ -4793,15 +4793,15 @@ stored AS (
     INSERT INTO skipqueue_rate AS rate (key, full_at, due_at)
     SELECT
         name,
-        statement_timestamp() + make_interval(secs => COALESCE(missing * seconds, 0)),
+        statement_timestamp() + make_interval(secs => COALESCE(missing_tokens * seconds_per_token, 0)),
         CASE
-            WHEN has_more AND seconds IS NULL THEN statement_timestamp()
+            WHEN has_more AND seconds_per_token IS NULL THEN statement_timestamp()
             WHEN has_more
             THEN statement_timestamp() + make_interval(
                 secs => GREATEST(
-                    (missing - (burst - 1)) * seconds,
+                    (missing_tokens - (burst - 1)) * seconds_per_token,
                     LEAST(
-                        burst * seconds / 4,
+                        burst * seconds_per_token / 4,
                         CASE WHEN queued + taken_now >= burst THEN 0.5 ELSE 0.05 END
                     )
                 )
@@ -5198,7 +5198,7 @@ admitted AS (
     UPDATE skipqueue_job AS job
     SET status = 'queued', gate = NULL
     WHERE job.id = ANY (ARRAY (SELECT id FROM chosen))
-    RETURNING job.queue_name, job.status, NULL::text AS later_key
+    RETURNING job.queue_name, job.status, NULL::text AS next_gate_key
 )
 SELECT queue_name, count(*), (SELECT array_agg(id) FROM put_back) FROM admitted GROUP BY queue_name
 

@@ -1,6 +1,8 @@
 """`observe` counts the jobs that are in the queues now, with a few index probes."""
 
+from collections.abc import Callable
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from django.db import connection
@@ -149,3 +151,19 @@ def test_short_transactions_forbid_sequential_scans_and_have_a_timeout() -> None
     with connection.cursor() as cursor:
         cursor.execute("SHOW enable_seqscan")
         assert cursor.fetchone() == ("on",)
+
+
+def test_a_savepoint_whose_rollback_was_cancelled_is_rolled_back_again() -> None:
+    rollbacks = []
+
+    def slow_down_first_rollback(execute: Callable[..., Any], sql: str, *arguments: Any) -> Any:
+        if sql.startswith("ROLLBACK TO"):
+            rollbacks.append(sql)
+            if len(rollbacks) == 1:
+                sql = "SELECT pg_sleep(20)"  # the statement timeout cancels it, as it would cancel a slow rollback
+        return execute(sql, *arguments)
+
+    with connection.execute_wrapper(slow_down_first_rollback), short_transaction(store, 0.1):
+        make_job()
+    assert not Job.objects.exists()
+    assert len(rollbacks) == 2

@@ -54,7 +54,8 @@ LOCK_ARCHIVE = "LOCK TABLE skipqueue_archivedjob IN SHARE UPDATE EXCLUSIVE MODE"
 
 # Sent by the supervisor, prunejobs. Returns the two commands that make each missing partition, the oldest partition
 # first. The archive needs a partition for the current month, for the `ahead` months after it, and for each month with
-# finished jobs, which a few probes find. CREATE TABLE … PARTITION OF would lock readers out; ATTACH PARTITION does not.
+# finished jobs, which a few probes find. PostgreSQL shows the bounds of a partition as a text, such as FOR VALUES FROM
+# ('2026-01-01 …') TO ('2026-02-01 …'). CREATE TABLE … PARTITION OF would lock readers out; ATTACH PARTITION does not.
 # Index: prune.
 MISSING_PARTITIONS = joined(
     """

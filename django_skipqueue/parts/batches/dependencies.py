@@ -354,7 +354,7 @@ def hold(store: Store, spec: JobSpec, ids: Sequence[int]) -> list[Dependant]:
     if missing := [id for (id,) in store.rows(INSERT_DEPENDENCIES, values)]:
         raise InvalidOption(f"after names job {missing[0]}, which does not exist; it may have been deleted or pruned.")
     no_longer_waiting = _admit_or_discard(store, ids)
-    if discarded := [job for job in no_longer_waiting if job.needs_job_id is not None]:
+    if discarded := _newly_discarded(no_longer_waiting):
         event = DependantsDiscarded(store.alias, discarded)
         transaction.on_commit(lambda: store.send(event), using=store.alias, robust=True)
     wake_supervisors(store, [0.0])
@@ -384,8 +384,9 @@ def admit_silently(store: Store, ids: Iterable[int], *, limit: int = BATCH_ROWS)
             locked = [id for (id,) in store.rows(LOCK_DEPENDANTS, {"ids": as_array(predecessor_ids), "limit": limit})]
             no_longer_waiting = _admit_or_discard(store, locked) if locked else []
         dependants.found_any = dependants.found_any or bool(locked)
-        discarded = _count(store, no_longer_waiting, dependants)
-        predecessor_ids = discarded | predecessor_ids if len(locked) == limit else discarded
+        discarded_ids = _record(store, no_longer_waiting, dependants)
+        may_have_more = len(locked) == limit  # after a full batch, the predecessors may have more dependants
+        predecessor_ids = discarded_ids | (predecessor_ids if may_have_more else set())
     return dependants
 
 
@@ -394,13 +395,21 @@ def _admit_or_discard(store: Store, ids: Collection[int]) -> list[Dependant]:
     return [Dependant._make(row) for row in store.rows(ADMIT_DEPENDANTS, {"ids": as_array(ids)})]
 
 
-def _count(store: Store, jobs: Collection[Dependant], dependants: Dependants) -> set[int]:
-    """Count these jobs, and send an event about the discarded jobs. Returns the ids of the discarded jobs."""
+def _newly_discarded(jobs: Iterable[Dependant]) -> list[Dependant]:
+    """Return the jobs that were just discarded because of a needed job, not those that an operator had discarded."""
+    return [job for job in jobs if job.needs_job_id is not None]
+
+
+def _record(store: Store, jobs: Collection[Dependant], dependants: Dependants) -> set[int]:
+    """Add these jobs to `dependants`, notify supervisors of blocked jobs, and send an event about jobs just discarded.
+
+    Returns the ids of all discarded jobs.
+    """
     dependants.admitted.update(job.queue_name for job in jobs if job.status == "queued")
     dependants.batch_ids |= {job.batch_id for job in jobs if job.status != "discarded" and job.batch_id is not None}
     if any(job.status == "blocked" for job in jobs):  # these jobs now wait at the gate of limits
         notify_supervisors(store, GATES_PAYLOAD)
-    if discarded := [job for job in jobs if job.needs_job_id is not None]:
+    if discarded := _newly_discarded(jobs):
         dependants.discarded_any = True
         store.send(DependantsDiscarded(store.alias, discarded))
     return {job.id for job in jobs if job.status == "discarded"}

@@ -137,9 +137,9 @@ FOR UPDATE SKIP LOCKED
 # with their callbacks. This is not one statement with LOCK_BATCHES, because a statement does not see changes that are
 # committed after it begins. `member`: the batch itself, and its inner batches on all levels. `is_failure`: whether a
 # job of the batch, or a job or callback of an inner batch, did not complete; pruned jobs count too. If an inner batch
-# has no failures, its row contains the numbers of its jobs, including the jobs of its own inner batches. If it has
-# failures, its jobs are counted again, without callbacks, because they may have been retried. A `pruned` row with 0
-# jobs says that a callback was pruned. Indexes: batch, inner, pruned_of, the primary key.
+# has no failures, its row contains the numbers of its jobs (`has_sums`), including the jobs of its own inner batches.
+# If it has failures, its jobs are counted again (`is_counted`), without callbacks, because they may have been retried.
+# A `pruned` row with 0 jobs says that a callback was pruned. Indexes: batch, inner, pruned_of, the primary key.
 FINISH_BATCHES = joined(
     """
 WITH counted AS MATERIALIZED (

@@ -126,7 +126,7 @@ class BatchCheck(SettleService):
         ended = time.monotonic()
         fruitless_seconds = 0.0 if dependants.admitted else admitted_at - now
         fruitless_seconds += 0.0 if result.finished else ended - admitted_at
-        self._not_before = ended + (ended - now)
+        self._not_before = ended + (ended - now)  # at least as long as this check has taken
         self._pause = fruitless_seconds * PAUSE_FACTOR
         self._batch_ids |= result.not_tried
         if result.missed:

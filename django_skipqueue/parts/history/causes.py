@@ -18,11 +18,11 @@ from ...queue.store import Store
 from ...values.records import Cause
 from .rollups import HAS_ENDED, OTHER_NAME
 
-# The columns are the fields of `FailureCounts`; `standing` is a value of `Standing`. A cause stops being acknowledged
-# when it comes back, or when it fails 20 times in ten minutes and three times as often as before the acknowledgement.
-# The statement reads one row per cause, and then the rows of the cause's minutes and hours (index: the primary key of
-# the failures). To find the queues of the tasks, it also reads the tasks' rows since the beginning (index: the primary
-# key of the roll-ups).
+# The columns are the fields of `FailureCounts`; `standing` is a value of `Standing`: 0 failing, 1 open, 2 stopped, 3
+# acknowledged. A cause stops being acknowledged when it comes back, or when it fails 20 times in ten minutes and three
+# times as often as before the acknowledgement. The statement reads one row per cause, and then the rows of the cause's
+# minutes and hours (index: the primary key of the failures). To find the queues of the tasks, it also reads the tasks'
+# rows since the beginning (index: the primary key of the roll-ups).
 _FAILING = """
 WITH cause AS MATERIALIZED (
     SELECT

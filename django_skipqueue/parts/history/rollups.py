@@ -230,6 +230,7 @@ class RollUpTally:
             if job.task != task or job.queue_name != queue_name:  # most attempts have the task of the attempt before
                 queue_name, task = job.queue_name, job.task
                 waited, ran = durations[queue_name, task]
+            # the wait for the claim, by the database's clock; then the wait in this process, by its own clock
             waited.append(max(job.locked_at - job.run_after, 0.0) + started - (job.claimed_at or started))
             ran.append(ended - started)
         for (queue_name, task), (waited, ran) in durations.items():

@@ -377,7 +377,7 @@ class RecentTask:
     recovered: int = 0
 
     @property
-    def share(self) -> float:
+    def failed_share(self) -> float:
         return self.failed / self.attempts if self.attempts else 0.0
 
 
@@ -413,11 +413,15 @@ def failing_tasks(store: Store) -> Iterator[Finding]:
     failing: dict[str, RecentCause | None] = {}  # the tasks that may fail, each with its new cause
     for name, task in tasks.items():
         is_new = _is_nearly_all(sum(cause.number for cause in new_causes.get(name, ())), task.attempts)
-        if is_new or (task.attempts >= FEWEST_ATTEMPTS and task.share >= threshold):
+        if is_new or (task.attempts >= FEWEST_ATTEMPTS and task.failed_share >= threshold):
             failing[name] = new_causes[name][0] if is_new else None
     worst = sorted((tasks[name] for name in failing), key=lambda task: -task.failed)[:MOST_FAILING_TASKS]
     usual_shares = dict(store.rows(USUAL_SHARES, _task_queue_pairs(worst, MOST_COMPARED))) if worst else {}
-    worst = [task for task in worst if task.share - usual_shares.get(task.name, 0.0) >= threshold and causes[task.name]]
+    worst = [
+        task
+        for task in worst
+        if task.failed_share - usual_shares.get(task.name, 0.0) >= threshold and causes[task.name]
+    ]
     worst = [task for task in worst if not _is_reported(store, causes[task.name], task.now)]
     without_new_cause = _task_queue_pairs([task for task in worst if failing[task.name] is None], MOST_DATED)
     failing_since = (
@@ -513,7 +517,7 @@ def _failing_task(
         )
         command = ["show" if job.finished_at else "discard", job_name(store.alias, job.pk)]
     return Finding.of(
-        Severity.CRITICAL if is_new or task.share >= CRITICAL_SHARE else Severity.WARNING,
+        Severity.CRITICAL if is_new or task.failed_share >= CRITICAL_SHARE else Severity.WARNING,
         title,
         gettext(
             "Of the last %(attempts)s attempts %(percent)s %% have failed. At this hour %(usual)s %% usually fail."
@@ -531,7 +535,7 @@ def _failing_task(
             "job": job_name(store.alias, cause.last_job_id),
             "succeeded": grouped(succeeded),
             "attempts": grouped(task.attempts),
-            "percent": round(100 * task.share),
+            "percent": round(100 * task.failed_share),
             "usual": round(100 * usual_share),
         },
         subject=task.name,
@@ -822,7 +826,7 @@ class RecentQueue(NamedTuple):
     now: datetime
 
     @property
-    def seconds(self) -> float:
+    def seconds_to_empty(self) -> float:
         """How many seconds the workers need to empty the queue, if no other job comes."""
         return self.depth * RECENT_SECONDS / self.attempts
 
@@ -836,7 +840,7 @@ def growing_queues(store: Store) -> Iterator[Finding]:
         if queue.attempts
         and queue.depth > GROWTH_FACTOR * queue.depth_before
         and queue.oldest >= queue.oldest_before
-        and queue.seconds >= (DRAIN.of(queue.name) or math.inf)  # without a threshold, the rule is off
+        and queue.seconds_to_empty >= (DRAIN.of(queue.name) or math.inf)  # without a threshold, the rule is off
         and queue.name not in settings.external_queues
     }
     not_paused = sorted(growing.keys() - set(paused_queues(store))) if growing else []
@@ -866,7 +870,7 @@ def growing_queues(store: Store) -> Iterator[Finding]:
                 "came": grouped(queue.depth - queue.depth_before + queue.attempts),
                 "ran": grouped(queue.attempts),
                 "before": grouped(queue.depth_before),
-                "span": span(queue.seconds),
+                "span": span(queue.seconds_to_empty),
                 "usual": grouped(usual_depth),
             },
             subject=name,
@@ -925,7 +929,9 @@ def retry_storms(store: Store) -> Iterator[Finding]:
         slots = sum(worker.slots for worker in workforce.serving(name))
         commonest_task, _number = due[name][0]
         number, threshold = sum(number for _task, number in due[name]), STORM.of(name)
-        if threshold is None or not slots or number * queues[name].mean_run < threshold * slots * RETRIES_AHEAD_SECONDS:
+        seconds_of_retries = number * queues[name].mean_run
+        seconds_of_slots = slots * RETRIES_AHEAD_SECONDS
+        if threshold is None or not slots or seconds_of_retries < threshold * seconds_of_slots:
             continue
         yield Finding.of(
             Severity.WARNING,

@@ -16,11 +16,11 @@ Supervisors run these statements. Limits and rates fill in the names in braces:
 
 - `key`: the column of the key; `locked`: the setting with the keys that are locked
 - `waiting`: the condition of a job that waits for a permit or a token
-- `unclaimed`: the condition of a job that holds a permit or a token, and may be put back
+- `may_be_put_back`: the condition of a job that holds a permit or a token, and may be put back
 - `in_order`: the condition of a job of a sequence, which keeps its order whether its queue is served or not
 - `rank`: the columns by which the waiting jobs of a key are admitted; `order`: their names; `worst_first`: the reverse
 - `put_back`, `admit`: the columns that are set in a job that is put back, or admitted
-- `later_key`: the key of the next gate, at which an admitted job may wait
+- `next_gate_key`: the key of the next gate, at which an admitted job may wait
 - `admitted`: the columns returned for the admitted jobs: their number, and the keys of the next gate that they wait for
 - `served`: a CTE, the queues that are served; `is_served`: the condition of a job in one of them
 - `waiting_key`: CTEs, the keys with waiting jobs
@@ -100,7 +100,7 @@ FROM
         FROM (
             SELECT {rank}, {in_order} AS is_in_order, {is_served} AS is_served
             FROM skipqueue_job
-            WHERE {key} = waiting_key.key AND {unclaimed} AND head.id IS NOT NULL
+            WHERE {key} = waiting_key.key AND {may_be_put_back} AND head.id IS NOT NULL
         ) AS holder
     ) AS unclaimed
 ORDER BY waiting_key.key
@@ -117,7 +117,7 @@ holder AS MATERIALIZED (
             FROM skipqueue_job
             WHERE
                 {key} = key.name
-                AND {unclaimed}
+                AND {may_be_put_back}
                 AND (%(ids)s::bigint[] IS NULL OR array_position(%(ids)s::bigint[], id) > 0)
             ORDER BY {worst_first}
             LIMIT 100
@@ -180,7 +180,7 @@ admitted AS (
     UPDATE skipqueue_job AS job
     SET {admit}
     WHERE job.id = ANY (ARRAY (SELECT id FROM chosen))
-    RETURNING job.queue_name, job.status, {later_key} AS later_key
+    RETURNING job.queue_name, job.status, {next_gate_key} AS next_gate_key
 )
 SELECT queue_name, {admitted}, (SELECT array_agg(id) FROM put_back) FROM admitted GROUP BY queue_name
 """

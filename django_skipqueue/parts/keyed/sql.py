@@ -24,7 +24,7 @@ _WALK = """walk AS (
     (
         SELECT {key} AS key
         FROM skipqueue_job
-        WHERE{apart}{waits}{apart}AND {key} > %(after)s::text
+        WHERE{white_space}{waits}{white_space}AND {key} > %(after)s::text
         ORDER BY {key}
         LIMIT 1
     )
@@ -32,7 +32,7 @@ _WALK = """walk AS (
     SELECT (
         SELECT {key}
         FROM skipqueue_job
-        WHERE{apart}{waits}{apart}AND {key} > walk.key
+        WHERE{white_space}{waits}{white_space}AND {key} > walk.key
         ORDER BY {key}
         LIMIT 1
     )
@@ -47,26 +47,27 @@ def indented(piece: str, by: int) -> str:
     return indent(piece, by * " ").lstrip()
 
 
-def walking(*, key: str, waits: str, apart: str = " ") -> str:
+def distinct_keys_scan(*, key: str, waits: str, white_space: str = " ") -> str:
     """Return two CTEs that walk an index. The second, `waiting_key`, has at most `limit` keys with waiting jobs.
 
-    key: the column of the key; `waits`: the condition of a waiting job; `apart`: white space around the condition.
+    key: the column of the key; `waits`: the condition of a waiting job; `white_space`: the text around the condition.
     """
-    return joined(_WALK, key=key, waits=waits, apart=apart)
+    return joined(_WALK, key=key, waits=waits, white_space=white_space)
 
 
-# Locks keys by advisory locks. `locks`: the class of the locks. `wanted`: a SELECT that returns the keys. `setting`:
-# the PostgreSQL setting that stores the locked keys. `more`: SQL that sets more settings.
+# Tries to lock keys by advisory locks. `lock_namespace`: the first number of the locks, which sets them apart from all
+# other advisory locks. `select_keys`: a SELECT that returns the keys. `locked_keys_setting`: the PostgreSQL setting
+# that stores the locked keys. `further_settings`: SQL that stores more about the locked keys, in further settings.
 _LOCK = """
 WITH wanted AS MATERIALIZED (
-    {wanted}
+    {select_keys}
 ),
 lock AS MATERIALIZED (
     SELECT
         slot,
         CASE
             WHEN current_setting('transaction_isolation') = 'read committed'
-            THEN pg_try_advisory_xact_lock({locks}, slot)
+            THEN pg_try_advisory_xact_lock({lock_namespace}, slot)
             ELSE false
         END AS is_ours
     FROM (SELECT DISTINCT hashtext(key) & 1023 AS slot FROM wanted) AS slots
@@ -74,15 +75,21 @@ lock AS MATERIALIZED (
 SELECT
     array_agg(wanted.key) FILTER (WHERE NOT lock.is_ours) AS missed,
     set_config(
-        '{setting}', COALESCE(array_agg(wanted.key) FILTER (WHERE lock.is_ours), '{}')::text, true
-    ){more} AS locked
+        '{locked_keys_setting}', COALESCE(array_agg(wanted.key) FILTER (WHERE lock.is_ours), '{}')::text, true
+    ){further_settings} AS locked
 FROM wanted JOIN lock ON lock.slot = hashtext(wanted.key) & 1023
 """
 
 
-def locking(*, locks: str, setting: str, wanted: str, more: str = "") -> str:
+def locking(*, lock_namespace: str, locked_keys_setting: str, select_keys: str, further_settings: str = "") -> str:
     """Return a statement that locks keys. `_LOCK` explains the arguments."""
-    return joined(_LOCK, locks=locks, setting=setting, wanted=wanted, more=more)
+    return joined(
+        _LOCK,
+        lock_namespace=lock_namespace,
+        locked_keys_setting=locked_keys_setting,
+        select_keys=select_keys,
+        further_settings=further_settings,
+    )
 
 
 QUEUE_KEY_PREFIX = "queue:"

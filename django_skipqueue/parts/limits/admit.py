@@ -42,7 +42,7 @@ from ...queue.parameters import Admitted, Rows, Statement, as_array, fetched, pi
 from ...queue.store import Store
 from ...values.records import GateResult
 from ..keyed.gate import KEYS_AT_ONCE, SWEEP_INTERVAL, KeyedGate, Sweep, admit_in_batches
-from ..keyed.sql import PAUSED, indented, walking
+from ..keyed.sql import PAUSED, distinct_keys_scan, indented
 from .columns import HOLDS, RANK
 from .sql import DUE_WITH_PERMIT, LATER_GATE, LATER_KEY, LIMITED, LOCK_KEYS, PERMIT_GIVEN, WAITS_FOR_PERMIT
 
@@ -81,7 +81,7 @@ chosen AS MATERIALIZED (
             (SELECT NULLIF(current_setting('skipqueue.locked_keys', true), '')::text[]),
             (SELECT NULLIF(current_setting('skipqueue.ended_jobs', true), '')::integer[]),
             (SELECT NULLIF(current_setting('skipqueue.free_keys', true), '')::boolean[])
-        ) AS key (name, ended, is_free),
+        ) AS key (name, ended_count, next_may_start),
         LATERAL (
             SELECT
                 {rank} AS rank,
@@ -111,7 +111,7 @@ chosen AS MATERIALIZED (
                 {rank}, id
             LIMIT LEAST(1000, GREATEST(0, CASE
                 WHEN head.limit_kind = 'fair'
-                THEN GREATEST(head.capacity, held.running + 2 * key.ended) - (held.number - held.running)
+                THEN GREATEST(head.capacity, held.running + 2 * key.ended_count) - (held.number - held.running)
                 ELSE COALESCE(limited.permits - held.number, 1000)
             END))
             FOR NO KEY UPDATE SKIP LOCKED
@@ -129,7 +129,7 @@ chosen AS MATERIALIZED (
             _HELD,
             key="key.name",
             head="head",
-            unless_free="\n            AND key.is_free IS NOT TRUE",
+            unless_free="\n            AND key.next_may_start IS NOT TRUE",
             holds=indented(HOLDS, 12),
         ),
         8,
@@ -227,7 +227,7 @@ FROM
     {limited}
 ORDER BY waiting_key.key
 """,
-    waiting_key=walking(key="limit_key", waits=WAITS_FOR_PERMIT),
+    waiting_key=distinct_keys_scan(key="limit_key", waits=WAITS_FOR_PERMIT),
     paused=PAUSED,
     holds=indented(HOLDS, 12),
     waits=indented(WAITS_FOR_PERMIT, 12),

@@ -220,7 +220,7 @@ class LimitsInExchange(InExchange):
         self._claimed: list[int] = []  # ids of claimed jobs with `fair_by`: for each, one more job may be queued
 
     def statements_of_parts(self, attempts: Sequence[Attempt], *, has_room: bool, claims: bool) -> PartStatements:
-        limited_ids = [*{*self._limited(attempts), *self._claimed}]
+        limited_ids = [*{*self._limited_ids(attempts), *self._claimed}]
         self._claimed = []
         ahead = self._ahead.wishes(attempts) if has_room else []
         return limit_statements(limited_ids, self._missed, ahead, claims=claims, worker_id=self._worker_id)
@@ -241,7 +241,7 @@ class LimitsInExchange(InExchange):
             self._claimed += [job.id for job in jobs if job.task in fair_tasks]
             self.due_at = min(self.due_at, time.monotonic() + FAIR_DELAY)
 
-    def _limited(self, attempts: Sequence[Attempt]) -> list[int]:
+    def _limited_ids(self, attempts: Sequence[Attempt]) -> list[int]:
         """Return the ids of the jobs with a limit. If one is missing, a supervisor admits the next job of its key."""
         queues = self._queues
         if not (registry.has_limits or queues):

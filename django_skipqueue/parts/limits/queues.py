@@ -143,7 +143,7 @@ class LimitVerbs:
             require_changed(name, "concurrency", "concurrency")
         if not is_concurrency(concurrency):
             raise InvalidOption(f"concurrency must be {CONCURRENCY}, or None for any number, not {concurrency!r}.")
-        in_each(database, lambda store: _set_limit(store, name, concurrency or 0, by))
+        in_each(database, lambda store: _set_limit(store, name, concurrency or 0, by))  # 0: unlimited
 
     @staticmethod
     def limit_by_settings(name: str, *, by: str = "", database: str | None = None) -> None:

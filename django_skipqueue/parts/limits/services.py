@@ -8,16 +8,18 @@ from ...queue.store import Store
 from ..keyed.gate import KEYS_AT_ONCE
 from ..keyed.pass_on import Held, contested, contesting, swapping
 from ..keyed.services import BlockSurplus, PassOn
-from ..keyed.sql import indented, walking
+from ..keyed.sql import distinct_keys_scan, indented
 from .columns import RANK
 from .queues import block_surplus
 from .sql import LATER_KEY, LOCK_KEYS, PERMIT_GIVEN, WAITS_FOR_PERMIT
 
+# Fills the placeholders of the two statements in `keyed.pass_on`, which explains each name.
 _LIMIT_PIECES = {
     "key": "limit_key",
     "waiting": WAITS_FOR_PERMIT,
-    "waiting_key": walking(key="limit_key", waits=WAITS_FOR_PERMIT),
-    "unclaimed": """(status = 'queued' OR gate = 'rate')
+    "waiting_key": distinct_keys_scan(key="limit_key", waits=WAITS_FOR_PERMIT),
+    # A job that has its permit but waits for its rate may lose the permit too. A begun job of a sequence keeps it.
+    "may_be_put_back": """(status = 'queued' OR gate = 'rate')
                 AND NOT (limit_kind IN ('sequence', 'halting') AND (started_at IS NOT NULL OR attempts > 0))""",
     "rank": joined("{rank} AS rank, id", rank=indented(RANK, 16)),
     "order": "rank, id",
@@ -25,8 +27,8 @@ _LIMIT_PIECES = {
     "locked": "skipqueue.locked_keys",
     "put_back": "status = 'blocked', gate = 'limit'",
     "admit": indented(PERMIT_GIVEN, 4),
-    "admitted": "count(*) FILTER (WHERE status = 'queued'), array_agg(later_key) FILTER (WHERE status = 'blocked')",
-    "later_key": LATER_KEY,
+    "admitted": "count(*) FILTER (WHERE status = 'queued'), array_agg(next_gate_key) FILTER (WHERE status = 'blocked')",
+    "next_gate_key": LATER_KEY,
     "worst_first": "rank DESC, id DESC",
 }
 

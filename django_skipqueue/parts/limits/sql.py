@@ -17,6 +17,9 @@ LATER_GATE = _ENTERING["gate"]
 # The condition of a job that waits for a permit of its key.
 WAITS_FOR_PERMIT = "gate = 'limit'"
 
+# The condition of a job whose row this transaction has written. `xmin` is the number of the row's last writer.
+WAS_WRITTEN_BY_THIS_TRANSACTION = "xmin = pg_current_xact_id_if_assigned()::xid"
+
 # How many permits the key has; NULL means unlimited. `head`: the job whose columns count, such as the key's next job.
 LIMITED = """LATERAL (
     SELECT CASE WHEN concurrency IS NULL THEN {head}.capacity ELSE NULLIF(concurrency, 0) END AS permits
@@ -44,35 +47,38 @@ PERMIT_GIVEN = joined(_PERMIT_GIVEN, **_ENTERING, due=indented(DUE_WITH_PERMIT, 
 # Sent by the worker in the transaction of a settle, before ADMIT_BY_KEY; by the supervisor; by enqueue, after the
 # commit. Tries to lock the keys `keys`, and the keys of the jobs `ids`, which have just ended or been claimed. Returns
 # the keys that another transaction has locked. For ADMIT_BY_KEY, the statement stores three lists in PostgreSQL
-# settings: the keys that it has locked; for each key, how many of its jobs have ended; and whether the permit of its
-# sequence is free because this transaction has ended the job that held it. (`xmin` shows that this transaction has
-# written the job's row, and not a faster worker.) A key's lock is one of 1,024 advisory locks, held until the
-# transaction ends, so two keys may share a lock. One lock per key could fill PostgreSQL's lock table, and a table of
-# keys would need rows that are inserted and deleted. At a higher isolation level than READ COMMITTED no key is locked,
-# because ADMIT_BY_KEY would not see what the lock's previous holder has done. The array is a subquery to hide its
-# length from the planner, which would otherwise choose to read a small table whole. Index: the primary key.
+# settings: the keys that it has locked; for each key, how many of its jobs have ended; and whether the next job of its
+# sequence may start, because this transaction, and not a faster worker, has ended the job before it. A key's lock is
+# one of 1,024 advisory locks, held until the transaction ends, so two keys may share a lock. One lock per key could
+# fill PostgreSQL's lock table, and a table of keys would need rows that are inserted and deleted. At a higher isolation
+# level than READ COMMITTED no key is locked, because ADMIT_BY_KEY would not see what the lock's previous holder has
+# done. The array is a subquery to hide its length from the planner, which would otherwise choose to read a small table
+# whole. Index: the primary key.
 LOCK_KEYS = locking(
-    locks="1397442896",
-    setting="skipqueue.locked_keys",
-    wanted="""SELECT key, sum(ended)::integer AS ended, bool_or(is_free) AS is_free
+    lock_namespace="1397442896",  # "SKIP" in ASCII
+    locked_keys_setting="skipqueue.locked_keys",
+    select_keys=joined(
+        """SELECT key, sum(ended_count)::integer AS ended_count, bool_or(next_may_start) AS next_may_start
     FROM (
         SELECT
             limit_key AS key,
-            CASE WHEN status = 'running' THEN 0 ELSE 1 END AS ended,
+            CASE WHEN status = 'running' THEN 0 ELSE 1 END AS ended_count,
             (
                 limit_kind IN ('sequence', 'halting')
                 AND (status IN ('completed', 'discarded') OR (status = 'failed' AND limit_kind = 'sequence'))
-                AND xmin = pg_current_xact_id_if_assigned()::xid
-            ) IS TRUE AS is_free
+                AND {was_written_by_this_transaction}
+            ) IS TRUE AS next_may_start
         FROM skipqueue_job
         WHERE id = ANY ((SELECT %(ids)s::bigint[])::bigint[]) AND limit_key IS NOT NULL
         UNION ALL
         SELECT unnest((SELECT %(keys)s::text[])), 0, false
     ) AS touched
     GROUP BY key""",
-    more=""" || set_config(
-        'skipqueue.ended_jobs', COALESCE(array_agg(wanted.ended) FILTER (WHERE lock.is_ours), '{}')::text, true
+        was_written_by_this_transaction=WAS_WRITTEN_BY_THIS_TRANSACTION,
+    ),
+    further_settings=""" || set_config(
+        'skipqueue.ended_jobs', COALESCE(array_agg(wanted.ended_count) FILTER (WHERE lock.is_ours), '{}')::text, true
     ) || set_config(
-        'skipqueue.free_keys', COALESCE(array_agg(wanted.is_free) FILTER (WHERE lock.is_ours), '{}')::text, true
+        'skipqueue.free_keys', COALESCE(array_agg(wanted.next_may_start) FILTER (WHERE lock.is_ours), '{}')::text, true
     )""",
 )

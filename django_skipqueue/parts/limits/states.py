@@ -22,7 +22,7 @@ from ...queue.fragments import joined
 from ...queue.store import Store
 from ...values.fact import Fact
 from ...values.settings import LARGEST_LIMIT
-from ..keyed.sql import indented, key_of, queues_with, walking
+from ..keyed.sql import distinct_keys_scan, indented, key_of, queues_with
 from ..keyed.states import KeyNow, KeyState, counted, read_keys
 from .columns import HOLDS, RANK
 from .models import HOLDS_PERMIT, LIMIT_RANK
@@ -56,7 +56,7 @@ WAITING_KEYS = joined(
 WITH RECURSIVE {waiting_key}
 SELECT key FROM waiting_key
 """,
-    waiting_key=walking(key="limit_key", waits=WAITS_FOR_PERMIT),
+    waiting_key=distinct_keys_scan(key="limit_key", waits=WAITS_FOR_PERMIT),
 )
 
 # Sent by the dashboard. Returns the keys of the first `limit` blocked jobs, at most `most`, in the order of each key's

@@ -30,16 +30,18 @@ from ...queue.parameters import Admitted, Statement, fetched, pipelined
 from ...queue.store import Store
 from ...values.records import GateResult
 from ..keyed.gate import KEYS_AT_ONCE, KeyedGate, Sweep, admit_in_batches
-from ..keyed.sql import PAUSED, indented, locking, walking
+from ..keyed.sql import PAUSED, distinct_keys_scan, indented, locking
 
 # The condition of a job that waits for a token of its key.
 WAITS_FOR_RATE = "gate = 'rate'"
 
 # Sent by the supervisor; enqueue, after the commit. Returns the keys that another transaction has locked. It also keeps
 # the keys that are locked now for ADMIT_BY_RATE. The locks are 1,024 advisory locks, like those of LOCK_KEYS, but of
-# another class. Reads no table.
+# another namespace. Reads no table.
 LOCK_RATES = locking(
-    locks="1397442897", setting="skipqueue.locked_rates", wanted="SELECT unnest((SELECT %(keys)s::text[])) AS key"
+    lock_namespace="1397442897",  # the number of LOCK_KEYS, plus 1
+    locked_keys_setting="skipqueue.locked_rates",
+    select_keys="SELECT unnest((SELECT %(keys)s::text[])) AS key",
 )
 
 # The rate of a key: `seconds` per token (NULL means unlimited) and `burst`. And how many of its jobs are queued,
@@ -73,6 +75,26 @@ CROSS JOIN LATERAL (
     ) AS queued_job
 ) AS queued"""
 
+# Part of ADMIT_BY_RATE: when the key is due again; NULL if no more jobs wait. A key without a rate (`seconds_per_token`
+# is NULL) is due at once, because one statement admits at most 1,000 of its jobs. Any other key is due when the next
+# token arrives, but not before a pause of 0.05 seconds has passed, so that one statement admits many jobs of a fast
+# key. If a full burst is queued, the pause is 0.5 seconds, because no job can be admitted until workers claim. The
+# pause is never longer than a quarter of the time in which a burst of tokens arrives, so that a small bucket does not
+# become full and lose tokens.
+_NEXT_DUE_AT = """CASE
+    WHEN has_more AND seconds_per_token IS NULL THEN statement_timestamp()
+    WHEN has_more
+    THEN statement_timestamp() + make_interval(
+        secs => GREATEST(
+            (missing_tokens - (burst - 1)) * seconds_per_token,
+            LEAST(
+                burst * seconds_per_token / 4,
+                CASE WHEN queued + taken_now >= burst THEN 0.5 ELSE 0.05 END
+            )
+        )
+    )
+END"""
+
 # Sent by the supervisor; enqueue, after the commit; after LOCK_RATES. Returns the number of admitted jobs for each
 # queue. Step 1: for each locked key, compute `taken`, the number of tokens missing from the bucket. It is at most the
 # burst, even if the clock was set back. It is at least the number of queued jobs, so that at most one burst is queued
@@ -81,17 +103,16 @@ CROSS JOIN LATERAL (
 # jobs may be admitted so that at most one burst is queued afterwards. Step 3: admit `free` jobs in the order in which
 # workers claim: the highest priority first, then the earliest `run_after`. Jobs of paused queues are skipped. A job
 # that another transaction has just written may be locked, but is then not admitted and takes no token. Step 4: store
-# when the key is due again. This is when the next token arrives, but at the earliest after a twentieth of a second, or
-# after half a second if a full burst is queued. While one burst of tokens arrives, the key is due several times. Index:
-# rate_waiting, rate_queued and the primary key of the buckets, once per key; for a queue's key, the primary key of
-# queues. The table of queues is read whole: it has one row for each queue that was ever paused or limited.
+# when the key is due again, see `_NEXT_DUE_AT`. Index: rate_waiting, rate_queued and the primary key of the buckets,
+# once per key; for a queue's key, the primary key of queues. The table of queues is read whole: it has one row for each
+# queue that was ever paused or limited.
 ADMIT_BY_RATE = joined(
     """
 WITH {paused},
 bucket AS MATERIALIZED (
     SELECT
         key.name,
-        rated.seconds,
+        rated.seconds AS seconds_per_token,
         rated.burst,
         queued.number AS queued,
         tokens.taken,
@@ -150,7 +171,7 @@ changed AS MATERIALIZED (
     SELECT
         bucket.*,
         admission.taken_now,
-        bucket.taken + admission.taken_now AS missing,
+        bucket.taken + admission.taken_now AS missing_tokens,
         (
             SELECT count(*)
             FROM (
@@ -174,20 +195,8 @@ stored AS (
     INSERT INTO skipqueue_rate AS rate (key, full_at, due_at)
     SELECT
         name,
-        statement_timestamp() + make_interval(secs => COALESCE(missing * seconds, 0)),
-        CASE
-            WHEN has_more AND seconds IS NULL THEN statement_timestamp()
-            WHEN has_more
-            THEN statement_timestamp() + make_interval(
-                secs => GREATEST(
-                    (missing - (burst - 1)) * seconds,
-                    LEAST(
-                        burst * seconds / 4,
-                        CASE WHEN queued + taken_now >= burst THEN 0.5 ELSE 0.05 END
-                    )
-                )
-            )
-        END
+        statement_timestamp() + make_interval(secs => COALESCE(missing_tokens * seconds_per_token, 0)),
+        {next_due_at}
     FROM changed
     ORDER BY name
     ON CONFLICT (key) DO UPDATE SET full_at = excluded.full_at, due_at = excluded.due_at
@@ -206,6 +215,7 @@ SELECT queue_name, count(*) FROM admitted GROUP BY queue_name
     waits=indented(WAITS_FOR_RATE, 16),
     waits_within=indented(WAITS_FOR_RATE, 20),
     rated=indented(RATED, 8),
+    next_due_at=indented(_NEXT_DUE_AT, 8),
 )
 
 # Sent by the supervisor. Returns the seconds until the next key is due (negative if it is overdue); no row if no job
@@ -266,7 +276,7 @@ SELECT
     ) IS NOT TRUE AS needs_check
 FROM waiting_key
 """,
-    waiting_key=walking(key="rate_key", waits=indented(WAITS_FOR_RATE, 12), apart="\n            "),
+    waiting_key=distinct_keys_scan(key="rate_key", waits=indented(WAITS_FOR_RATE, 12), white_space="\n            "),
     waits=indented(WAITS_FOR_RATE, 28),
 )
 

@@ -6,15 +6,16 @@ from ...queue.store import Store
 from ...worker.loop import Periodic
 from ..keyed.pass_on import Held, contesting, swapping
 from ..keyed.services import BlockSurplus, PassOn
-from ..keyed.sql import walking
+from ..keyed.sql import distinct_keys_scan
 from .admit import LOCK_RATES, WAITS_FOR_RATE, prune_rates
 from .queues import block_unrated
 
+# Fills the placeholders of the two statements in `keyed.pass_on`, which explains each name.
 _RATE_PIECES = {
     "key": "rate_key",
     "waiting": WAITS_FOR_RATE,
-    "waiting_key": walking(key="rate_key", waits=WAITS_FOR_RATE),
-    "unclaimed": "status = 'queued'",
+    "waiting_key": distinct_keys_scan(key="rate_key", waits=WAITS_FOR_RATE),
+    "may_be_put_back": "status = 'queued'",
     "rank": "(-priority) AS rank, run_after, id",
     "order": "rank, run_after, id",
     "in_order": "false",
@@ -22,7 +23,7 @@ _RATE_PIECES = {
     "put_back": "status = 'blocked', gate = 'rate'",
     "admit": "status = 'queued', gate = NULL",
     "admitted": "count(*)",
-    "later_key": "NULL::text",
+    "next_gate_key": "NULL::text",
     "worst_first": "rank DESC, run_after DESC, id DESC",
 }
 

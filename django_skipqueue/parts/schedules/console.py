@@ -112,7 +112,8 @@ def _days(fields: Any) -> str:
     if by_month and by_week:
         both = gettext("%(days)s, if it is %(weekdays)s") if fields.day_and else gettext("%(days)s or %(weekdays)s")
         return both % {"days": by_month, "weekdays": by_week}
-    return by_month or by_week or gettext("every day") * (set(fields.hours) != set(range(24)))
+    every_hour = set(fields.hours) == set(range(24))  # then the days go without saying
+    return by_month or by_week or ("" if every_hour else gettext("every day"))
 
 
 def _days_of_month(days: Iterable[int]) -> str:

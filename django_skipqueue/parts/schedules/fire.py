@@ -273,7 +273,8 @@ def _enqueue(store: Store, schedule: DueSchedule) -> list[ScheduleEvent]:
 
 def _events(store: Store, schedule: DueSchedule, due: list[datetime], ids: list[int]) -> Iterator[ScheduleEvent]:
     if ids:
-        late = schedule.now - due[len(ids) - 1].timestamp()
+        newest_with_job = due[len(ids) - 1]
+        late = schedule.now - newest_with_job.timestamp()
         yield ScheduleFired(store.alias, schedule.name, schedule.task, ids, late)
     if len(ids) < max(len(due), 1):  # not every time has a job, or all times are too late for one
         yield ScheduleSkipped(store.alias, schedule.name, "job" if due else "late", schedule.last_job_id)

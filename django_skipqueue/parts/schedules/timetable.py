@@ -109,7 +109,8 @@ class Cron:
             return None
         standard = without_half_hours(zone, year)
         minutes = set(expression.minutes)
-        if standard == zone or minutes == {(minute + HALF_HOUR_MINUTES) % 60 for minute in minutes}:
+        half_hour_later = {(minute + HALF_HOUR_MINUTES) % 60 for minute in minutes}
+        if standard == zone or minutes == half_hour_later:  # then the clock shows these minutes in either time
             return standard
         return None
 
@@ -150,9 +151,10 @@ class Cron:
                     yield time.astimezone(UTC)
             return
         local = start.astimezone(zone_of(self.zone))
-        shown_twice = local.replace(fold=0).utcoffset() - local.utcoffset()  # type: ignore[operator]
+        # If the clock shows an hour for the second time, it has already shown all of this hour: begin an hour later.
+        repeated_hour = local.replace(fold=0).utcoffset() - local.utcoffset()  # type: ignore[operator]
         previous: datetime | None = None
-        for time in _simulated(self.expression, local.replace(tzinfo=None) + shown_twice, back=True):
+        for time in _simulated(self.expression, local.replace(tzinfo=None) + repeated_hour, back=True):
             instant = wall_clock_instant(time, local.tzinfo)
             if instant <= moment and instant != previous:
                 previous = instant

@@ -68,7 +68,7 @@ class AttemptSteps:
         self._numbers = {step.name: step.number for step in recorded}
         # The attempts before this attempt. The last record has set the row's number of attempts to 1, so the row counts
         # only the attempts since the last record.
-        self._earlier = max((step.attempt for step in recorded), default=1) - 1
+        self._earlier_attempts = max((step.attempt for step in recorded), default=1) - 1
 
     # The methods of `JobContext`
 
@@ -80,13 +80,13 @@ class AttemptSteps:
         codec = result_type(function)
         if recorded := self.begin(name, "step"):
             return decoded(name, recorded.result, codec)
-        self.stop_here()
+        self.end_if_stopping()
         with transaction.atomic(using=self.store.alias) if atomic else nullcontext():
             started = time.monotonic()
             result = function(*args, **kwargs)
             stored = encoded(name, result, codec)
             entry = self.record(name, "step", seconds=time.monotonic() - started, result=stored)
-        self.counted(entry)
+        self.note_recorded(entry)
         return as_stored(result, stored, codec)
 
     async def astep(
@@ -97,47 +97,47 @@ class AttemptSteps:
         codec = result_type(function)
         if recorded := self.begin(name, "step"):
             return await sync_to_async(decoded)(name, recorded.result, codec)
-        self.stop_here()
+        self.end_if_stopping()
         started = time.monotonic()
         result = await function(*args, **kwargs)
 
-        def keep() -> Any:
+        def record_result() -> Any:
             stored = encoded(name, result, codec)
-            self.counted(self.record(name, "step", seconds=time.monotonic() - started, result=stored))
+            self.note_recorded(self.record(name, "step", seconds=time.monotonic() - started, result=stored))
             return as_stored(result, stored, codec)
 
-        return await sync_to_async(keep)()
+        return await sync_to_async(record_result)()
 
     def sleep(self, name: str, delay: Delay) -> None:
         """Return if the sleep is over; otherwise end the attempt. The next attempt begins when the sleep is over."""
         seconds = checked_seconds("delay", delay)
         self.require_no_transaction("sleep", name)
         recorded = self.begin(name, "sleep")
-        left = seconds  # how long the job still has to sleep
+        seconds_left = seconds
         if recorded is None:
-            self.counted(self.record(name, "sleep", delay=seconds))
+            self.note_recorded(self.record(name, "sleep", delay=seconds))
         else:
-            left = (recorded.left or 0.0) - (time.monotonic() - self._loaded_at)
-        if left > 0:
-            self.end_attempt(Outcome("scheduled", delay=left, refund=1))
+            seconds_left = (recorded.left or 0.0) - (time.monotonic() - self._loaded_at)
+        if seconds_left > 0:
+            self.end_attempt(Outcome("scheduled", delay=seconds_left, refund=1))
 
     def wait(self, name: str, timeout: Delay | None) -> Any:
         """Return the payload of the signal. If the signal has not come, end the attempt, or raise `SignalTimeout`."""
         seconds = None if timeout is None else checked_seconds("timeout", timeout)
         self.require_no_transaction("wait", name)
-        found = self.begin(name, "wait")
-        if found is None or not found.is_over:
-            self.stop_here()
+        wait_record = self.begin(name, "wait")
+        if wait_record is None or not wait_record.is_over:
+            self.end_if_stopping()
             entry = self.entry(name, "wait", delay=seconds)
-            found = take_signal(self.store, self.ref, entry)
-            self.require_lease(found)
-            self.counted(entry)
-        assert found is not None  # noqa: S101 (for the type checker)
-        if not found.is_over:
+            wait_record = take_signal(self.store, self.ref, entry)
+            self.require_lease(wait_record)
+            self.note_recorded(entry)
+        assert wait_record is not None  # noqa: S101 (for the type checker)
+        if not wait_record.is_over:
             self.hold_job()
-        if found.error is not None:
+        if wait_record.error is not None:
             raise SignalTimeout(f"The signal {name!r} did not come in time.")
-        return None if found.result is None else decode(found.result)
+        return None if wait_record.result is None else decode(wait_record.result)
 
     # What the methods above, loops and children use
 
@@ -160,7 +160,7 @@ class AttemptSteps:
         self._used.add(name)
         return recorded
 
-    def stop_here(self) -> None:
+    def end_if_stopping(self) -> None:
         """If the worker is stopping, end the attempt, so that the worker releases the job."""
         if self._running.is_stopping and not self.is_in_transaction():
             self.end_attempt(Outcome("scheduled", refund=1, is_release=True))
@@ -176,15 +176,15 @@ class AttemptSteps:
     def entry(self, name: str, kind: str, **values: Any) -> Entry:
         """Return what to write about a step. A step that is written again keeps its number."""
         number = self._numbers.setdefault(name, max(self._numbers.values(), default=0) + 1)
-        total = self._earlier + self._running.job.attempt
+        attempt_in_all = self._earlier_attempts + self._running.job.attempt
         return Entry(
             name=name,
             kind=kind,
             number=number,
-            attempt=total,
-            resets=total + self._running.job.max_attempts - 1 <= settings.max_attempts_in_all,
+            attempt=attempt_in_all,
+            resets=attempt_in_all + self._running.job.max_attempts - 1 <= settings.max_attempts_in_all,
             by=self._running.worker,
-            is_reset=self._is_reset and kind != "run",  # a step that runs children has held the job
+            needs_no_reset=self._is_reset and kind != "run",  # a step that runs children has held the job
             **values,
         )
 
@@ -194,7 +194,7 @@ class AttemptSteps:
         self.require_lease(record_step(self.store, self.ref, entry))
         return entry
 
-    def counted(self, entry: Entry | None) -> None:
+    def note_recorded(self, entry: Entry | None) -> None:
         """Note that a record was written. Once it is committed, reset the number of attempts if the entry says so."""
         if entry is None:
             return
@@ -208,7 +208,7 @@ class AttemptSteps:
     def _reset(self) -> None:
         self._is_reset = True
         job = self._running.job
-        self._earlier += job.attempt - 1
+        self._earlier_attempts += job.attempt - 1
         self._running.job = job._replace(attempt=1)
 
     def require_lease(self, held: object) -> None:

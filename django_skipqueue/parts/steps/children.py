@@ -249,13 +249,13 @@ def run_children(steps: "AttemptSteps", name: str, calls: Sequence[Any]) -> list
 
     Raises `ChildFailed` if a job did not complete.
     """
-    made = [in_batch(f"{name!r}", as_call(f"{name!r}", call), steps.store.alias) for call in calls]
+    task_calls = [in_batch(f"{name!r}", as_call(f"{name!r}", call), steps.store.alias) for call in calls]
     recorded = steps.begin(name, "run")
     if recorded is not None and recorded.is_over:
         return _outcome(recorded.result, recorded.error)
     if recorded is None:
-        steps.stop_here()
-        _defer(steps, name, made)
+        steps.end_if_stopping()
+        _defer(steps, name, task_calls)
     children = [Child._make(row) for row in steps.store.rows(CHILDREN, {"job_id": steps.ref[0], "name": name})]
     if unfinished := [child.job_id for child in children if not child.is_finished]:
         if recorded is not None:
@@ -271,30 +271,30 @@ def run_children(steps: "AttemptSteps", name: str, calls: Sequence[Any]) -> list
         entry = steps.record(name, "run", result=result, error=error)
         ids = as_array(child.job_id for child in children)
         steps.store.execute(FORGET_CHILDREN, {"job_id": steps.ref[0], "ids": ids})
-    steps.counted(entry)
+    steps.note_recorded(entry)
     return _outcome(result, error)
 
 
 def _defer(steps: "AttemptSteps", name: str, calls: Sequence[TaskCall]) -> None:
     """Defer the children in the job's batch or a new one, so that the worker that ends them admits this job."""
-    id, _ = steps.ref
+    job_id, _lease = steps.ref
     with transaction.atomic(using=steps.store.alias):
         entry = steps.record(name, "run", is_open=True)
         if calls:
             ids = [job.pk for job in _in_batch_of(steps, name, calls)]
-            if id in ids:
+            if job_id in ids:
                 raise InvalidOption(
                     f"The step {name!r} would wait for its own job, which has the unique key of the call. Give the "
                     "call another key."
                 )
-            values = {"job_id": id, "name": name, "ids": as_array(ids)}
-            ((stuck,),) = steps.store.rows(ADD_CHILDREN, values)
-            if stuck is not None:
+            values = {"job_id": job_id, "name": name, "ids": as_array(ids)}
+            ((stuck_child_id,),) = steps.store.rows(ADD_CHILDREN, values)
+            if stuck_child_id is not None:
                 raise InvalidOption(
                     f"The step {name!r} would wait for ever: its child has the same sequence as this job, and begins "
                     "only when this job is finished. Give the child another sequence, or none."
                 )
-    steps.counted(entry)
+    steps.note_recorded(entry)
 
 
 def _in_batch_of(steps: "AttemptSteps", name: str, calls: Sequence[TaskCall]) -> list[Any]:
@@ -332,13 +332,13 @@ def _collected(alias: str, children: Sequence[Child]) -> tuple[str, str | None]:
 def _outcome(result: str | None, error: str | None) -> list[Any]:
     """Convert the results by the annotations of their tasks. Raises `ChildFailed`."""
     if error is not None:
-        found = decode(error)
+        details = decode(error)
         raise ChildFailed(
-            found["message"], job_id=found["job_id"], error=found["error"], job_ids=tuple(found["job_ids"])
+            details["message"], job_id=details["job_id"], error=details["error"], job_ids=tuple(details["job_ids"])
         )
     results = []
     for task, value in decode(result or "[]"):
         with suppress(UnknownTask, UndecodableArguments):
-            value = registry.get(task).typed_result(value)  # noqa: PLW2901 (as JSON has it where that fails)
+            value = registry.get(task).typed_result(value)  # noqa: PLW2901 (if this fails, the value stays as in JSON)
         results.append(value)
     return results

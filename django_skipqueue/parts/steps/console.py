@@ -291,8 +291,8 @@ class ChildJob:
 
     @property
     def as_json(self) -> dict[str, Any]:
-        own = {"children": [child.as_json for child in self.children]} if self.children else {}
-        return {"step": self.row.name, "job_id": self.row.job_id, "status": self.status, **own}
+        grandchildren = {"children": [child.as_json for child in self.children]} if self.children else {}
+        return {"step": self.row.name, "job_id": self.row.job_id, "status": self.status, **grandchildren}
 
 
 def tree_of(job_id: int, alias: str) -> list[ChildJob]:
@@ -303,16 +303,16 @@ def tree_of(job_id: int, alias: str) -> list[ChildJob]:
     Index: the primary key of children, once for each level.
     """
     tree: list[ChildJob] = []
-    below: dict[int, list[ChildJob]] = {job_id: tree}  # by the id of each job on this level: the list for its children
-    left = MOST_RECORDS_LISTED  # how many jobs may still be read
+    children_of: dict[int, list[ChildJob]] = {job_id: tree}  # by the id of each job on this level
+    jobs_left = MOST_RECORDS_LISTED  # how many jobs may still be read
     for _level in range(MOST_LEVELS_OF_CHILDREN):
-        rows = JobChild.objects.using(alias).filter(parent_id__in=below).order_by("parent_id", "name", "position")
-        found = _as_children(list(rows[:left]), alias)
+        rows = JobChild.objects.using(alias).filter(parent_id__in=children_of).order_by("parent_id", "name", "position")
+        found = _as_children(list(rows[:jobs_left]), alias)
         for child in found:
-            below[child.row.parent_id].append(child)
-        left -= len(found)
-        below = {child.row.job_id: child.children for child in found}
-        if not below or not left:
+            children_of[child.row.parent_id].append(child)
+        jobs_left -= len(found)
+        children_of = {child.row.job_id: child.children for child in found}
+        if not children_of or not jobs_left:
             break
     return tree
 
@@ -341,21 +341,21 @@ def state_of_step(step: JobStep, job: Any) -> str:
 
 def export(job: Any) -> Mapping[str, Any]:
     """Return the fields that `skipqueue show --json` prints."""
-    found = JobSteps.of(job)
-    return found.as_json if found else {}
+    recorded = JobSteps.of(job)
+    return recorded.as_json if recorded else {}
 
 
 def lines_about(job: Any) -> Iterator[str]:
     """Yield what `skipqueue show` prints: a line for each step, signal and child."""
-    found = JobSteps.of(job)
-    if found.left_out:
-        yield f"steps before these: {found.left_out}"
-    for step in found.steps:
+    recorded = JobSteps.of(job)
+    if recorded.left_out:
+        yield f"steps before these: {recorded.left_out}"
+    for step in recorded.steps:
         yield f"{step.kind} {step.name}: {state_of_step(step, job)}"
-    for signal in found.signals:
+    for signal in recorded.signals:
         yield f"signal {signal.name}: " + ("taken" if signal.taken_at else "not taken")
-    yield from _lines_of_tree(found.children)
-    for parent in found.parents:
+    yield from _lines_of_tree(recorded.children)
+    for parent in recorded.parents:
         yield f"child of job {parent}"
 
 
@@ -367,10 +367,12 @@ def _lines_of_tree(children: Sequence[ChildJob], indent: str = "") -> Iterator[s
 
 def section_of_job(job: AbstractJob) -> PartNotice | None:
     """Return the steps, signals and children for the page of a job."""
-    found = JobSteps.of(job)
-    if not found:
+    recorded = JobSteps.of(job)
+    if not recorded:
         return None
-    return PartNotice(template="admin/django_skipqueue/steps/of_job.html", about=later(f"{ADMIN}.shown_steps")(found))
+    return PartNotice(
+        template="admin/django_skipqueue/steps/of_job.html", about=later(f"{ADMIN}.shown_steps")(recorded)
+    )
 
 
 def forget(ids: Collection[int], alias: str) -> None:

@@ -114,7 +114,7 @@ def call_each(
                 function(item)
                 entry = cursor.record(steps.store, after)
             cursor.place = cursor.written = after
-            steps.counted(entry)
+            steps.note_recorded(entry)
         else:
             function(item)
             cursor.place = after
@@ -141,12 +141,12 @@ def _begin(steps: "AttemptSteps", name: str) -> Cursor | None:
 def _pause(steps: "AttemptSteps", cursor: Cursor) -> None:
     """Between two items, write the cursor if it is due, and end the attempt if the worker is stopping."""
     if cursor.is_due():
-        steps.counted(cursor.write(steps.store))
-    steps.stop_here()
+        steps.note_recorded(cursor.write(steps.store))
+    steps.end_if_stopping()
 
 
 def _end(steps: "AttemptSteps", cursor: Cursor) -> None:
-    steps.counted(cursor.end(steps.store))
+    steps.note_recorded(cursor.end(steps.store))
 
 
 Source = Callable[[Any], Iterator[tuple[Any, Any]]]

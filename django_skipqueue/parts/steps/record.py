@@ -34,15 +34,15 @@ HELD = """held AS MATERIALIZED (
     FOR NO KEY UPDATE
 )"""
 
-_IS_RESET = "%(resets)s::boolean AND (job.attempts <> 1 OR job.deaths IS NOT NULL)"
+_CHANGES_ROW = "%(resets)s::boolean AND (job.attempts <> 1 OR job.deaths IS NOT NULL)"
 """Whether the record changes the number of attempts, or the deaths of workers, in the job's row."""
 
 # The columns of the job that a record sets.
 _RESET = joined(
-    """attempts = CASE WHEN {is_reset} THEN 1 ELSE job.attempts END,
-        deaths = CASE WHEN {is_reset} THEN NULL ELSE job.deaths END,
-        operations = CASE WHEN {is_reset} THEN {operations} ELSE job.operations END""",
-    is_reset=_IS_RESET,
+    """attempts = CASE WHEN {changes_row} THEN 1 ELSE job.attempts END,
+        deaths = CASE WHEN {changes_row} THEN NULL ELSE job.deaths END,
+        operations = CASE WHEN {changes_row} THEN {operations} ELSE job.operations END""",
+    changes_row=_CHANGES_ROW,
     operations=recording("reset", more={"attempts_after": "1"}),
 )
 
@@ -79,17 +79,17 @@ reset AS (
     SET {reset},
         held = NULL
     FROM held
-    WHERE job.id = held.id AND ({is_reset} OR job.held)
+    WHERE job.id = held.id AND ({changes_row} OR job.held)
 )""",
         reset=_RESET,
-        is_reset=_IS_RESET,
+        changes_row=_CHANGES_ROW,
     ),
 )
 
 # Sent by an attempt, at a wait. Takes the signal if it has come, or records the timeout if it has passed; otherwise
 # holds the job, so that the settle of the attempt blocks it. Returns whether the wait is over, its result and its
-# error; no row if the lease is no longer valid. The timeout counts from the first attempt that waits. Index: the
-# primary keys.
+# error; no row if the lease is no longer valid. The error of a timeout is an empty object. The timeout counts from the
+# first attempt that waits. Index: the primary keys.
 TAKE_SIGNAL = joined(
     """
 WITH {held},
@@ -121,7 +121,7 @@ reset AS (
     SET {reset},
         held = CASE WHEN NOT (found.is_taken OR found.is_over) THEN true END
     FROM found
-    WHERE job.id = found.id AND ({is_reset} OR job.held OR NOT (found.is_taken OR found.is_over))
+    WHERE job.id = found.id AND ({changes_row} OR job.held OR NOT (found.is_taken OR found.is_over))
 )
 INSERT INTO skipqueue_step AS step
     (job_id, name, kind, number, attempt, started_at, recorded_at, result, error, wakes_at, is_waiting)
@@ -140,7 +140,7 @@ RETURNING step.recorded_at IS NOT NULL, step.result::text, step.error::text
 """,
     held=HELD,
     reset=_RESET,
-    is_reset=_IS_RESET,
+    changes_row=_CHANGES_ROW,
 )
 
 
@@ -178,7 +178,7 @@ class Entry(NamedTuple):
     delay: float | None = None
     """Seconds until a sleep, or the time to wait for a signal, is over."""
     is_open: bool = False
-    is_reset: bool = False
+    needs_no_reset: bool = False
     """Whether the row of the job needs no reset, because the last record of this attempt has reset it."""
 
 
@@ -189,7 +189,7 @@ def steps_of(store: "Store", job_id: int) -> list[RecordedStep]:
 
 def record_step(store: "Store", ref: LeaseRef, entry: Entry) -> bool:
     """Record a step in the open transaction, or at once if none is open. Returns False if the lease is not valid."""
-    statement = RECORD_STEP if entry.is_reset else RECORD_STEP_AND_RESET
+    statement = RECORD_STEP if entry.needs_no_reset else RECORD_STEP_AND_RESET
     return bool(store.rows(statement, _values(ref, entry)))
 
 

@@ -169,13 +169,13 @@ class SignalGate:
         rows = store.rows(READY, {"after_id": after_id, "after_name": after_name, "limit": limit})
         signals = [(id, name) for id, name, _ in rows if name is not None]
         self._after[store.alias] = signals[-1] if len(signals) == limit else (0, "")
-        return GateResult(wake_jobs(store, {id for id, name, waits in rows if name is None or waits}, limit=limit))
+        ready_ids = {id for id, name, is_awaited in rows if name is None or is_awaited}  # without a name: timed out
+        return GateResult(wake_jobs(store, ready_ids, limit=limit))
 
     def next_due(self, store: "Store") -> float | None:
-        # `left`: the seconds until the first wait for a signal times out; `None` if no wait has a timeout.
-        ((left, has_signal),) = store.rows(NEXT_READY)
-        looks = WAKE_CHECK if has_signal else None  # seconds until the gate looks at the signals again
-        return left if looks is None else looks if left is None else min(left, looks)
+        ((until_timeout, has_untaken_signal),) = store.rows(NEXT_READY)  # `None`: no wait has a timeout
+        until_check = WAKE_CHECK if has_untaken_signal else None
+        return min((seconds for seconds in (until_timeout, until_check) if seconds is not None), default=None)
 
 
 class WaitObserver:

@@ -41,13 +41,17 @@ def _first_of_each() -> str:
     )
 
 
+# HOLDS_KEY for unfinished jobs: a job still holds its unique key, unless `unique_seconds` is 0. Then the job holds its
+# key only until its first claim, which raises the lease from 0.
+_HOLDS_ITS_KEY = "(unique_seconds IS NULL OR unique_seconds > 0 OR lease = 0)"
+
 # Sent by stuck-key. Returns the unfinished jobs that hold a unique key and have been due for longer than `seconds`, the
 # longest due first. Reads the first 2,000 jobs of each status except `queued`, and the first 200 queued jobs for each
-# pair of queue and priority. Indexes: admit, blocked and recover; claim, with one probe for each pair, and one range
-# for each pair whose first job has been due for that long.
+# pair of queue and priority; `head` is the first job of a pair. Indexes: admit, blocked and recover; claim, with one
+# probe for each pair, and one range for each pair whose first job has been due for that long.
 STUCK_KEYS = joined(
     """
-WITH RECURSIVE {heads},
+WITH RECURSIVE {queued_heads},
 due_longest AS (
     {first_of_each}
     UNION ALL
@@ -70,13 +74,14 @@ SELECT id, task, unique_key, status, date_part('epoch', statement_timestamp() - 
 FROM due_longest
 WHERE
     unique_key IS NOT NULL
-    AND (unique_seconds IS NULL OR unique_seconds > 0 OR lease = 0)
+    AND {holds_its_key}
     AND GREATEST(enqueued_at, run_after) < statement_timestamp() - make_interval(secs => %(seconds)s)
 ORDER BY age DESC
 LIMIT 100
 """,
-    heads=QUEUED_HEADS,
+    queued_heads=QUEUED_HEADS,
     first_of_each=_first_of_each(),
+    holds_its_key=_HOLDS_ITS_KEY,
 )
 
 

@@ -354,14 +354,14 @@ def _write_unique(
     keys: list[str | None] = [call.unique_key for call in calls]
     parameters = {**calls_as_values(calls), "number": len(calls)}
     [(ids, inserted_keys, queued, delay)] = store.rows(ENQUEUE_MANY_UNIQUE, {**values, **parameters})
-    inserted = list(zip(ids or (), inserted_keys or keys, strict=False))
+    inserted = list(zip(ids or (), inserted_keys or keys, strict=False))  # no `inserted_keys`: all were inserted
     replaced: list[ReplacedJob] = []
     if spec.replaces and len(inserted) < len(calls):
         keys_written = {key for _id, key in inserted}
         replaced = replace_waiting(store, values, [call for call in calls if call.unique_key not in keys_written])
     if inserted or replaced:
         queued += sum(job.status == "queued" for job in replaced)
-        delays = [job.delay for job in replaced] + [delay] * bool(inserted)
+        delays = [job.delay for job in replaced] + ([delay] if inserted else [])
         announce(store, spec, [id for id, _key in inserted], calls, queued=queued, delay=min(delays))
     return inserted, replaced
 

@@ -158,7 +158,7 @@ class Unique(PartOptions):
         return super().changed((no_key if given.keys() & no_key.keys() else {}) | dict(given))
 
     def check_using(self, given: Mapping[str, Any]) -> None:
-        if given.get("on_conflict") == "rerun" != self.on_conflict:
+        if given.get("on_conflict") == "rerun" and self.on_conflict != "rerun":
             raise InvalidOption('Give on_conflict="rerun" to @job, because it must apply to every job of the task.')
 
     def in_spec(self, spec: JobSpec) -> JobSpec:
@@ -195,8 +195,8 @@ def within_retention(spec: JobSpec) -> JobSpec:
     retention_of_task = decode(spec.retention) if spec.retention else {}
     for status in FINISHED_STATUSES:
         retention = settings.retention_of(status)
-        general = float("inf") if retention is None else retention.total_seconds()
-        shortest = min(general, retention_of_task.get(status, general))
+        retention_seconds = float("inf") if retention is None else retention.total_seconds()
+        shortest = min(retention_seconds, retention_of_task.get(status, retention_seconds))
         if seconds > shortest:
             raise InvalidOption(
                 f"until is {timedelta(seconds=seconds)}, but {status} jobs are deleted after "

@@ -10,12 +10,22 @@ import asyncio
 import os
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any
 
 import pytest
 from django.http import HttpRequest, HttpResponse
-from playwright.sync_api import Browser, ConsoleMessage, Dialog, Error, Page, Playwright, expect, sync_playwright
+from playwright.sync_api import (
+    Browser,
+    BrowserContext,
+    ConsoleMessage,
+    Dialog,
+    Error,
+    Page,
+    Playwright,
+    expect,
+    sync_playwright,
+)
 
 CHROMIUM_COMMANDS = ("chromium", "chromium-browser", "google-chrome")
 CHROMIUM_FLAGS = [
@@ -76,6 +86,7 @@ class Chromium:
         self._path = path
         self._loop = asyncio.get_running_loop()
         self._browser: Browser | None = None
+        self._window: BrowserContext | None = None
 
     @contextmanager
     def in_use(self) -> Iterator[Browser]:
@@ -84,9 +95,27 @@ class Chromium:
             if self._browser is None or not self._browser.is_connected():
                 self._browser = self._playwright.chromium.launch(executable_path=self._path, args=CHROMIUM_FLAGS)
             yield self._browser
-            if self._browser.is_connected():
-                for window in self._browser.contexts:
-                    window.close()
+            with suppress(Error):  # the browser has died, so the test has already failed
+                for context in self._browser.contexts:
+                    if context is not self._window:
+                        context.close()
+                    else:
+                        for tab in context.pages[1:]:
+                            tab.close()
+
+    def window(self, address: str) -> BrowserContext:
+        """Return a context without options and cookies, which knows nothing of the server at this address.
+
+        Each test gets the same context, because it takes half a second to open a window. An empty tab keeps it open.
+        """
+        assert self._browser
+        if self._window is None or self._window not in self._browser.contexts:
+            self._window = self._browser.new_context()
+            self._window.new_page()
+        self._window.clear_cookies()
+        forgotten = {"origin": address.removesuffix("/admin/"), "storageTypes": "all"}
+        self._window.new_cdp_session(self._window.pages[0]).send("Storage.clearDataForOrigin", forgotten)
+        return self._window
 
     def hidden(self) -> AbstractContextManager[None]:
         """Hide the event loop of this thread between the tests."""
@@ -147,24 +176,23 @@ def server(transactional_db: None, settings: Any, monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.fixture
-def open_admin(chromium: Browser, server: str, complaints: Complaints, client: Any) -> Iterator[Callable[..., Page]]:
+def open_admin(
+    chromium: Browser, shared_chromium: Chromium, server: str, complaints: Complaints, client: Any
+) -> Callable[..., Page]:
     """Return a function that opens a page of the admin as a user, in a separate window with these options."""
-    contexts = []
+    used: list[BrowserContext] = []
 
-    def open_page(user: Any, address: str = "", **options: Any) -> Page:
+    def open_page(user: Any, address: str = "", *, viewport: Any = None, **options: Any) -> Page:
         client.force_login(user)
-        context = chromium.new_context(**options)
-        contexts.append(context)
+        context = chromium.new_context(**options) if options or used else shared_chromium.window(server)
+        used.append(context)
         context.add_cookies([{"name": "sessionid", "value": client.cookies["sessionid"].value, "url": server}])
         page = context.new_page()
+        if viewport:
+            page.set_viewport_size(viewport)
         page.set_default_timeout(PAGE_TIMEOUT)
         complaints.listen_to(page)
         page.goto(server + address)
         return page
 
-    yield open_page
-    for context in contexts:
-        try:
-            context.close()
-        except Error:  # the browser has died, so the test has already failed
-            break
+    return open_page

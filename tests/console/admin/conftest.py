@@ -1,6 +1,7 @@
 """Fixtures and functions for the tests of the admin: users with permissions, and the addresses of pages."""
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -8,7 +9,8 @@ from django.contrib.auth.models import Permission, User
 from django.test import Client
 from django.urls import reverse
 
-from django_skipqueue.console.admin.notices import notices_cache
+from django_skipqueue.console.admin import notices
+from django_skipqueue.console.rules.verdict import Verdict
 
 from .browser import chromium, complaints, open_admin, server, shared_chromium  # noqa: F401 (fixtures)
 from .pictures import picture  # noqa: F401 (a fixture)
@@ -28,10 +30,23 @@ def task_page(task: str) -> str:
     return f"{LIST}task/?task={task}"
 
 
+WITHOUT_NOTICES = {
+    "bulk", "job_page", "jobs", "queues", "verbs", "archive", "batches", "history", "limits", "schedules",
+}  # fmt: skip
+"""Folders whose tests do not read the notices."""
+
+
 @pytest.fixture(autouse=True)
-def _fresh_notices() -> None:
-    """Forget the problems that the process caches for a few seconds."""
-    notices_cache.clear()
+def _fresh_notices(request: pytest.FixtureRequest) -> None:
+    """Forget the problems that the process caches for a few seconds. Where no test reads them, cache that all is well.
+
+    Otherwise the first page of each test would apply all rules, which takes longer than the page.
+    """
+    notices.notices_cache.clear()
+    if {request.path.parent.name, request.path.parent.parent.name} & WITHOUT_NOTICES:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(notices, "Verdict", SimpleNamespace(now=lambda _: Verdict(())))
+            notices.notices_cache.get()
 
 
 @pytest.fixture

@@ -2,10 +2,28 @@
 
 import json
 from dataclasses import dataclass
+from functools import cache
 from io import StringIO
 from typing import Any
 
-from django.core.management import CommandError, call_command
+from django.conf import settings
+from django.core.management import CommandError, CommandParser, call_command
+
+from django_skipqueue.management.commands.skipqueue import Command
+
+
+class CommandWithParser(Command):
+    """The command. It keeps its parser for the next call: to make a parser takes longer than most subcommands."""
+
+    __module__ = Command.__module__  # whose last part is the command's name
+
+    def create_parser(self, *names: str, **options: Any) -> CommandParser:
+        return _parser(repr(getattr(settings, "SKIPQUEUE", None)), *names)
+
+
+@cache
+def _parser(_: str, *names: str) -> CommandParser:
+    return Command().create_parser(*names)
 
 
 @dataclass
@@ -31,7 +49,7 @@ def skipqueue(*arguments: Any) -> Result:
     """Run a subcommand, and return its output and exit code."""
     out, err = StringIO(), StringIO()
     try:
-        call_command("skipqueue", *map(str, arguments), stdout=out, stderr=err)
+        call_command(CommandWithParser(), *map(str, arguments), stdout=out, stderr=err)
     except SystemExit as end:
         code = end.code
     except CommandError as error:

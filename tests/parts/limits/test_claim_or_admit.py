@@ -130,10 +130,10 @@ def test_an_admitted_job_is_queued_if_the_claimed_arguments_are_large_already() 
 
 def test_the_position_of_a_claim_does_not_hide_an_admitted_job() -> None:
     running, waiting = make_keyed("k", "running"), make_keyed("k", priority=9)
-    passed_job = make_job(priority=8)
-    position = {"default": QueuePosition(-1, 0.0, 0)}
-    assert claimed_ids(complete_and_claim(running, after=position)) == [waiting.pk]
-    assert status_of(passed_job) == "queued"
+    job_before_position = make_job(priority=8)
+    after_priority_1 = QueuePosition(rank=-1, run_after=0.0, id=0)  # the rank is the negated priority
+    assert claimed_ids(complete_and_claim(running, after={"default": after_priority_1})) == [waiting.pk]
+    assert status_of(job_before_position) == "queued"
 
 
 def test_a_job_that_waits_for_its_rate_holds_the_permit_and_does_not_run() -> None:

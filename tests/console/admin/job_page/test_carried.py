@@ -10,6 +10,7 @@ from django.utils.timezone import localtime
 
 from django_skipqueue.console.admin.bulk import queue_with_workers
 from django_skipqueue.console.admin.dashboard import Dashboard
+from django_skipqueue.console.admin.notices import notices_cache
 from django_skipqueue.console.queues_and_workers import Workforce, queue_states
 from django_skipqueue.console.rules.verdict import Verdict
 from django_skipqueue.console.waiting import why_it_waits
@@ -119,6 +120,7 @@ class TestVerdict:
         make_worker(queues=[])
         make_job(queue_name="pdf")
         assert self.problems() == [("carrier-without-relay", "celery")]
+        notices_cache.clear()
         text = operator.get(LIST).text
         assert "No relay of the carrier celery is alive" in text
         assert "<code>python manage.py runrelay --carrier celery</code>" in text
