@@ -270,7 +270,7 @@ def test_a_failing_schedule_is_named(runworker: RunWorker, set_thresholds: Any) 
     assert re.fullmatch(
         r"Schedule nightly has been failing since [\d:]+, \d runs in a row: ValueError: no such bucket", finding.title
     )
-    assert finding.command == "python manage.py skipqueue schedules run nightly"
+    assert finding.command == "python manage.py skipqueue schedules pause nightly"
     wait_until(
         lambda: RollUp.objects.filter(span=0, task="extra.jobs.export", failed__gte=2 * FEWEST_FAILURES),
         "failed attempts enough for `failing-task`",

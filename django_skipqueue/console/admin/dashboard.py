@@ -226,7 +226,7 @@ def retrying(situation: Situation) -> Card:
 def failed(situation: Situation) -> Card:
     indexed = Indexed.covering(Status.FAILED, situation.queue_name or None)
     in_last_day, in_last_hour = (indexed.count(Q(finished_at__gte=Now() - timedelta(hours=hours))) for hours in (24, 1))
-    level: Level = "alarm" if in_last_hour.found else "warning" if in_last_day.found else ""
+    level: Level = "warning" if in_last_hour.found else ""  # whether it is an alarm, the verdict says
     detail = gettext("%(number)s in the last hour") % {"number": in_last_hour} if in_last_day.found else ""
     return Card(
         _("failed in 24 h"), str(in_last_day), detail, list_of(situation, status=Status.FAILED, time="day"), level

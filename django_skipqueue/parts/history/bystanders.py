@@ -28,7 +28,7 @@ def bystanders(store: Store, causes: Sequence[FailureCounts]) -> dict[Cause, str
     failing = [counts for counts in causes if counts.standing == Standing.FAILING]
     database_faults = Counter(counts.cause.exception for counts in failing if counts.cause.exception in DATABASE_FAULTS)
     sentences = {
-        counts.cause: gettext("A bystander: %(number)s tasks fail with this error of the database now.")
+        counts.cause: gettext("A bystander: %(number)s tasks have failed with this error of the database.")
         % {"number": database_faults[counts.cause.exception]}
         for counts in failing
         if database_faults[counts.cause.exception] > 1

@@ -719,7 +719,7 @@ def _machine_gone(gone: Sequence[WorkerHealth], toll: DeathToll, now: datetime) 
         gettext(
             "Workers and their supervisor have been gone since %(time)s: %(names)s. %(lost)s running jobs were lost"
         ),
-        gettext("The jobs that were lost are recovered: each runs again."),
+        gettext("Each job that was lost runs again."),
         gettext("Look whether the machine of these workers is down. Start runworker there, or on another machine."),
         "python manage.py runworker",
         facts={"time": clock_time(since, now), "names": _names(gone), "lost": grouped(toll.lost)},
@@ -752,9 +752,10 @@ def _task_that_kills(last_lost_job: Job | None, toll: DeathToll, now: datetime) 
         title,
         gettext("Each job that was lost runs again. The last error: %(cause)s."),
         gettext(
-            "Signal 9 is what the kernel sends to a process that takes too much memory: have each worker replaced "
-            "before it does, as below, or after a number of jobs with --max-jobs-per-worker. Let fewer jobs of the "
-            "task run at once: @job(concurrency=…), or runworker with a lower --concurrency."
+            "If the deaths began with a deployment, roll it back. If the kernel ended the workers because memory ran "
+            "out, its log (dmesg) says so: have each worker replaced before that, as below, or after a number of jobs "
+            "with --max-jobs-per-worker, and let fewer jobs of the task run at once: @job(concurrency=…), or "
+            "runworker with a lower --concurrency."
         )
         if "SIGKILL" in cause
         else gettext(

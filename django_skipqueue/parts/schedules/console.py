@@ -448,8 +448,11 @@ def failing_schedules(store: Store) -> Iterator[Finding]:
             if has_older
             else gettext("Schedule %(name)s has been failing since %(time)s, %(number)s runs in a row: %(error)s"),
             gettext("The last run that failed, job %(job)s of %(task)s, is %(state)s."),
-            gettext("Fix the task, then run the schedule now."),
-            shlex.join(["python", "manage.py", "skipqueue", "schedules", "run", schedule.row.name]),
+            gettext(
+                "Fix the task, then run the schedule now. Until then, pause the schedule, as below, so that no more "
+                "runs fail."
+            ),
+            shlex.join(["python", "manage.py", "skipqueue", "schedules", "pause", schedule.row.name]),
             facts={
                 "name": printable(schedule.row.name),
                 "time": clock_time(since, schedule.now),

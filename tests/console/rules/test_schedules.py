@@ -51,7 +51,7 @@ def test_a_schedule_whose_last_two_jobs_failed_is_found(findings_of: FindingsOf)
     assert finding.title.startswith("Schedule nightly export has been failing since ")
     assert finding.title.endswith(", 2 runs in a row: ValueError: no")
     assert finding.found == f"The last run that failed, job {last_job.pk} of tests.app.jobs.noop, is retrying."
-    assert finding.command == "python manage.py skipqueue schedules run 'nightly export'"
+    assert finding.command == "python manage.py skipqueue schedules pause 'nightly export'"
     assert (finding.subject, finding.since) == ("nightly export", first_job.enqueued_at)
     assert finding.link is not None
     assert finding.link.arguments == (schedule.pk,)

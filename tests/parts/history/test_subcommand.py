@@ -140,4 +140,4 @@ def test_tasks_that_fail_together_by_a_fault_of_the_database_are_bystanders() ->
     count_failures(Cause("shop.jobs.two", database_error, ""))
     result = skipqueue("failures")
     assert [standing for _, standing, *_ in result.rows].count("bystander") == 2
-    assert "A bystander: 2 tasks fail with this error of the database now." in result.err
+    assert "A bystander: 2 tasks have failed with this error of the database." in result.err
