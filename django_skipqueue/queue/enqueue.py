@@ -106,9 +106,9 @@ def enqueue(store: "Store", spec: JobSpec, call: EncodedCall) -> EnqueuedJob | N
     with context:
         if not tracers:
             return enqueue_untraced(store, spec, call)
-        with sending(spec, 1, store.alias) as batch:
-            enqueued = enqueue_untraced(store, batch.spec, call)
-            batch.job_ids = [enqueued.id] if enqueued else []
+        with sending(spec, 1, store.alias) as traced_insert:
+            enqueued = enqueue_untraced(store, traced_insert.spec, call)
+            traced_insert.job_ids = [enqueued.id] if enqueued else []
             return enqueued
 
 
@@ -116,11 +116,11 @@ def enqueue_untraced(store: "Store", spec: JobSpec, call: EncodedCall) -> Enqueu
     """Insert one job as `enqueue` does, but without tracers, which must not run in a supervisor's main thread."""
     spec = _checked(spec)
     [call] = with_queue_limits(spec.queue_name, (call,))
-    is_plain = spec.is_plain and not call.columns
+    is_plain = spec.is_plain and not call.columns  # columns of parts, such as a unique key, need a longer INSERT
     gate = None if is_plain else _only_gate(spec, call)
     if (is_plain or gate) and store.connection.get_autocommit():
         with store.connection.cursor() as cursor:
-            if _can_send_transactions(cursor):
+            if _can_send_transaction_in_one_message(cursor):
                 return _enqueue_alone(store, cursor, spec, call, gate)
     if not is_plain:
         return _enqueue_any(store, spec, call)
@@ -249,8 +249,8 @@ def enqueue_many(store: "Store", spec: JobSpec, calls: Sequence[EncodedCall]) ->
     with context:
         if not (tracers and calls):
             return _enqueue_many(store, spec, calls).all_in(store.alias)
-        with sending(spec, len(calls), store.alias) as batch:
-            batch.job_ids = deferred = _enqueue_many(store, batch.spec, calls).all_in(store.alias)
+        with sending(spec, len(calls), store.alias) as traced_insert:
+            traced_insert.job_ids = deferred = _enqueue_many(store, traced_insert.spec, calls).all_in(store.alias)
             return deferred
 
 
@@ -327,7 +327,7 @@ def _checked(spec: JobSpec) -> JobSpec:
     return spec if spec.max_attempts is not None else spec._replace(max_attempts=settings.max_attempts)
 
 
-def _can_send_transactions(cursor: Any) -> bool:
+def _can_send_transaction_in_one_message(cursor: Any) -> bool:
     """Whether this cursor can send a whole transaction, of several statements, in one message.
 
     It cannot within a transaction that the caller has begun without Django, in pipeline mode, or if it binds parameters

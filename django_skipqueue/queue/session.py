@@ -118,7 +118,7 @@ def bound_transactions(store: "Store", seconds: float) -> None:
     store.rows(BOUND_TRANSACTIONS, {"timeout": f"{seconds:.0f}s"})
 
 
-def plan_once(store: "Store") -> None:
+def plan_statements_once(store: "Store") -> None:
     """Make PostgreSQL plan each prepared statement of this connection once, for all values of its parameters.
 
     For a connection that no pooler shares.

@@ -130,13 +130,16 @@ NUMBERS_OF_WORKER = COUNTS_OF_WORKER + 1
 
 
 class SharedState:
-    """Shared memory with the state of a supervisor, made before the fork. The supervisor writes, the steward reads."""
+    """Shared memory with the state of a supervisor, made before the fork.
+
+    The supervisor writes the state. The steward, which is the parent of several supervisors, reads it.
+    """
 
     def __init__(self, options: WorkerOptions) -> None:
         self.pulse = Pulse()
         self._alias = options.database
         self._names = options.worker_names
-        # A memoryview writes and reads each item at once, see `worker/protocol.py`.
+        # A memoryview writes and reads each item atomically, see `worker/protocol.py`.
         # It has 8 bytes for each number: first the state of the database, then the numbers of each worker.
         memory = memoryview(mmap.mmap(-1, 8 * (1 + NUMBERS_OF_WORKER * len(self._names))))
         self._counts, self._times = memory.cast("q"), memory.cast("d")

@@ -24,7 +24,7 @@ from psycopg.pq import TransactionStatus
 from ..events import liveness_logs
 from ..events.log_format import in_a_line
 from ..queue.notify import PROBE_PREFIX, echo, listen, listen_as_supervisor, unlisten
-from ..queue.session import bound_transactions, drop_plans, lock_timeout, plan_once
+from ..queue.session import bound_transactions, drop_plans, lock_timeout, plan_statements_once
 from ..queue.store import Store
 from ..values.records import NEVER
 from .own_connections import guard, own_connection
@@ -168,7 +168,7 @@ class ControlConnection:
         if self._may_prepare and not self._prepares:
             self._prepares = True
             self._bound_transactions()
-            plan_once(self._store)
+            plan_statements_once(self._store)  # by default, PostgreSQL would plan a claim in each of the first calls
             self.wrapper.connection.prepare_threshold = 0
             self.planned_at = time.monotonic()
 

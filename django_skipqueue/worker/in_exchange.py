@@ -49,8 +49,8 @@ class BeginOrder:
     def follow(self, job: ClaimedJob) -> ClaimedJob | None:
         """Note that a job has ended. Returns the job that begins in its place, if any. Called in the job's thread."""
 
-    def withdrawn(self, jobs: Iterable[ClaimedJob]) -> None:
-        """Note that these jobs were taken out of their runners before they began."""
+    def taken_from_runners(self, jobs: Iterable[ClaimedJob]) -> None:
+        """Note that these jobs were taken from their runners before they began."""
 
     def withdraw(self, *, since: float | None = None) -> list[ClaimedJob]:
         """Take back the jobs that may not begin yet. With `since`, only jobs that have waited since this time."""

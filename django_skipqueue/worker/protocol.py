@@ -214,7 +214,7 @@ class SharedCounts:
     def __init__(self, hanging_queues: HangingQueues | None = None) -> None:
         self.hanging_queues = hanging_queues or HangingQueues()
         """The hanging queues, which the worker knows from the processes that it replaces."""
-        # A memoryview writes each item at once. `struct.pack_into` would first fill it with zeros.
+        # A memoryview writes each item atomically. `struct.pack_into` would first fill it with zeros.
         memory = memoryview(mmap.mmap(-1, 11 * 8))  # 11 properties of 8 bytes each
         self._counts, self._times = memory.cast("q"), memory.cast("d")
         self._read = self._answered = 0

@@ -169,9 +169,9 @@ class ChangeJobs(Subcommand):
 
     @override(None)  # sentences are joined from words of the table of verbs, so all words must be in English
     def run(self, console: Console, **options: Any) -> Exit:
-        looked_for_in, done = self._verb.looked_for_in, str(self._verb.done)
+        default_statuses, done = self._verb.default_statuses, str(self._verb.done)
         choice = by_ids_or_criteria(
-            options, (RETRYING, *self._verb.statuses) if looked_for_in is None else looked_for_in
+            options, (RETRYING, *self._verb.statuses) if default_statuses is None else default_statuses
         )
         choice.require_known()
         survey = Survey.of(choice, self._verb.condition, console)

@@ -27,7 +27,7 @@ ADVICE_INDENT = " " * 4
 class Doctor(Watchable):
     name = "doctor"
     help = "Examine the queue and its database, and say what to do about each problem"
-    needs_all = True
+    needs_yes_from_all_databases = True
 
     def run(self, console: Console, **options: Any) -> Exit:
         start = time.monotonic()

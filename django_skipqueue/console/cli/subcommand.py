@@ -48,7 +48,7 @@ class Subcommand:
     name: str
     help: str
     """One sentence, without a full stop."""
-    needs_all = False
+    needs_yes_from_all_databases = False
     """Whether, with several databases, every database must answer yes. Otherwise, one yes is enough."""
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -88,7 +88,7 @@ class Subcommand:
             if code in codes:
                 return code
         negative_answers = [code == Exit.NEGATIVE for code in codes]
-        is_negative = any(negative_answers) if self.needs_all else all(negative_answers)
+        is_negative = any(negative_answers) if self.needs_yes_from_all_databases else all(negative_answers)
         return Exit.NEGATIVE if is_negative else Exit.DONE
 
     def _options_by_database(self, options: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:

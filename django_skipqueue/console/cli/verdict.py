@@ -17,7 +17,7 @@ SEVERITY_COLOURS = {Severity.CRITICAL: RED, Severity.WARNING: YELLOW, Severity.O
 class ShowVerdict(Watchable):
     name = "verdict"
     help = "Say whether all is well, or which problems affect users now or soon. Exits with 0 only if all is well"
-    needs_all = True
+    needs_yes_from_all_databases = True
 
     def run(self, console: Console, **options: Any) -> Exit:
         with translation.override(None):

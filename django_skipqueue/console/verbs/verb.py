@@ -101,7 +101,7 @@ class Verb:
     """Pages show the verb for jobs in these statuses; `None` means all `statuses`."""
     is_for: Callable[[Job], bool] | None = None
     """Returns whether the page of this job shows the verb, if the job's status allows it; `None` means always."""
-    looked_for_in: tuple[str, ...] | None = None
+    default_statuses: tuple[str, ...] | None = None
     """If a command's options name no status, it searches for jobs in these statuses. `None` means all `statuses`; if
     empty, the options must name a status."""
     options: tuple[VerbOption, ...] = ()

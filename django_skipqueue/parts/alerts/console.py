@@ -17,7 +17,7 @@ class Alerts(Watchable):
 
     name = "alerts"
     help = "Check the queue, announce problems that begin or end, and list the open incidents"
-    needs_all = True
+    needs_yes_from_all_databases = True
 
     def run(self, console: Console, **options: Any) -> Exit:
         store = Store.default()

@@ -1,7 +1,7 @@
 """Count what happens to jobs, in rows per minute, per hour and since the beginning: the roll-ups.
 
 Each worker and supervisor counts in a `RollUpTally`: the attempts and claims of each task, and the causes of failures.
-The memory is limited: at most `MOST_CALLS_COUNTED` tasks and `MOST_CAUSES_COUNTED` causes are counted separately.
+The memory is limited: at most `MOST_TASKS_COUNTED` tasks and `MOST_CAUSES_COUNTED` causes are counted separately.
 
 Every few seconds the process writes its counts to the database. So that workers do not stop settling jobs, a write
 never waits longer than `ROLL_UP_LOCK_TIMEOUT` for another transaction. A process that dies loses the counts of at most
@@ -79,8 +79,11 @@ class AttemptCounts:
                 setattr(self, name, max(own_value, other_value) if is_longest else own_value + other_value)
 
 
-CountedCall = tuple[int, str, str]
+MinuteQueueTask = tuple[int, str, str]
 """A minute since the epoch, a queue and a task."""
+
+MinuteCause = tuple[int, Cause]
+"""A minute since the epoch, and the cause of failures."""
 
 SPANS = 0, 60, 3600
 """How many seconds a row covers; 0 stands for all time since the beginning."""
@@ -91,7 +94,7 @@ def _start_of(span: int, minute: int) -> int:
     return minute * 60 // span * span if span else 0
 
 
-def rows_of_counts(counted: Mapping[CountedCall, AttemptCounts]) -> Iterator[dict[str, Any]]:
+def rows_of_counts(counted: Mapping[MinuteQueueTask, AttemptCounts]) -> Iterator[dict[str, Any]]:
     """Yield one row for each span and each level: the task in its queue, all tasks of the queue, and all queues."""
     total: dict[tuple[int, str, str, int], AttemptCounts] = {}
     for (minute, queue_name, task), counts in counted.items():
@@ -122,7 +125,7 @@ class FailedAttempts:
         self.first_at, self.last_at = min(self.first_at, other.first_at), max(self.last_at, other.last_at)
 
 
-def rows_of_failures(counted: Mapping[tuple[int, Cause], FailedAttempts]) -> Iterator[dict[str, Any]]:
+def rows_of_failures(counted: Mapping[MinuteCause, FailedAttempts]) -> Iterator[dict[str, Any]]:
     total: dict[tuple[int, Cause, int], FailedAttempts] = {}
     for (minute, cause), failures in counted.items():
         for span in SPANS:
@@ -135,7 +138,7 @@ def rows_of_failures(counted: Mapping[tuple[int, Cause], FailedAttempts]) -> Ite
         yield {"span": span, **cause._asdict(), "starts_at": starts_at, **asdict(failures)}
 
 
-MOST_CALLS_COUNTED = 1_000
+MOST_TASKS_COUNTED = 1_000
 """A process counts at most this many pairs of queue and task separately between two writes."""
 
 MOST_CAUSES_COUNTED = 200
@@ -162,8 +165,8 @@ class RollUpTally:
     """The counts of a process since its last write. Only the control loop's thread uses it."""
 
     def __init__(self) -> None:
-        self._counts: dict[CountedCall, AttemptCounts] = {}
-        self._failures: dict[tuple[int, Cause], FailedAttempts] = {}
+        self._counts: dict[MinuteQueueTask, AttemptCounts] = {}
+        self._failures: dict[MinuteCause, FailedAttempts] = {}
 
     @property
     def is_empty(self) -> bool:
@@ -171,6 +174,7 @@ class RollUpTally:
 
     def ended(self, kind: type[AttemptsEnded], attempts: Sequence[Attempt]) -> None:
         """Count attempts, after the database has accepted or rejected their outcomes."""
+        # A snooze gives the attempt back to the job: see `Outcome.refund`.
         snoozed = [attempt for attempt in attempts if attempt.outcome.refund] if kind is AttemptsRetrying else []
         not_snoozed = [attempt for attempt in attempts if not attempt.outcome.refund] if snoozed else attempts
         self._count_attempts("snoozed", snoozed)
@@ -197,7 +201,7 @@ class RollUpTally:
         The death of a worker counts once for all queues together, and once for each task that the worker was running,
         in one of the task's queues.
         """
-        deaths: dict[tuple[str, str], CountedCall] = {}  # by worker and task
+        deaths: dict[tuple[str, str], MinuteQueueTask] = {}  # by worker and task
         for job in jobs:
             recovered_at = job.recovered_at.timestamp()
             minute = int(recovered_at // 60)
@@ -245,7 +249,7 @@ class RollUpTally:
 
     def _counts_of(self, minute: int, queue_name: str, task: str) -> AttemptCounts:
         key = minute, queue_name, task
-        if key not in self._counts and len(self._counts) >= MOST_CALLS_COUNTED:
+        if key not in self._counts and len(self._counts) >= MOST_TASKS_COUNTED:
             key = minute, OTHER_NAME, OTHER_NAME
         return self._counts.setdefault(key, AttemptCounts())
 

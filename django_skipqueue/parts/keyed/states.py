@@ -53,7 +53,7 @@ LONGEST_SHOWN_KEY = 200
 
 @dataclass(frozen=True)
 class KeyState(Generic[Now]):
-    now: Now
+    current: Now
 
     @cached_property
     def key(self) -> str:
@@ -61,20 +61,20 @@ class KeyState(Generic[Now]):
 
     @property
     def is_masked(self) -> bool:
-        return self.masked != self.now.key
+        return self.masked != self.current.key
 
     @property
     def waiting(self) -> Count:
-        return counted(self.now.waiting)
+        return counted(self.current.waiting)
 
     @property
     def oldest(self) -> float:
         """How many seconds the first waiting job has waited."""
-        return max(self.now.oldest, 0.0)
+        return max(self.current.oldest, 0.0)
 
     @cached_property
     def masked(self) -> str:
-        return redacted(self.now.task, self.now.args, self.now.kwargs).text(self.now.key)
+        return redacted(self.current.task, self.current.args, self.current.kwargs).text(self.current.key)
 
 
 def counted(number: int) -> Count:

@@ -34,7 +34,7 @@ from .states import (
 
 def _key(state: LimitState) -> Cell:
     # A link to the key's waiting jobs. The key may contain a secret, so the URL names one of its jobs instead.
-    query = {"status": Status.BLOCKED.value, "limit_of": str(state.now.next_id)}
+    query = {"status": Status.BLOCKED.value, "limit_of": str(state.current.next_id)}
     address = address_of("job_changelist", query=query)
     return format_html('<a class="skipqueue-name" href="{}">{}</a>', address, state.key)
 
@@ -53,9 +53,9 @@ def _state(state: LimitState) -> Cell:
 
 
 def _held(state: LimitState) -> Cell:
-    if state.now.capacity is None or state.now.kind == "fair":  # any number of jobs may run
+    if state.current.capacity is None or state.current.kind == "fair":  # any number of jobs may run
         return str(state.held)
-    return gettext("%(held)s of %(capacity)s") % {"held": state.held, "capacity": grouped(state.now.capacity)}
+    return gettext("%(held)s of %(capacity)s") % {"held": state.held, "capacity": grouped(state.current.capacity)}
 
 
 LIMIT_RENDERERS: Renderers[LimitState] = {
@@ -91,7 +91,7 @@ def cards(store: Store, text: str, after: str | None) -> KeyCards:
     halted = halted_by_key(store)
     states = unmasked_states(
         lambda start: waiting_keys(store, after=start, limit=PER_PAGE + 1),
-        lambda keys: limit_states(store, keys, halted),
+        lambda keys: limit_states(store, keys, halted=halted),
         most=PER_PAGE + 1,
         text=text,
         after=after,
@@ -99,7 +99,7 @@ def cards(store: Store, text: str, after: str | None) -> KeyCards:
     alphabetical = KeyCard(
         name="keys", title=_("Keys with waiting jobs"), columns=LIMIT_COLUMNS, states=states[:PER_PAGE]
     )
-    next_id = alphabetical.states[-1].now.next_id if len(states) > PER_PAGE else None
+    next_id = alphabetical.states[-1].current.next_id if len(states) > PER_PAGE else None
     if text or after is not None:
         return KeyCards(listed=[alphabetical], next_id=next_id)
     halted_card = KeyCard(
@@ -107,7 +107,7 @@ def cards(store: Store, text: str, after: str | None) -> KeyCards:
         title=_("Halted sequences"),
         about=_("Their jobs wait until somebody retries, discards or deletes the job that failed."),
         columns=LIMIT_COLUMNS,
-        states=limit_states(store, list(halted)[:MOST_HALTED], halted),
+        states=limit_states(store, list(halted)[:MOST_HALTED], halted=halted),
     )
     masked_card = KeyCard(
         name="masked",
@@ -119,7 +119,7 @@ def cards(store: Store, text: str, after: str | None) -> KeyCards:
         columns=LIMIT_COLUMNS,
         states=[
             state
-            for state in limit_states(store, first_blocked_keys(store, most=MOST_MASKED), halted)
+            for state in limit_states(store, first_blocked_keys(store, most=MOST_MASKED), halted=halted)
             if state.is_masked
         ],
     )

@@ -117,7 +117,7 @@ def halted(store: Store) -> Iterator[Finding]:
 def free_permits(store: Store) -> Iterator[Finding]:
     """Find keys with a free permit and a job that has waited long for it. Reads the first thousand keys."""
     free_keys = [key for key, is_free in blocked_keys(store).items() if is_free]
-    states = limit_states(store, free_keys[:MOST_KEYS_CHECKED], {})
+    states = limit_states(store, free_keys[:MOST_KEYS_CHECKED], halted={})
     late = [
         gettext("%(key)s (for %(span)s)") % {"key": printable(state.key), "span": span(state.oldest)}
         for state in states
@@ -195,16 +195,17 @@ def held_permits(store: Store) -> Iterator[Finding]:
     hung, unclaimed = hung_holders(store, seconds), unclaimed_holders(store)
     states = [
         state
-        for state in limit_states(store, dict.fromkeys([*hung, *unclaimed][:MOST_KEYS_CHECKED]), {})
-        if state.oldest >= seconds and (state.now.key in hung or unclaimed.get(state.now.key, 0) >= state.now.held)
+        for state in limit_states(store, dict.fromkeys([*hung, *unclaimed][:MOST_KEYS_CHECKED]), halted={})
+        if state.oldest >= seconds
+        and (state.current.key in hung or unclaimed.get(state.current.key, 0) >= state.current.held)
     ]
     reported_queues = {queue.name for pool in full_pools(store) for queue in pool.queues} if states else set()
     for state in states:
         since = database_time(store) - timedelta(seconds=state.oldest)
-        if holders := hung.get(state.now.key):
+        if holders := hung.get(state.current.key):
             yield _held_by_hung_jobs(store, state, holders, since)
             continue
-        queues = _queues_of(holders_of(state.now.key).using(store.alias), 1)
+        queues = _queues_of(holders_of(state.current.key).using(store.alias), 1)
         if not queues:  # since the first query, a worker has claimed the job, or the permit has become free
             continue
         ((queue_name, _jobs),) = queues
@@ -226,7 +227,7 @@ def _held_by_hung_jobs(store: Store, state: LimitState, holders: Sequence[LongHo
     if usual is not None:
         title += gettext("; usually such a job takes %(usual)s at most")
     return Finding.of(
-        Severity.CRITICAL if len(holders) >= state.now.held else Severity.WARNING,
+        Severity.CRITICAL if len(holders) >= state.current.held else Severity.WARNING,
         title,
         gettext("Jobs that hold a permit of the key: %(held)s, of which probably hang: %(hung)s."),
         gettext("Cancel the jobs that hang. A timeout on the task keeps that from happening again."),
@@ -335,11 +336,11 @@ def _jobs_before(job: Job) -> Count:
 
 
 def _first(store: Store, most: int) -> list[LimitState]:
-    """Return the halted sequences, then the keys that are not halted in alphabetical order."""
+    """Return the halted sequences, then, in alphabetical order, the keys that are not halted."""
     halted = halted_states(store, most=most)
-    halted_keys = {state.now.key for state in halted}
+    halted_keys = {state.current.key for state in halted}
     other_keys = [key for key in waiting_keys(store, limit=most) if key not in halted_keys]
-    return [*halted, *limit_states(store, other_keys, {})][:most]
+    return [*halted, *limit_states(store, other_keys, halted={})][:most]
 
 
 def _state(state: LimitState) -> str:
@@ -352,7 +353,7 @@ LIMIT_KEYS = KeyTable(
     facts=LIMIT_OF_KEY,
     renderers={"key": lambda state: state.key, "kind": lambda state: state.kind, "state": _state},
     first=_first,
-    of_key=lambda store, key: limit_states(store, [key], halted_by_key(store)),
+    of_key=lambda store, key: limit_states(store, [key], halted=halted_by_key(store)),
     key_as_json=lambda states: as_json(LIMIT_OF_KEY, states[0]) if states else {},
     holders=holders_of,
     waiting=lambda key: Indexed(Status.BLOCKED, key=key_of_limit(key)).jobs(),

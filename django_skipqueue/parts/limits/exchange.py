@@ -157,7 +157,7 @@ class Lines(BeginOrder):
         line = self.get(job.permit_key)
         return line.leave(job.ref) if line else None
 
-    def withdrawn(self, jobs: Iterable[ClaimedJob]) -> None:
+    def taken_from_runners(self, jobs: Iterable[ClaimedJob]) -> None:
         for job in jobs:
             if line := self.get(job.permit_key):
                 line.remove_running(job.ref)

@@ -167,11 +167,11 @@ class LimitState(KeyState[LimitNow]):
 
     @property
     def kind(self) -> str:
-        return str(LIMIT_KINDS.get(self.now.kind, self.now.kind))
+        return str(LIMIT_KINDS.get(self.current.kind, self.current.kind))
 
     @property
     def held(self) -> Count:
-        return counted(self.now.held)
+        return counted(self.current.held)
 
     @property
     def seconds(self) -> float:
@@ -181,13 +181,13 @@ class LimitState(KeyState[LimitNow]):
 
 LIMIT_OF_KEY: tuple[Fact[LimitState], ...] = (
     Fact("key", _("key"), lambda state: state.masked),
-    Fact("kind", _("kind"), lambda state: state.now.kind),
+    Fact("kind", _("kind"), lambda state: state.current.kind),
     Fact("state", _("state"), lambda state: state.halted and "halted", field=None),
     Fact("held", _("permits held"), lambda state: state.held, "jobs"),
-    Fact("capacity", _("of"), lambda state: state.now.capacity, "jobs"),
+    Fact("capacity", _("of"), lambda state: state.current.capacity, "jobs"),
     Fact("waiting", _("jobs wait"), lambda state: state.waiting, "jobs"),
     Fact("oldest", _("oldest job"), lambda state: state.oldest, "seconds", field="oldest_seconds"),
-    Fact("next_job", "", lambda state: state.now.next_id),
+    Fact("next_job", "", lambda state: state.current.next_id),
     Fact("halted_by_job", "", lambda state: state.halted and state.halted.job_id),
     Fact("halted_seconds", "", lambda state: state.halted and state.halted.seconds),
 )
@@ -222,7 +222,7 @@ def halted_by_key(store: Store) -> dict[str, HaltedKey]:
 
 def halted_states(store: Store, *, most: int) -> list[LimitState]:
     halted = halted_by_key(store)
-    return limit_states(store, list(halted)[:most], halted)
+    return limit_states(store, list(halted)[:most], halted=halted)
 
 
 def first_states(store: Store, *, most: int) -> list[LimitState]:
@@ -232,15 +232,16 @@ def first_states(store: Store, *, most: int) -> list[LimitState]:
     """
     halted = halted_by_key(store)
     keys = [*list(halted)[:most], *first_blocked_keys(store, most=NEXT_KEYS), *waiting_keys(store, limit=NEXT_KEYS)]
-    states = limit_states(store, dict.fromkeys(keys), halted)
+    states = limit_states(store, dict.fromkeys(keys), halted=halted)
     return sorted(states, key=lambda state: (state.halted is None, -state.seconds))[:most]
 
 
-def limit_states(store: Store, keys: Iterable[str], halted: Mapping[str, HaltedKey]) -> list[LimitState]:
+def limit_states(store: Store, keys: Iterable[str], *, halted: Mapping[str, HaltedKey]) -> list[LimitState]:
     """Return the state of each of these keys that has waiting jobs, in the given order."""
     columns = ("kind", "capacity", "held", "waiting", "oldest")
-    limits_now = read_keys(store, KEYS_NOW, keys, LimitNow, *columns)
-    return [LimitState(now, halted.get(now.key)) for now in limits_now]
+    return [
+        LimitState(current, halted.get(current.key)) for current in read_keys(store, KEYS_NOW, keys, LimitNow, *columns)
+    ]
 
 
 def key_of_limit(key: str) -> Key:

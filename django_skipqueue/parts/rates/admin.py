@@ -16,23 +16,24 @@ from .states import RATE_OF_KEY, RateState, rate_states_of, waiting_rate_keys
 
 
 def _key(state: RateState) -> Cell:
-    address = address_of("job_change", state.now.next_id)
+    address = address_of("job_change", state.current.next_id)
     return format_html('<a class="skipqueue-name" href="{}">{}</a>', address, state.key)
 
 
 def _tokens(state: RateState) -> Cell:
-    if state.now.tokens is None or state.now.burst is None:
+    if state.current.tokens is None or state.current.burst is None:
         return gettext("any number")
     return gettext("%(held)s of %(capacity)s") % {
-        "held": grouped(state.now.tokens),
-        "capacity": grouped(state.now.burst),
+        "held": grouped(state.current.tokens),
+        "capacity": grouped(state.current.burst),
     }
 
 
 def _due(state: RateState) -> Cell:
-    if state.now.due_in is None:
+    due_in = state.current.due_in
+    if due_in is None:
         return gettext("soon")
-    return gettext("now") if state.now.due_in < 1 else gettext("in %(span)s") % {"span": roughly(state.now.due_in)}
+    return gettext("now") if due_in < 1 else gettext("in %(span)s") % {"span": roughly(due_in)}
 
 
 RATE_RENDERERS: Renderers[RateState] = {

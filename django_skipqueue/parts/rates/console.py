@@ -93,7 +93,7 @@ RATE_KEYS = KeyTable(
     renderers={
         "key": lambda state: state.key,
         "rate": lambda state: state.rate or "any",
-        "due": lambda state: "" if state.now.due_in is None else "in " + in_words(max(state.now.due_in, 0.0)),
+        "due": lambda state: "" if state.current.due_in is None else "in " + in_words(max(state.current.due_in, 0.0)),
     },
     first=lambda store, most: rate_states(store, most=most),
     of_key=lambda store, key: rate_states_of(store, [key]),

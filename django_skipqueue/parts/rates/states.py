@@ -103,19 +103,19 @@ class RateState(KeyState[RateNow]):
     @property
     def rate(self) -> str | None:
         """The rate, such as "50/s"; `None` means unlimited."""
-        return None if self.now.interval is None else rate_text(self.now.interval)
+        return None if self.current.interval is None else rate_text(self.current.interval)
 
 
 RATE_OF_KEY: tuple[Fact[RateState], ...] = (
     Fact("key", _("key"), lambda state: state.masked),
     Fact("kind", "", lambda _state: "rate"),
     Fact("rate", _("rate"), lambda state: state.rate),
-    Fact("burst", "", lambda state: state.now.burst),
-    Fact("held", _("tokens now"), lambda state: state.now.tokens, "jobs", field="tokens"),
+    Fact("burst", "", lambda state: state.current.burst),
+    Fact("held", _("tokens now"), lambda state: state.current.tokens, "jobs", field="tokens"),
     Fact("waiting", _("jobs wait"), lambda state: state.waiting, "jobs"),
-    Fact("due", _("next admitted"), lambda state: state.now.due_in, "seconds", field="due_in_seconds"),
+    Fact("due", _("next admitted"), lambda state: state.current.due_in, "seconds", field="due_in_seconds"),
     Fact("oldest", _("oldest job"), lambda state: state.oldest, "seconds", field="oldest_seconds"),
-    Fact("next_job", "", lambda state: state.now.next_id),
+    Fact("next_job", "", lambda state: state.current.next_id),
 )
 """The facts about one rate key."""
 
@@ -133,7 +133,7 @@ def waiting_rate_keys(store: Store, *, after: str = "", limit: int) -> list[str]
 def rate_states_of(store: Store, keys: Iterable[str]) -> list[RateState]:
     """Return the state of each of these keys that has waiting jobs, in the given order."""
     columns = ("interval", "burst", "tokens", "waiting", "due_in", "oldest")
-    return [RateState(now) for now in read_keys(store, RATE_KEYS_NOW, keys, RateNow, *columns)]
+    return [RateState(current) for current in read_keys(store, RATE_KEYS_NOW, keys, RateNow, *columns)]
 
 
 def waiting_for_a_token(key: str) -> "QuerySet[Job]":

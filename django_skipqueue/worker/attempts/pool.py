@@ -109,7 +109,7 @@ class Pool:
         return self._kept_back.keys()
 
     def take_kept_back(self) -> list[Attempt]:
-        """Return the attempts that were kept back. Called when the process ends, which also ends their code."""
+        """Return the attempts that were kept back. Called when the process ends; their code ends with it."""
         kept_back, self._kept_back = self._kept_back, {}
         return [attempt for running in kept_back.values() if (attempt := running.take_kept_back())]
 
@@ -126,13 +126,13 @@ class Pool:
     def withdraw(self) -> list[ClaimedJob]:
         """Take back all jobs that have not started."""
         withdrawn = [job for runner in self.runners.values() for job in runner.withdraw()]
-        self.begin_order.withdrawn(withdrawn)
+        self.begin_order.taken_from_runners(withdrawn)
         return withdrawn + self.begin_order.withdraw()
 
     def withdraw_last(self, counts: Mapping[str, int]) -> list[ClaimedJob]:
         """Take back the last jobs that have not started, in their order. `counts` says how many, at most, by runner."""
         last_jobs = [job for name, count in counts.items() if count for job in self.runners[name].withdraw_last(count)]
-        self.begin_order.withdrawn(last_jobs)
+        self.begin_order.taken_from_runners(last_jobs)
         return last_jobs
 
     @property
@@ -149,7 +149,7 @@ class Pool:
         blocked_jobs: list[ClaimedJob] = []
         for name in self.unresponsive(now):
             withdrawn = self.runners[name].withdraw()
-            self.begin_order.withdrawn(withdrawn)
+            self.begin_order.taken_from_runners(withdrawn)
             if withdrawn and self._next_log <= now:
                 self._next_log = now + UNRESPONSIVE_LOG_SECONDS
                 running = [attempt for attempt in list(self.attempts) if registry.runner_of(attempt.job.task) == name]

@@ -84,9 +84,12 @@ def test_an_unfinished_job_that_has_held_its_unique_key_for_days_is_found(findin
     assert str(job.pk) in finding.command
 
 
-def test_a_unique_key_of_a_job_that_is_not_due_yet_is_no_finding(findings_of: FindingsOf) -> None:
+def test_a_unique_key_that_is_not_stuck_is_no_finding(findings_of: FindingsOf) -> None:
+    # The job is not due yet.
     make_job("scheduled", unique_key="trial:7", enqueued_at=-20 * DAY, run_after=10 * DAY)
+    # The job has been due for only a day.
     make_job("queued", unique_key="trial:8", enqueued_at=-20 * DAY, run_after=-DAY)
+    # The job held its key only until it started: `unique_seconds` is 0.
     make_job("running", unique_key="trial:9", enqueued_at=-5 * DAY, run_after=-5 * DAY, unique_seconds=0)
     assert findings_of("stuck-key") == []
 

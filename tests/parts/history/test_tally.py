@@ -178,7 +178,7 @@ def test_claims_are_counted_for_all_queues_with_their_time() -> None:
 
 
 def test_too_many_tasks_and_causes_are_counted_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rollups, "MOST_CALLS_COUNTED", 2)
+    monkeypatch.setattr(rollups, "MOST_TASKS_COUNTED", 2)
     monkeypatch.setattr(rollups, "MOST_CAUSES_COUNTED", 1)
     tally = RollUpTally()
     for number in range(5):

@@ -307,18 +307,18 @@ def test_a_permit_unclaimed_for_a_second_goes_to_a_queue_whose_worker_has_a_free
     pass_permits_and_tokens_on: Callable[..., None],
 ) -> None:
     make_worker(queues=["bulk"])
-    idle = make_worker(queues=["urgent"], concurrency=1)
+    urgent_worker = make_worker(queues=["urgent"], concurrency=1)
     bulk = one_at_a_time.using(queue_name="bulk").defer().pk
     urgent = one_at_a_time.using(queue_name="urgent").defer().pk
-    running = make_job("running", queue_name="urgent", locked_by=idle.pk)
+    running = make_job("running", queue_name="urgent", locked_by=urgent_worker.pk)
     pass_permits_and_tokens_on(0.0)
     pass_permits_and_tokens_on(HELD_UP_SECONDS)
-    assert queued_ids() == {bulk}, "the worker has no free slot"
+    assert queued_ids() == {bulk}, "the worker of the urgent job has no free slot"
     running.delete()
     pass_permits_and_tokens_on(HELD_UP_SECONDS + 0.1)
     assert queued_ids() == {urgent}
     pass_permits_and_tokens_on(HELD_UP_SECONDS + 0.2)
-    assert queued_ids() == {urgent}, "the job has not waited for a second yet"
+    assert queued_ids() == {urgent}, "the urgent job has not held the permit for a second yet"
 
 
 def test_a_scan_of_many_keys_resumes_where_the_last_one_ended(

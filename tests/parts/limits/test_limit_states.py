@@ -36,7 +36,7 @@ def first_keys(most: int = 10) -> list[LimitState]:
 def test_the_state_of_a_key_counts_its_permit_holders_and_its_waiting_jobs() -> None:
     make_limited("limit:t a=1", held=2, waiting=3, minutes=10)
     (state,) = first_keys()
-    assert (state.key, state.kind, state.now.capacity) == ("limit:t a=1", "limit", 2)
+    assert (state.key, state.kind, state.current.capacity) == ("limit:t a=1", "limit", 2)
     assert (str(state.held), str(state.waiting), state.halted) == ("2", "3", None)
     assert 600 <= state.oldest < 660
 
@@ -55,10 +55,10 @@ def test_halted_sequences_come_first_and_then_the_longest_waiting_jobs() -> None
     make_limited("c", minutes=20, waiting=2)
     make_limited("a", minutes=50)
     newest, oldest = make_halted("z", minutes=3), make_halted("y", minutes=8)
-    assert [state.now.key for state in first_keys()] == ["y", "z", "b", "a", "c"]
-    assert [state.now.key for state in first_keys(most=3)] == ["y", "z", "b"]
+    assert [state.current.key for state in first_keys()] == ["y", "z", "b", "a", "c"]
+    assert [state.current.key for state in first_keys(most=3)] == ["y", "z", "b"]
     assert [state.halted and state.halted.job_id for state in first_keys()] == [oldest.pk, newest.pk, None, None, None]
-    assert [state.now.key for state in halted_states(store, most=1)] == ["y"]
+    assert [state.current.key for state in halted_states(store, most=1)] == ["y"]
 
 
 def test_a_sequence_that_goes_on_after_a_failure_has_not_halted() -> None:
@@ -77,7 +77,7 @@ def test_the_longest_waiting_jobs_are_found_among_many_keys() -> None:
     make_limited("zzz", minutes=500)
     for number in range(60):
         make_limited(f"key {number:02}", held=0)
-    assert first_keys(most=3)[0].now.key == "zzz"
+    assert first_keys(most=3)[0].current.key == "zzz"
 
 
 def test_jobs_of_a_key_are_counted_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,7 +96,7 @@ def test_a_secret_in_a_key_is_masked(registry: Registry) -> None:
     assert "tok-4711" not in state.key
     assert state.is_masked
     make_limited("limit:shop.send to=5")
-    assert {state.now.task: state.is_masked for state in first_keys()} == {
+    assert {state.current.task: state.is_masked for state in first_keys()} == {
         "shop.pay": True,
         "tests.app.jobs.noop": False,
     }
@@ -120,8 +120,8 @@ class TestKeysInOrder:
 
     def test_a_key_without_jobs_is_left_out(self) -> None:
         make_limited("a")
-        assert [state.key for state in limit_states(store, ["b", "a"], {})] == ["a"]
-        assert limit_states(store, [], {}) == []
+        assert [state.key for state in limit_states(store, ["b", "a"], halted={})] == ["a"]
+        assert limit_states(store, [], halted={}) == []
 
 
 def test_the_number_of_halted_sequences_that_are_read_is_limited() -> None:

@@ -41,9 +41,9 @@ def test_a_rate_key_has_its_rate_its_tokens_and_the_number_of_waiting_jobs() -> 
     make_rated("rate:t a=1", waiting=3, minutes=10, rate_interval=0.6, rate_burst=5)
     insert_bucket("rate:t a=1", full_in=1.5, due_in=0.3)
     (state,) = first_keys()
-    assert (state.key, state.rate, state.now.burst, state.now.tokens) == ("rate:t a=1", "100/m", 5, 2)
+    assert (state.key, state.rate, state.current.burst, state.current.tokens) == ("rate:t a=1", "100/m", 5, 2)
     assert (str(state.waiting), state.is_masked) == ("3", False)
-    assert 0 < (state.now.due_in or 0) <= 0.3
+    assert 0 < (state.current.due_in or 0) <= 0.3
     assert 600 <= state.oldest < 660
 
 
@@ -52,13 +52,13 @@ def test_a_queued_job_has_taken_its_token() -> None:
     for _ in range(2):
         make_job(rate_key="k", rate_interval=60.0, rate_burst=3)
     (state,) = first_keys()
-    assert (state.now.tokens, state.now.due_in) == (1, None)
+    assert (state.current.tokens, state.current.due_in) == (1, None)
 
 
 def test_the_number_of_tokens_is_never_negative() -> None:
     make_rated("k")
     insert_bucket("k", full_in=7200, due_in=60)
-    assert first_keys()[0].now.tokens == 0
+    assert first_keys()[0].current.tokens == 0
 
 
 def test_a_key_without_waiting_jobs_is_not_shown() -> None:
@@ -74,9 +74,9 @@ def test_a_key_without_waiting_jobs_is_not_shown() -> None:
 def test_the_rate_that_somebody_has_set_for_a_queue_is_shown() -> None:
     make_rated("queue:mail", rate_interval=60.0)
     Queue.objects.create(name="mail", rate_interval=0.02, rate_burst=50)
-    assert [(state.rate, state.now.burst, state.now.tokens) for state in first_keys()] == [("50/s", 50, 50)]
+    assert [(state.rate, state.current.burst, state.current.tokens) for state in first_keys()] == [("50/s", 50, 50)]
     Queue.objects.update(rate_interval=0.0, rate_burst=0)  # no rate at all
-    assert [(state.rate, state.now.burst, state.now.tokens) for state in first_keys()] == [(None, None, None)]
+    assert [(state.rate, state.current.burst, state.current.tokens) for state in first_keys()] == [(None, None, None)]
     Queue.objects.update(rate_interval=None, rate_burst=None)  # the rate in the rows of the jobs
     assert [state.rate for state in first_keys()] == ["1/m"]
 
@@ -92,7 +92,7 @@ def test_the_next_jobs_of_a_rate_key_are_in_their_order() -> None:
     low, high = make_rated("k")[0], make_rated("k", priority=7)[0]
     make_rated("k", held=True)
     assert list(waiting_for_a_token("k")) == [high, low]
-    assert first_keys()[0].now.next_id == high.pk
+    assert first_keys()[0].current.next_id == high.pk
 
 
 def test_waiting_jobs_are_counted_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:

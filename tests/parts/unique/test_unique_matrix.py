@@ -44,8 +44,8 @@ HOLDER_CASES = list(product(HOLDER_STATES, KEY_HELD_UNTIL, [False, True]))
 """For each case: the state of the job that holds the key, how long it holds it, and whether `defer_many` is called."""
 
 
-def add_with_key(key_held_until: Any = "finished", on_conflict: Any = "skip", **options: Any) -> Task[..., Any]:
-    return jobs.add.using(unique_key="k", until=key_held_until, on_conflict=on_conflict, **options)
+def add_with_key(*, until: Any = "finished", on_conflict: Any = "skip", **options: Any) -> Task[..., Any]:
+    return jobs.add.using(unique_key="k", until=until, on_conflict=on_conflict, **options)
 
 
 def claim() -> Job:
@@ -55,7 +55,7 @@ def claim() -> Job:
 
 def make_in_state(name: str, key_held_until: Any) -> Job:
     """Make a job with the key, and bring it into this state as workers do."""
-    holder = add_with_key(key_held_until).using(run_after=ONE_HOUR if name == "scheduled" else None).defer(1)
+    holder = add_with_key(until=key_held_until).using(run_after=ONE_HOUR if name == "scheduled" else None).defer(1)
     if name in ("scheduled", "queued"):
         return holder
     if name == "discarded":
@@ -94,7 +94,7 @@ class TestEachStateOfTheJobThatHoldsTheKey:
             with case(name=name, until=key_held_until, many=use_defer_many):
                 holder = make_in_state(name, key_held_until)
                 state_before = state(holder)
-                id_and_outcome = defer_one(add_with_key(key_held_until), use_defer_many, 2)
+                id_and_outcome = defer_one(add_with_key(until=key_held_until), use_defer_many, 2)
                 if is_promised_to_hold(name, key_held_until):
                     assert id_and_outcome == (holder.pk, "existing")
                 else:
@@ -107,11 +107,11 @@ class TestEachStateOfTheJobThatHoldsTheKey:
             with case(name=name, until=key_held_until, many=use_defer_many):
                 holder = make_in_state(name, key_held_until)
                 if not is_promised_to_hold(name, key_held_until):
-                    _, outcome = defer_one(add_with_key(key_held_until, "raise"), use_defer_many, 2)
+                    _, outcome = defer_one(add_with_key(until=key_held_until, on_conflict="raise"), use_defer_many, 2)
                     assert outcome == "created"
                     continue
                 with pytest.raises(UniqueKeyTaken, match=rf"held by job {holder.pk}\.$") as caught:
-                    defer_one(add_with_key(key_held_until, "raise"), use_defer_many, 2)
+                    defer_one(add_with_key(until=key_held_until, on_conflict="raise"), use_defer_many, 2)
                 assert (caught.value.job_id, caught.value.handle) == (holder.pk, holder.handle)
                 assert Job.objects.count() == 1
 
@@ -121,7 +121,7 @@ class TestEachStateOfTheJobThatHoldsTheKey:
                 holder = make_in_state(name, key_held_until)
                 is_waiting = name in ("scheduled", "queued", "retrying", "released", "recovered")
                 id_and_outcome = defer_one(
-                    add_with_key(key_held_until, "replace", run_after=2 * ONE_HOUR), use_defer_many, 2
+                    add_with_key(until=key_held_until, on_conflict="replace", run_after=2 * ONE_HOUR), use_defer_many, 2
                 )
                 holder_after = Job.objects.get(pk=holder.pk)
                 if not is_promised_to_hold(name, key_held_until):
@@ -148,16 +148,16 @@ class TestEachStateOfTheJobThatHoldsTheKey:
 class TestJobsOfOneKey:
     def test_claim_release_retry_and_recovery_work_beside_other_jobs_of_the_same_key(self, key_held_until: Any) -> None:
         """A job goes through claim, release, retry, recovery and failure while other jobs with its key are enqueued."""
-        first_job = add_with_key(key_held_until).defer(1)
+        first_job = add_with_key(until=key_held_until).defer(1)
         for _ in range(3):
             claimed = claim()
-            add_with_key(key_held_until).defer(2)
+            add_with_key(until=key_held_until).defer(2)
             claimed.release()
             for job in Job.objects.claim(queue_names=["default"], limit=9, worker_id="w"):
-                add_with_key(key_held_until).defer(3)
+                add_with_key(until=key_held_until).defer(3)
                 assert store.settle([Settlement(job.pk, job.lease, Outcome("scheduled", delay=0.0))])
             for _job in Job.objects.claim(queue_names=["default"], limit=9, worker_id="w"):
-                add_with_key(key_held_until).defer(4)
+                add_with_key(until=key_held_until).defer(4)
             store.recover(worker_ids=["w"])
             Job.objects.filter(status="scheduled").run_now()
         while running := Job.objects.claim(queue_names=["default"], limit=9, worker_id="w"):
@@ -172,7 +172,7 @@ class TestJobsOfOneKey:
     def test_a_failed_job_is_retried_by_hand_if_its_key_is_free(self, key_held_until: Any) -> None:
         failed_job = make_in_state("failed", key_held_until)
         assert failed_job.retry()
-        assert add_with_key(key_held_until).defer(2).created == (key_held_until == "started")
+        assert add_with_key(until=key_held_until).defer(2).created == (key_held_until == "started")
 
     def test_calls_of_one_batch_share_a_job_if_their_keys_are_equal(self, key_held_until: Any) -> None:
         keyed_by_first_argument = jobs.add.using(unique_key=lambda a, b=0: f"k{a}", until=key_held_until)
@@ -209,24 +209,24 @@ class TestKeyHeldForOneHour:
     def test_the_key_of_a_completed_job_is_free_after_the_hour(self, use_defer_many: bool, on_conflict: str) -> None:
         holder = make_in_state("completed", ONE_HOUR)
         self.end_time_of_key()
-        pk, outcome = defer_one(add_with_key(ONE_HOUR, on_conflict), use_defer_many, 2)
+        pk, outcome = defer_one(add_with_key(until=ONE_HOUR, on_conflict=on_conflict), use_defer_many, 2)
         assert outcome == "created"
         assert pk != holder.pk
-        assert defer_one(add_with_key(ONE_HOUR), use_defer_many, 3) == (pk, "existing")
+        assert defer_one(add_with_key(until=ONE_HOUR), use_defer_many, 3) == (pk, "existing")
 
     def test_an_unfinished_job_keeps_its_key_after_the_hour(self, use_defer_many: bool) -> None:
         holder = make_in_state("running", ONE_HOUR)
         self.end_time_of_key()
-        assert defer_one(add_with_key(ONE_HOUR), use_defer_many, 2) == (holder.pk, "existing")
+        assert defer_one(add_with_key(until=ONE_HOUR), use_defer_many, 2) == (holder.pk, "existing")
 
     def test_a_call_with_another_option_until_respects_a_held_key(self, use_defer_many: bool) -> None:
         holder = make_in_state("completed", ONE_HOUR)
-        assert defer_one(add_with_key("finished"), use_defer_many, 2) == (holder.pk, "existing")
-        assert defer_one(add_with_key("started"), use_defer_many, 2) == (holder.pk, "existing")
+        assert defer_one(add_with_key(until="finished"), use_defer_many, 2) == (holder.pk, "existing")
+        assert defer_one(add_with_key(until="started"), use_defer_many, 2) == (holder.pk, "existing")
 
     def test_a_deleted_job_holds_no_key(self, use_defer_many: bool) -> None:
         make_in_state("completed", ONE_HOUR).delete()
-        _, outcome = defer_one(add_with_key(ONE_HOUR), use_defer_many, 2)
+        _, outcome = defer_one(add_with_key(until=ONE_HOUR), use_defer_many, 2)
         assert outcome == "created"
 
     def test_a_failed_job_can_be_retried_by_hand_after_the_hour_of_another_job(self, use_defer_many: bool) -> None:
@@ -235,11 +235,11 @@ class TestKeyHeldForOneHour:
         assert not failed_job.retry()
         self.end_time_of_key()
         assert failed_job.retry()
-        assert defer_one(add_with_key(ONE_HOUR), use_defer_many, 2) == (failed_job.pk, "existing")
+        assert defer_one(add_with_key(until=ONE_HOUR), use_defer_many, 2) == (failed_job.pk, "existing")
 
     def test_a_key_held_for_longer_than_the_retention_is_refused(self, use_defer_many: bool) -> None:
         with pytest.raises(InvalidOption, match=r"completed jobs are deleted after 1 day.*RETENTION.*completed"):
-            defer_one(add_with_key(timedelta(days=2)), use_defer_many, 1)
+            defer_one(add_with_key(until=timedelta(days=2)), use_defer_many, 1)
         assert not Job.objects.exists()
 
 
@@ -283,22 +283,22 @@ def test_a_waiting_job_is_not_claimed_until_the_caller_that_found_it_commits(
     session: Callable[[], Session],
 ) -> None:
     """The job may read data that the caller has changed and not yet committed."""
-    holder = add_with_key("started").defer(1)
+    holder = add_with_key(until="started").defer(1)
     caller = session()
     caller.begin()
-    assert caller(add_with_key("started").defer, 2).pk == holder.pk
+    assert caller(add_with_key(until="started").defer, 2).pk == holder.pk
     assert Job.objects.claim(queue_names=["default"], limit=1, worker_id="w") == []
     caller.commit()
     assert claim().pk == holder.pk
 
 
 def test_two_open_transactions_can_find_the_same_waiting_job(session: Callable[[], Session]) -> None:
-    holder = add_with_key("started").defer(1)
+    holder = add_with_key(until="started").defer(1)
     first, second = session(), session()
     first.begin()
     second.begin()
-    assert first(add_with_key("started").defer, 2).pk == holder.pk
-    assert second(add_with_key("started").defer_many, [(3,)]) == [holder.pk]
+    assert first(add_with_key(until="started").defer, 2).pk == holder.pk
+    assert second(add_with_key(until="started").defer_many, [(3,)]) == [holder.pk]
     first.commit()
     second.commit()
 
@@ -307,11 +307,11 @@ def test_two_open_transactions_can_find_the_same_waiting_job(session: Callable[[
 def test_a_caller_that_waits_for_the_claim_of_a_job_makes_another_job(
     session: Callable[[], Session], use_defer_many: bool
 ) -> None:
-    holder = add_with_key("started").defer(1)
+    holder = add_with_key(until="started").defer(1)
     worker, caller = session(), session()
     worker.begin()
     worker(claim)
-    id_and_outcome = caller.start(defer_one, add_with_key("started"), use_defer_many, 2)
+    id_and_outcome = caller.start(defer_one, add_with_key(until="started"), use_defer_many, 2)
     caller.wait_until_blocked()
     worker.commit()
     pk, outcome = id_and_outcome.result(20)

@@ -207,7 +207,7 @@ def test_attempts_finished_before_a_thread_broke_are_returned_first(make_pool: M
 
 
 @pytest.mark.parametrize("task", ["astop_loop", "acancel_itself", "acancel_all"])
-def test_a_task_that_mistreats_the_event_loop_and_its_neighbours_complete(make_pool: MakePool, task: str) -> None:
+def test_a_task_that_abuses_the_event_loop_completes_and_so_do_its_neighbours(make_pool: MakePool, task: str) -> None:
     pool = make_pool(3)
     jobs = [make_claimed(f"{WORKER_APP}.{task}"), *(make_claimed(f"{APP}.aadd", number) for number in range(5))]
     pool.submit(jobs)

@@ -38,6 +38,12 @@ def make_policy(shared: SharedCounts | None = None, **options: Any) -> ClaimPoli
 NAMES = ["default"]
 
 
+def claim_from_front(policy: ClaimPolicy, jobs: list[ClaimedJob], *, room: int) -> bool:
+    """Make a claim, from 100.0 to 100.5, that returns these jobs. Returns whether all queues count as empty."""
+    assert policy.after(NAMES, now=100.0) == {}  # no position: from the front
+    return policy.claimed(jobs, room=room, names=NAMES, after={}, started=100.0, ended=100.5)
+
+
 def fail_if_searched(*, after: str, limit: int) -> list[str]:
     raise AssertionError("There was nothing to search for.")
 
@@ -48,8 +54,7 @@ def search_that_finds(*names: str) -> QueueSearch:
 
 def test_after_an_error_the_next_claim_is_made_at_once_and_from_the_front() -> None:
     policy = make_policy()
-    policy.after(NAMES, now=100.0)
-    policy.claimed([JOB], room=4, names=NAMES, after={}, started=100.0, ended=100.5)
+    claim_from_front(policy, [JOB], room=4)
     assert policy.next_check > 100.5
     policy.start_over()
     assert policy.next_check == 0.0  # at once
@@ -139,7 +144,8 @@ def test_empty_queues_are_not_looked_at_again() -> None:
     policy = make_policy()
     for turn in range(2):
         chosen = policy.choose_queues(search_that_finds(*names), clock=lambda: 0.0, room=4)
-        assert policy.claimed([], room=4, names=chosen, after={}, started=0.0, ended=0.5) is False
+        all_queues_are_empty = policy.claimed([], room=4, names=chosen, after={}, started=0.0, ended=0.5)
+        assert not all_queues_are_empty  # other queues may have jobs
         assert len(policy.queue_names) == FEW_QUEUES * (1 - turn)  # without the queues that were empty
         assert policy.next_check == 0.5
     assert policy.choose_queues(search_that_finds("found"), clock=lambda: 0.5, room=4) == ["found"]
@@ -171,26 +177,27 @@ def test_a_slow_search_for_queues_is_made_rarely() -> None:
 
 def test_a_full_claim_is_followed_by_the_next_claim_at_once() -> None:
     policy = make_policy()
-    policy.after(NAMES, now=100.0)
-    assert policy.claimed([JOB], room=1, names=NAMES, after={}, started=100.0, ended=100.5) is False
+    all_queues_are_empty = claim_from_front(policy, [JOB], room=1)
+    assert not all_queues_are_empty
     assert policy.next_check == 100.5  # at once
 
 
-@pytest.mark.parametrize(("jobs", "empty"), [([], True), ([JOB], False)])
-def test_a_claim_from_the_front_that_is_not_full_is_followed_by_a_pause(jobs: list[ClaimedJob], empty: bool) -> None:
+@pytest.mark.parametrize(("jobs", "all_queues_are_empty"), [([], True), ([JOB], False)])
+def test_a_claim_from_the_front_that_is_not_full_is_followed_by_a_pause(
+    jobs: list[ClaimedJob], all_queues_are_empty: bool
+) -> None:
     policy = make_policy()
-    policy.after(NAMES, now=100.0)
-    assert policy.claimed(jobs, room=4, names=NAMES, after={}, started=100.0, ended=100.5) is empty
+    assert claim_from_front(policy, jobs, room=4) == all_queues_are_empty
     assert policy.next_check == 102.5  # two seconds, the poll interval, after the claim
 
 
 def test_a_short_claim_leads_to_an_early_claim_from_the_front() -> None:
     policy = make_policy()
-    policy.after(NAMES, now=100.0)
-    policy.claimed([JOB], room=1, names=NAMES, after={}, started=100.0, ended=100.5)
+    claim_from_front(policy, [JOB], room=1)
     after = policy.after(NAMES, now=100.5)
     assert after  # the next claim is not from the front
-    assert policy.claimed([], room=4, names=NAMES, after=after, started=100.5, ended=100.6) is False
+    all_queues_are_empty = policy.claimed([], room=4, names=NAMES, after=after, started=100.5, ended=100.6)
+    assert not all_queues_are_empty  # jobs may be before the position
     assert policy.next_check == pytest.approx(100.5 + JOB.claim_seconds * (1 / FULL_SCAN_SHARE - 1))
 
 

@@ -37,7 +37,7 @@ def text_of(html: str) -> str:
 
 def keys_on_card(response: Any, name: str = "keys") -> list[str]:
     """The keys that the card with this name shows."""
-    return [state.now.key for card in response.context["page"].cards if card.name == name for state in card.states]
+    return [state.current.key for card in response.context["page"].cards if card.name == name for state in card.states]
 
 
 def lists_of_keys(client: Client, query: str) -> list[Any]:
