@@ -500,8 +500,8 @@ def _failing_task(
             "attempts; jobs: %(ended)s failed, %(retrying)s retrying"
         )
     advice = gettext(
-        "Job %(job)s has the traceback. Roll the deploy back, or mend the task. Only then run the retrying jobs, and "
-        "retry the failed jobs."
+        "Job %(job)s has the traceback. Roll the deploy back, or mend the task. Only then run the jobs again: retrying "
+        "jobs with run-now, failed jobs with retry."
     )
     verb = ["run-now", "--retrying"] if number_retrying.found else ["retry", "--failed"]
     command = [*verb, "--task", task.name, "--exception", cause_text(cause.cause)]
