@@ -31,8 +31,8 @@ class Operation:
     """How many attempts the job had had at that time."""
     change: str = ""
     """The value before and after, if the verb set a value; for a copy, the original job."""
-    since: datetime | None = None
-    """When the attempt started in which a worker released the job, or the task snoozed it; otherwise `None`."""
+    attempt_started_at: datetime | None = None
+    """For a release or a snooze: when the attempt that it ended had started; otherwise `None`."""
     times: int = 1
     """The number of snoozes in a row."""
     attempts_after: int | None = None
@@ -94,7 +94,7 @@ def _parsed_operation(entry: Any) -> Operation | None:
         by=shorten(by, LONGEST_OPERATION_TEXT) if isinstance(by, str) else "",
         reason=shorten(reason, LONGEST_OPERATION_TEXT) if isinstance(reason, str) else "",
         attempts=attempts if isinstance(attempts, int) else 0,
-        since=moment_of(entry.get("since")),
+        attempt_started_at=moment_of(entry.get("since")),
         attempts_after=attempts_after,
         times=times if isinstance(times, int) else 1,
         change=_change_in_words(entry),

@@ -240,7 +240,7 @@ class QueueOption(Generic[T]):
 class PartConsole:
     """Everything that one part adds to the console. All fields are optional."""
 
-    carried: Callable[[], Mapping[str, str]] | None = None
+    carried_parameters: Callable[[], Mapping[str, str]] | None = None
     """Returns query parameters that every URL in the admin's pages must have."""
     over_page: Callable[["HttpRequest"], PartNotice | None] | None = None
     """Returns a notice that every page of the admin shows above its content."""

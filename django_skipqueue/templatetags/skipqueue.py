@@ -99,9 +99,9 @@ def _site(context: Context) -> str | None:
 @register.simple_tag
 def queue_fields() -> SafeString:
     """Hidden fields that keep the page's carried parameters, because a GET form drops the query of its URL."""
-    from ..console.admin.ui.addresses import carried  # a project may be without the admin
+    from ..console.admin.ui.addresses import carried_parameters  # a project may be without the admin
 
-    return format_html_join("", '<input type="hidden" name="{}" value="{}">', carried().items())
+    return format_html_join("", '<input type="hidden" name="{}" value="{}">', carried_parameters().items())
 
 
 @register.inclusion_tag("admin/django_skipqueue/ui/top.html", takes_context=True)

@@ -60,8 +60,13 @@ def _path_of(value: Any) -> str:
     if inspect.isfunction(value):
         return value.__code__.co_filename
     # The `__module__` of a class may be the module from which users import it; its methods have the real file.
-    methods = [function.__code__.co_filename for function in vars(value).values() if inspect.isfunction(function)]
-    paths = [str(sys.modules[value.__module__].__file__), *(path for path in methods if path.startswith(str(PACKAGE)))]
+    paths_of_methods = [
+        function.__code__.co_filename for function in vars(value).values() if inspect.isfunction(function)
+    ]
+    paths = [
+        str(sys.modules[value.__module__].__file__),
+        *(path for path in paths_of_methods if path.startswith(str(PACKAGE))),
+    ]
     return next(path for path in paths if any(vars(node).get("name") == value.__name__ for node in tree_of(path).body))
 
 

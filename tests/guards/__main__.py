@@ -76,14 +76,15 @@ def all_tests_fail_without(guard: Guard, copies: "SimpleQueue[Path]") -> bool:
     """Take the guard out of a free copy of the tree, run its tests one by one, and return whether all of them fail."""
     copy, began_at, failure_output = copies.get(), time.monotonic(), ""
     try:
-        guard.apply(copy)
+        guard.apply_patch(copy)
         verdict = "red"
         for test in guard.failing_tests:
-            if verdict == "red":
-                exit_code, output = run_pytest(copy, test)
-                verdict = "red" if exit_code == 1 and has_failed(test, output) else "BROKEN" if exit_code else "GREEN"
-                failure_output = "" if verdict == "red" else f"{test}\n{output[-3000:]}"
-        guard.apply(copy, "--reverse")
+            exit_code, output = run_pytest(copy, test)
+            verdict = verdict_of(test, exit_code, output)
+            if verdict != "red":
+                failure_output = f"{test}\n{output[-3000:]}"
+                break
+        guard.apply_patch(copy, reverse=True)
     except ValueError as error:
         verdict, failure_output = "BROKEN", str(error)
     copies.put(copy)
@@ -109,6 +110,13 @@ def run_pytest(copy: Path, *arguments: str) -> tuple[int, str]:
         text=True,
     )
     return process.returncode, process.stdout
+
+
+def verdict_of(test: str, exit_code: int, output: str) -> str:
+    """Return "red" if the test fails, as it should; "GREEN" if it passes without the guard; otherwise "BROKEN"."""
+    if exit_code == 0:
+        return "GREEN"
+    return "red" if exit_code == 1 and has_failed(test, output) else "BROKEN"
 
 
 def has_failed(test: str, output: str) -> bool:

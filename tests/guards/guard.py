@@ -38,8 +38,9 @@ class Guard:
             raise ValueError(f"{name} has no header {missing[0]}:")
         return cls(name, " ".join(headers["Guard"]), "; ".join(headers["Promise"]), tuple(headers["Red"]), patch)
 
-    def apply(self, tree: Path, *options: str) -> None:
-        """Apply the patch to a tree of files, with options of `git apply`. Raises ValueError if git refuses it."""
+    def apply_patch(self, tree: Path, *, reverse: bool = False, only_check: bool = False) -> None:
+        """Apply the patch to a tree of files. Raises ValueError if git refuses it."""
+        options = ["--reverse"] * reverse + ["--check"] * only_check
         # Without the ceiling, `git apply` in a folder inside another checkout would skip all files without an error.
         process = subprocess.run(
             ["git", "apply", *options, self.patch],

@@ -10,7 +10,7 @@ from .guard import ROOT, all_guards
 
 def test_every_patch_can_be_applied() -> None:
     for guard in all_guards():
-        guard.apply(ROOT, "--check")
+        guard.apply_patch(ROOT, only_check=True)
 
 
 def test_every_test_that_a_guard_names_exists() -> None:

@@ -12,19 +12,19 @@ from django_skipqueue.values.records import Cause
 
 from ..app.failing import make_failing
 from ..app.rows import DEFAULT, make_job
-from ..parts.history.failing import count_failures
-from ..parts.history.past import DAY, count_attempts
+from ..parts.history.failing import record_failures
+from ..parts.history.past import DAY, record_attempts
 from ..parts.schedules.rows import make_schedule
 
 pytestmark = pytest.mark.django_db
 
 
 def test_a_job_whose_worker_died_once_is_not_blamed() -> None:
-    """Each job of a machine that dies has one death. The rule names the running task, and not the job."""
+    """When a worker dies, each job that it was running records one death. The rule names their task, and no job."""
     job = make_job("scheduled", task="shop.render", errors=[{"exception": WORKER_DIED}])
-    count_attempts("", "", deaths=1)
-    count_attempts("shop.render", recovered=3, deaths=1)
-    count_failures(Cause("shop.render", WORKER_DIED, ""), 3, job_id=job.pk)
+    record_attempts("", "", deaths=1)
+    record_attempts("shop.render", recovered=3, deaths=1)
+    record_failures(Cause("shop.render", WORKER_DIED, ""), 3, job_id=job.pk)
     (finding,) = rules.worker_deaths(DEFAULT)
     assert finding.severity == "warning"
     assert finding.title.endswith(" while shop.render was running, and 3 running jobs were lost")
@@ -36,8 +36,8 @@ def test_a_task_that_fails_in_runs_of_a_failing_schedule_is_not_blamed() -> None
     metadata = {"schedule": {"name": "nightly"}}
     ids = [make_failing(cause, status, metadata=metadata).pk for status in ("failed", "scheduled") * 3]
     ids.append(make_job("completed", task="shop.export", metadata=metadata).pk)
-    count_attempts("shop.export", failed=20, completed=1)
-    count_failures(cause, 20)
+    record_attempts("shop.export", failed=20, completed=1)
+    record_failures(cause, 20)
     for runs, finding_count in ((ids[:1], 1), (ids[:2], 0), ([ids[-1], *ids[:4]], 0), ([ids[0], ids[-1], ids[1]], 1)):
         Schedule.objects.all().delete()
         make_schedule("nightly", due=-60, last_job_id=runs[0], earlier_job_ids=runs[1:])
@@ -52,10 +52,10 @@ def test_a_task_that_fails_in_runs_of_a_failing_schedule_is_not_blamed() -> None
 def test_deaths_of_workers_do_not_count_as_failures_of_the_task() -> None:
     """A quarter of the attempts fail with a KeyError that is known for days. 20 others ended as workers died."""
     cause = Cause("shop.render", "builtins.KeyError", "shop.render")
-    count_failures(cause, seconds_ago=5 * DAY)
-    count_failures(cause, 5)
-    count_failures(Cause("shop.render", WORKER_DIED, ""), 20)
-    count_attempts("shop.render", retried=5, completed=15, recovered=20)
+    record_failures(cause, seconds_ago=5 * DAY)
+    record_failures(cause, 5)
+    record_failures(Cause("shop.render", WORKER_DIED, ""), 20)
+    record_attempts("shop.render", retried=5, completed=15, recovered=20)
     (finding,) = rules.failing_tasks(DEFAULT)
     assert finding.severity == "warning"
     assert ": KeyError, 5 failed attempts" in finding.title

@@ -163,15 +163,15 @@ def ready_template(settings: str, folder: Path, environment: Mapping[str, str]) 
 def serve(number: int) -> dict[str, Any]:
     """Fork a child for each request. Returns the request in the child. The template exits when the socket is closed."""
     requests = socket.socket(fileno=number)
-    ended, wake = os.pipe()
-    os.set_blocking(wake, False)
-    signal.set_wakeup_fd(wake)
+    child_ended_fd, wakeup_fd = os.pipe()
+    os.set_blocking(wakeup_fd, False)
+    signal.set_wakeup_fd(wakeup_fd)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     received = b""
     while True:
-        ready, _, _ = select.select([requests.fileno(), ended], [], [])
-        if ended in ready:
-            os.read(ended, 4096)
+        ready, _, _ = select.select([requests.fileno(), child_ended_fd], [], [])
+        if child_ended_fd in ready:
+            os.read(child_ended_fd, 4096)
             for pid, code in _exit_codes_by_pid():
                 requests.sendall(json.dumps([pid, code]).encode() + b"\n")
         if requests.fileno() in ready:
@@ -199,8 +199,8 @@ def serve(number: int) -> dict[str, Any]:
                     os.close(group_reader)
                     signal.set_wakeup_fd(-1)
                     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-                    os.close(ended)
-                    os.close(wake)
+                    os.close(child_ended_fd)
+                    os.close(wakeup_fd)
                     requests.close()
                     return request
 

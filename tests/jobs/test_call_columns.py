@@ -33,6 +33,7 @@ CALLS: list[tuple[Any, tuple[Any, ...], dict[str, Any], dict[str, Any]]] = [
         {"a": 1, "b": 2, "rest": (5, 6), "c": 4, "y": 8, "z": 9},
     ),
     (parameters_of_each_kind, (1,), {"b": 2}, {"a": 1, "b": 2, "rest": (), "c": 3}),
+    # `a` is positional-only, so `a=5` is one of the `options`; it hides the first argument.
     (parameters_of_each_kind, (1, 2), {"a": 5}, {"a": 5, "b": 2, "rest": (), "c": 3}),
 ]
 

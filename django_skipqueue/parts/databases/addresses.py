@@ -39,7 +39,7 @@ PAGES_OF_EACH_DATABASE = ("changelist", "dashboard", "failures", "limits")
 AdminView = Callable[..., HttpResponse]
 
 
-def carried() -> dict[str, str]:
+def carried_parameters() -> dict[str, str]:
     """Return the parameter that all links of a page get; nothing if there is one database."""
     return {DATABASE_PARAMETER: settings.database} if settings.serves_several else {}
 

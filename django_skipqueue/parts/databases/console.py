@@ -85,7 +85,7 @@ CONSOLE = PartConsole(
             after="",
         ),
     ),
-    carried=later(f"{__package__}.addresses.carried"),
+    carried_parameters=later(f"{__package__}.addresses.carried_parameters"),
     over_page=later(f"{__package__}.addresses.switch"),
     admin_view=later(f"{__package__}.addresses.in_its_database"),
     why_held_elsewhere=why_held_elsewhere,

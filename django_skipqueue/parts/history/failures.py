@@ -119,7 +119,7 @@ STANDING_HEADINGS = {
 class ShownCause:
     counts: FailureCounts
     message: str = ""
-    innocence: str = ""
+    why_not_to_blame: str = ""
     """Says what else makes these attempts fail; empty if the task is to blame, or nobody knows."""
 
     @property
@@ -128,7 +128,7 @@ class ShownCause:
 
     @property
     def is_quiet(self) -> bool:
-        return bool(self.innocence) or self.counts.standing in (Standing.STOPPED, Standing.ACKNOWLEDGED)
+        return bool(self.why_not_to_blame) or self.counts.standing in (Standing.STOPPED, Standing.ACKNOWLEDGED)
 
     @property
     def query(self) -> str:
@@ -253,11 +253,12 @@ def shown_causes(*, limit: int, task: str = "") -> list[ShownCause]:
     store = Store.default()
     causes = failing_causes(store, limit=limit, task=task)
     messages_of = last_messages(store, causes)
-    innocence_of = bystanders(store, causes)
+    bystander_sentences = bystanders(store, causes)
     shown = [
-        ShownCause(counts, messages_of.get(counts.cause, ""), innocence_of.get(counts.cause, "")) for counts in causes
+        ShownCause(counts, messages_of.get(counts.cause, ""), bystander_sentences.get(counts.cause, ""))
+        for counts in causes
     ]
-    return sorted(shown, key=lambda cause: (cause.counts.standing, bool(cause.innocence)))
+    return sorted(shown, key=lambda cause: (cause.counts.standing, bool(cause.why_not_to_blame)))
 
 
 def top_causes(_: object = None) -> list[ShownCause]:

@@ -72,16 +72,16 @@ class ListFailures(Watchable):
             raise CommandError(f"Say which cause: {example}", returncode=Exit.USAGE)
         task = full_task_name(options["task"]) if options["task"] else ""
         causes = failing_causes(store, limit=MOST_CAUSES_RANKED, task=task)
-        innocence_of = bystanders(store, causes)
-        causes.sort(key=lambda counts: (counts.standing, counts.cause in innocence_of))
+        bystander_sentences = bystanders(store, causes)
+        causes.sort(key=lambda counts: (counts.standing, counts.cause in bystander_sentences))
         if key is not None:
             cause_counts = _with_key(causes, key)
             if changes:
                 return _change(console, store, cause_counts, options)
-            return _show(console, store, cause_counts, innocence_of.get(cause_counts.cause, ""), options)
+            return _show(console, store, cause_counts, bystander_sentences.get(cause_counts.cause, ""), options)
         if since:
             causes = [counts for counts in causes if counts.last_at >= _since_time(since, counts.now)]
-        _list(console, store, causes[: options["limit"]], innocence_of, in_json=options["json"])
+        _list(console, store, causes[: options["limit"]], bystander_sentences, in_json=options["json"])
         if len(causes) > options["limit"]:
             console.say(f"There are {len(causes):,} causes; --limit shows more.")
         return Exit.DONE if causes else Exit.NEGATIVE
@@ -92,30 +92,38 @@ def _since_time(since: datetime | timedelta, now: datetime) -> datetime:
 
 
 def _list(
-    console: Console, store: Store, shown: list[FailureCounts], innocence_of: Mapping[Cause, str], *, in_json: bool
+    console: Console,
+    store: Store,
+    shown: list[FailureCounts],
+    bystander_sentences: Mapping[Cause, str],
+    *,
+    in_json: bool,
 ) -> None:
     messages = last_messages(store, shown)
     if in_json:
         for counts in shown:
-            console.json(_as_json(counts, messages.get(counts.cause), innocence_of.get(counts.cause, "")))
+            console.json(_as_json(counts, messages.get(counts.cause), bystander_sentences.get(counts.cause, "")))
     elif shown:
         rows = [
-            _row(counts, messages.get(counts.cause, ""), is_innocent=counts.cause in innocence_of) for counts in shown
+            _row(counts, messages.get(counts.cause, ""), is_bystander=counts.cause in bystander_sentences)
+            for counts in shown
         ]
         console.table(CAUSE_HEADINGS, rows, right=CAUSE_HEADINGS[2:5])
-        sentences = [innocence_of[counts.cause] for counts in shown if counts.cause in innocence_of]
+        sentences = [bystander_sentences[counts.cause] for counts in shown if counts.cause in bystander_sentences]
         for sentence in dict.fromkeys(sentences):  # each sentence once
             console.say(sentence)
     else:
         console.say("No attempt failed in this time.")
 
 
-def _show(console: Console, store: Store, counts: FailureCounts, innocence: str, options: Mapping[str, Any]) -> Exit:
+def _show(
+    console: Console, store: Store, counts: FailureCounts, why_not_to_blame: str, options: Mapping[str, Any]
+) -> Exit:
     message, traceback = last_messages(store, [counts]).get(counts.cause), _traceback(counts)
     if options["json"]:
-        console.json(_as_json(counts, message, innocence) | {"traceback": traceback or None})
+        console.json(_as_json(counts, message, why_not_to_blame) | {"traceback": traceback or None})
         return Exit.DONE
-    for line in _lines_about(counts, message or "", innocence):
+    for line in _lines_about(counts, message or "", why_not_to_blame):
         console.line(printable(line))
     if traceback:
         console.line()
@@ -143,15 +151,15 @@ def _change(console: Console, store: Store, counts: FailureCounts, options: Mapp
     return Exit.DONE if is_done else Exit.NEGATIVE
 
 
-def _standing(counts: FailureCounts, *, is_innocent: bool) -> Coloured:
-    if is_innocent:
+def _standing(counts: FailureCounts, *, is_bystander: bool) -> Coloured:
+    if is_bystander:
         return Coloured("bystander", DIM)
     texts = {Standing.OPEN: "no attempt since"}
     return Coloured(texts.get(counts.standing, counts.standing.name.lower()), STANDING_COLOURS[counts.standing])
 
 
-def _seen(moment: datetime, counts: FailureCounts, deployment: str) -> str:
-    return f"{distance(moment, counts.now)}{f' in {deployment}' if deployment else ''}"
+def _distance_and_deployment(moment: datetime, now: datetime, deployment: str) -> str:
+    return f"{distance(moment, now)}{f' in {deployment}' if deployment else ''}"
 
 
 def _error(counts: FailureCounts, message: str) -> str:
@@ -159,33 +167,35 @@ def _error(counts: FailureCounts, message: str) -> str:
     return f"{text} in {counts.place}" if counts.place else text
 
 
-def _row(counts: FailureCounts, message: str, *, is_innocent: bool) -> list[str]:
+def _row(counts: FailureCounts, message: str, *, is_bystander: bool) -> list[str]:
     return [
         counts.key,
-        _standing(counts, is_innocent=is_innocent),
+        _standing(counts, is_bystander=is_bystander),
         f"{counts.in_ten_minutes:,}",
         f"{counts.in_day:,}",
         f"{counts.in_week:,}",
-        _seen(counts.first_at, counts, counts.first_deployment),
-        _seen(counts.last_at, counts, counts.last_deployment),
+        _distance_and_deployment(counts.first_at, counts.now, counts.first_deployment),
+        _distance_and_deployment(counts.last_at, counts.now, counts.last_deployment),
         counts.task,
         _error(counts, message),
     ]
 
 
-def _lines_about(counts: FailureCounts, message: str, innocence: str) -> Iterator[str]:
+def _lines_about(counts: FailureCounts, message: str, why_not_to_blame: str) -> Iterator[str]:
     acknowledged_at = counts.acknowledged_at
     by = f"{shown_time(acknowledged_at)} by {counts.acknowledged_by}" if acknowledged_at else ""
     acknowledged = [by, counts.note] if acknowledged_at else []
+    first_seen = _distance_and_deployment(counts.first_at, counts.now, counts.first_deployment)
+    last_seen = _distance_and_deployment(counts.last_at, counts.now, counts.last_deployment)
     facts = {
         "cause": counts.key,
         "task": counts.task,
         "error": _error(counts, message),
-        "standing": innocence or str(_standing(counts, is_innocent=False)),
+        "standing": why_not_to_blame or str(_standing(counts, is_bystander=False)),
         "attempts": f"{counts.in_ten_minutes:,} in 10 min, {counts.in_hour:,} in 1 h, {counts.in_day:,} in 24 h, "
         f"{counts.in_week:,} in 7 d",
-        "first seen": f"{shown_time(counts.first_at)}, {_seen(counts.first_at, counts, counts.first_deployment)}",
-        "last seen": f"{shown_time(counts.last_at)}, {_seen(counts.last_at, counts, counts.last_deployment)}",
+        "first seen": f"{shown_time(counts.first_at)}, {first_seen}",
+        "last seen": f"{shown_time(counts.last_at)}, {last_seen}",
         "last job": str(counts.last_job_id),
         "acknowledged": ": ".join(filter(None, acknowledged)),
     }
@@ -209,11 +219,11 @@ def _start_of(hour: int) -> datetime:
     return datetime.fromtimestamp(hour * 3_600, UTC)
 
 
-def _as_json(counts: FailureCounts, message: str | None, innocence: str) -> dict[str, Any]:
+def _as_json(counts: FailureCounts, message: str | None, why_not_to_blame: str) -> dict[str, Any]:
     return {
         "key": counts.key,
         "standing": counts.standing.name.lower(),
-        "bystander": innocence or None,
+        "bystander": why_not_to_blame or None,
         **counts.cause._asdict(),
         "line": counts.last_line,
         "message": message,

@@ -16,7 +16,7 @@ from django_skipqueue.values.records import Cause
 
 from ...app.failing import BAD_VALUE, make_failing
 from ...app.rows import DEFAULT
-from .failing import count_ended, count_failures
+from .failing import record_ended_attempts, record_failures
 
 JOBS = "django_skipqueue/job/"
 
@@ -24,7 +24,7 @@ JOBS = "django_skipqueue/job/"
 def make_pages(cause: Cause) -> Mapping[str, str]:
     """The addresses of the pages by their names. A job has failed with the cause."""
     make_evening(hours=2)
-    count_failures(cause, job_id=Job.objects.failed().filter(task=cause.task).latest("pk").pk, line=17)
+    record_failures(cause, job_id=Job.objects.failed().filter(task=cause.task).latest("pk").pk, line=17)
     return {
         "failures": f"{JOBS}failures/",
         "cause": f"{JOBS}failures/cause/?{cause_query(cause)}",
@@ -34,7 +34,7 @@ def make_pages(cause: Cause) -> Mapping[str, str]:
 
 def make_rows() -> None:
     """Count a failed attempt of `BAD_VALUE`, so that it has a page."""
-    count_failures(BAD_VALUE)
+    record_failures(BAD_VALUE)
 
 
 def make_evening(*, hours: int = 6) -> None:
@@ -52,24 +52,24 @@ def make_broken_release() -> None:
     with override_settings(SKIPQUEUE={"DEPLOYMENT": "5b3cd02"}):
         for minute in range(11):
             job_id = _failing(gateway_unavailable, "503 Service Unavailable: maintenance until 02:15")
-            count_failures(gateway_unavailable, 14 + minute % 3, seconds_ago=60.0 * minute, line=17, job_id=job_id)
+            record_failures(gateway_unavailable, 14 + minute % 3, seconds_ago=60.0 * minute, line=17, job_id=job_id)
     with override_settings(SKIPQUEUE={"DEPLOYMENT": "4f2ac91"}):
         mail_disconnected = Cause(
             "payments.jobs.send_receipt", "smtplib.SMTPServerDisconnected", "payments.mailbox.deliver"
         )
         job_id = _failing(mail_disconnected, "Connection unexpectedly closed")
         for hour in range(100):
-            count_failures(
+            record_failures(
                 mail_disconnected, 1 + hour * hour % 7, seconds_ago=3_600.0 * hour + 1_500, line=88, job_id=job_id
             )
         missing_price = Cause("search.jobs.index_product", "builtins.KeyError", "search.documents.price_of")
         job_id = _failing(missing_price, "'price_gross'")
         for hour in range(3, 60, 7):
-            count_failures(missing_price, 1 + hour % 3, seconds_ago=3_600.0 * hour, line=31, job_id=job_id)
+            record_failures(missing_price, 1 + hour % 3, seconds_ago=3_600.0 * hour, line=31, job_id=job_id)
         worker_died = Cause("reports.jobs.build_monthly_report", "django_skipqueue.exceptions.WorkerDied", "")
-        count_failures(worker_died, 2, seconds_ago=9 * 3_600.0, line=None)
+        record_failures(worker_died, 2, seconds_ago=9 * 3_600.0, line=None)
     for task in (mail_disconnected.task, missing_price.task):
-        count_ended(task, seconds_ago=120)
+        record_ended_attempts(task, seconds_ago=120)
     acknowledge(DEFAULT, missing_price, by="ann", note="waits for the price service, ticket 1187")
 
 

@@ -13,10 +13,10 @@ from ...app.rows import DEFAULT
 MINUTE, HOUR, DAY = 60.0, 3_600.0, 86_400.0
 
 
-def count_attempts(
+def record_attempts(
     task: str = "shop.jobs.send", queue_name: str = "default", *, ago: float = 0.0, **counts: Any
 ) -> None:
-    """Count attempts of this task, `ago` seconds ago: `completed=5, retried=1`."""
+    """Write attempts of this task into the roll-ups, `ago` seconds ago: `completed=5, retried=1`."""
     minute = int((time.time() - ago) // MINUTE)
     rollups.roll_up(DEFAULT, list(rows_of_counts({(minute, queue_name, task): AttemptCounts(**counts)})), [])
 

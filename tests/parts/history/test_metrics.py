@@ -25,13 +25,13 @@ from ...console.metrics.test_scrape import STORE, scraped_values, series_key, va
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-def count_attempts(queue_name: str, task: str, **counts: Any) -> None:
+def record_attempts(queue_name: str, task: str, **counts: Any) -> None:
     this_minute = int(time.time() // 60)
     roll_up(STORE, list(rows_of_counts({(this_minute, queue_name, task): AttemptCounts(**counts)})), [])
 
 
 def test_a_queue_that_is_empty_now_has_zeros() -> None:
-    count_attempts("mail", "t", completed=1)
+    record_attempts("mail", "t", completed=1)
     metrics_found = scraped_values()
     assert (
         metrics_found[series_key("queued_jobs", queue="mail")]
@@ -44,8 +44,8 @@ def test_a_queue_that_is_empty_now_has_zeros() -> None:
 def test_the_scrape_has_counters_and_histograms_of_each_task() -> None:
     durations = {"waited": histogram([0.2, 3.0]), "ran": histogram([0.01, 0.02])}
     sums = {"waited_seconds": 3.2, "ran_seconds": 0.03}
-    count_attempts("mail", "shop.send", completed=5, retried=2, failed=1, recovered=3, lost=4, **durations, **sums)
-    count_attempts("mail", "shop.send", completed=1, discarded=1, snoozed=2)
+    record_attempts("mail", "shop.send", completed=5, retried=2, failed=1, recovered=3, lost=4, **durations, **sums)
+    record_attempts("mail", "shop.send", completed=1, discarded=1, snoozed=2)
     metrics_found = scraped_values()
     task_labels = {"queue": "mail", "task": "shop.send"}
     outcomes = {
@@ -68,7 +68,7 @@ def test_the_scrape_has_counters_and_histograms_of_each_task() -> None:
 
 
 def test_claims_of_all_queues_have_one_histogram() -> None:
-    count_attempts("", "", claims=2, claim_times=histogram([0.004, 0.3]), claim_seconds=0.304)
+    record_attempts("", "", claims=2, claim_times=histogram([0.004, 0.3]), claim_seconds=0.304)
     metrics_found = scraped_values()
     assert metrics_found[series_key("claim_seconds_count")] == 2
     assert metrics_found[series_key("claim_seconds_bucket", le="0.005")] == 1
@@ -76,7 +76,7 @@ def test_claims_of_all_queues_have_one_histogram() -> None:
 
 
 def test_the_scrape_has_the_claim_costs_of_the_deepest_queues() -> None:
-    count_attempts("mail", "t", completed=1)
+    record_attempts("mail", "t", completed=1)
     make_job(queue_name="mail")
     roll_up_depths(STORE, queues_now(STORE), [ClaimCost("mail", 12, 34)])
     metrics_found = scraped_values()
@@ -89,7 +89,7 @@ def test_the_busiest_queues_have_labels_of_their_own_and_all_others_share_a_labe
 ) -> None:
     monkeypatch.setattr(labels, "MOST_SERIES", 2)
     for number in range(1, 5):
-        count_attempts(f"q{number}", "t", completed=number, ran=histogram([1.0] * number), ran_seconds=float(number))
+        record_attempts(f"q{number}", "t", completed=number, ran=histogram([1.0] * number), ran_seconds=float(number))
         make_job(queue_name=f"q{number}", run_after=timedelta(seconds=-60 * number))
         for _ in range(number):
             make_job(queue_name=f"q{number}")
@@ -147,7 +147,7 @@ def test_metrics_of_other_parts_are_served_if_the_history_fails(
 
 
 def test_the_collector_has_the_histograms_of_each_task() -> None:
-    count_attempts("mail", "t", completed=2, ran=histogram([0.1, 0.2]), ran_seconds=0.3)
+    record_attempts("mail", "t", completed=2, ran=histogram([0.1, 0.2]), ran_seconds=0.3)
     registry = CollectorRegistry(auto_describe=True)
     registry.register(SkipqueueCollector())
     by_library, by_package = values_by_series(generate_latest(registry).decode()), scraped_values()

@@ -16,8 +16,8 @@ from django_skipqueue.values.records import Cause, RecoveredJob
 
 from ...app.failing import make_failing
 from ...app.rows import DEFAULT, make_job, make_worker
-from .failing import count_failures
-from .past import DAY, HOUR, MINUTE, count_attempts, write_depth
+from .failing import record_failures
+from .past import DAY, HOUR, MINUTE, record_attempts, write_depth
 
 pytestmark = pytest.mark.django_db
 
@@ -30,18 +30,18 @@ def findings(code: str) -> list[Finding]:
     return [finding for finding in rule.findings(DEFAULT) if finding.severity != Severity.OK]
 
 
-def count_failed(number: int, cause: Cause = KEY_ERROR_CAUSE, *, ago: float = 0.0, **options: Any) -> None:
+def record_failed_attempts(number: int, cause: Cause = KEY_ERROR_CAUSE, *, ago: float = 0.0, **options: Any) -> None:
     """Count this number of failed attempts, and their cause."""
-    count_attempts(cause.task, ago=ago, retried=number)
-    count_failures(cause, number, seconds_ago=ago, **options)
+    record_attempts(cause.task, ago=ago, retried=number)
+    record_failures(cause, number, seconds_ago=ago, **options)
 
 
 class TestFailingTask:
     def test_a_new_cause_is_critical_with_its_error_its_jobs_and_what_to_do(self) -> None:
         fields = {"last_error": "KeyError: 'hunter22'", "kwargs": {"password": "hunter22"}}
         jobs = [make_failing(KEY_ERROR_CAUSE, "scheduled", **fields) for _ in range(3)]
-        count_failed(6, job_id=jobs[0].pk, ago=5 * MINUTE)
-        count_failed(4, job_id=jobs[0].pk)
+        record_failed_attempts(6, job_id=jobs[0].pk, ago=5 * MINUTE)
+        record_failed_attempts(4, job_id=jobs[0].pk)
         (finding,) = findings("failing-task")
         assert finding.severity == "critical"
         assert finding.title.startswith("shop.jobs.send has been failing since ")
@@ -58,8 +58,8 @@ class TestFailingTask:
 
     def test_if_a_single_job_fails_the_finding_names_it_and_says_that_other_jobs_succeed(self) -> None:
         job = make_failing(KEY_ERROR_CAUSE, "scheduled")
-        count_failed(9, job_id=job.pk)
-        count_attempts(completed=1)
+        record_failed_attempts(9, job_id=job.pk)
+        record_attempts(completed=1)
         (finding,) = findings("failing-task")
         assert finding.title.startswith(f"Job {job.pk} of {TASK} has failed again and again since ")
         assert finding.title.endswith(": KeyError: no, 9 failed attempts. Other attempts of the task succeed: 1")
@@ -75,7 +75,7 @@ class TestFailingTask:
         second_job.delete()
 
     def test_the_finding_names_the_deployment_in_which_a_new_cause_was_first_seen(self) -> None:
-        count_failed(6)
+        record_failed_attempts(6)
         FailureRollUp.objects.update(first_deployment="4f2a")
         (finding,) = findings("failing-task")
         assert ", since deployment 4f2a: KeyError, 6 failed attempts" in finding.title
@@ -86,26 +86,26 @@ class TestFailingTask:
     def test_a_new_cause_is_reported_from_five_failures_and_nine_of_ten_attempts_on(
         self, failed: int, completed: int, severity: str | None
     ) -> None:
-        count_failed(failed)
-        count_attempts(completed=completed)
+        record_failed_attempts(failed)
+        record_attempts(completed=completed)
         assert [finding.severity for finding in findings("failing-task")] == ([severity] if severity else [])
 
     def test_a_deploy_that_breaks_a_task_is_found(self) -> None:
         for minutes in range(3, 10):
-            count_attempts(ago=minutes * MINUTE, completed=100)
-        count_failed(8, ago=2 * MINUTE)
-        count_attempts(ago=2 * MINUTE, completed=20)
+            record_attempts(ago=minutes * MINUTE, completed=100)
+        record_failed_attempts(8, ago=2 * MINUTE)
+        record_attempts(ago=2 * MINUTE, completed=20)
         assert findings("failing-task") == [], "8 of 728 attempts have failed"
-        count_failed(10, ago=MINUTE)
+        record_failed_attempts(10, ago=MINUTE)
         (finding,) = findings("failing-task")
         assert finding.severity == "critical"
         assert finding.found.startswith("Of the last 10 attempts 100 %")
 
     def test_a_rare_new_cause_hides_no_old_cause(self) -> None:
-        count_failures(KEY_ERROR_CAUSE, seconds_ago=HOUR * 2)
+        record_failures(KEY_ERROR_CAUSE, seconds_ago=HOUR * 2)
         for minutes in range(10):
-            count_failed(6, ago=minutes * MINUTE)
-        count_failed(1, Cause(TASK, "builtins.OSError", "shop.jobs.send"), ago=2 * MINUTE)
+            record_failed_attempts(6, ago=minutes * MINUTE)
+        record_failed_attempts(1, Cause(TASK, "builtins.OSError", "shop.jobs.send"), ago=2 * MINUTE)
         (finding,) = findings("failing-task")
         assert "KeyError" in finding.title
 
@@ -116,50 +116,50 @@ class TestFailingTask:
     def test_an_old_cause_is_reported_once_it_fails_a_fifth_of_twenty_attempts(
         self, failed: int, completed: int, severity: str | None
     ) -> None:
-        count_failures(KEY_ERROR_CAUSE, seconds_ago=5 * DAY)
-        count_failed(failed)
-        count_attempts(completed=completed)
+        record_failures(KEY_ERROR_CAUSE, seconds_ago=5 * DAY)
+        record_failed_attempts(failed)
+        record_attempts(completed=completed)
         assert [finding.severity for finding in findings("failing-task")] == ([severity] if severity else [])
 
     def test_a_failure_rate_that_occurs_every_day_at_this_hour_is_usual(self) -> None:
         for day in range(1, 8):
-            count_failed(30, ago=day * DAY)
-            count_attempts(ago=day * DAY, completed=70)
-        count_failed(12)
-        count_attempts(completed=28)
+            record_failed_attempts(30, ago=day * DAY)
+            record_attempts(ago=day * DAY, completed=70)
+        record_failed_attempts(12)
+        record_attempts(completed=28)
         assert findings("failing-task") == [], "30 % fail, as always"
-        count_failed(30)
+        record_failed_attempts(30)
         (finding,) = findings("failing-task")
         assert finding.severity == "critical"
         assert "At this hour 30 % usually fail." in finding.found
 
     def test_one_bad_day_does_not_change_what_is_usual(self) -> None:
         for day in range(1, 8):
-            count_attempts(ago=day * DAY, completed=100)
-        count_failed(300, ago=DAY)
-        count_failed(30)
+            record_attempts(ago=day * DAY, completed=100)
+        record_failed_attempts(300, ago=DAY)
+        record_failed_attempts(30)
         assert len(findings("failing-task")) == 1
 
     def test_a_task_fails_since_the_last_minute_in_which_it_did_not_fail(self) -> None:
-        count_failures(KEY_ERROR_CAUSE, seconds_ago=5 * DAY)
-        count_attempts(ago=40 * MINUTE, completed=30, retried=1)
+        record_failures(KEY_ERROR_CAUSE, seconds_ago=5 * DAY)
+        record_attempts(ago=40 * MINUTE, completed=30, retried=1)
         for minutes in (30, 20, 5, 0):
-            count_failed(20, ago=minutes * MINUTE)
-        count_attempts(ago=20 * MINUTE, completed=20)
+            record_failed_attempts(20, ago=minutes * MINUTE)
+        record_attempts(ago=20 * MINUTE, completed=20)
         (finding,) = findings("failing-task")
         assert finding.since is not None
         ((now,),) = DEFAULT.rows("SELECT statement_timestamp()")
         assert timedelta(minutes=29) < now - finding.since < timedelta(minutes=32)
 
     def test_a_worker_that_dies_is_no_failure_of_the_task(self) -> None:
-        count_failures(Cause(TASK, WORKER_DIED, ""), 9)
-        count_attempts(recovered=9)
+        record_failures(Cause(TASK, WORKER_DIED, ""), 9)
+        record_attempts(recovered=9)
         assert findings("failing-task") == []
 
     def test_a_task_in_several_queues_whose_job_was_deleted_is_found(self) -> None:
-        count_attempts(queue_name="mail", retried=3)
-        count_attempts(queue_name="default", retried=3)
-        count_failures(KEY_ERROR_CAUSE, 6)
+        record_attempts(queue_name="mail", retried=3)
+        record_attempts(queue_name="default", retried=3)
+        record_failures(KEY_ERROR_CAUSE, 6)
         (finding,) = findings("failing-task")
         assert ": KeyError, 6 failed attempts; jobs: 0 failed, 0 retrying" in finding.title
         assert finding.command == (
@@ -168,13 +168,13 @@ class TestFailingTask:
         )
 
     def test_the_settings_change_the_threshold_or_switch_the_rule_off(self, settings: Any) -> None:
-        count_failures(KEY_ERROR_CAUSE, seconds_ago=5 * DAY)
-        count_failed(8)
-        count_attempts(completed=12)
+        record_failures(KEY_ERROR_CAUSE, seconds_ago=5 * DAY)
+        record_failed_attempts(8)
+        record_attempts(completed=12)
         settings.SKIPQUEUE = {"RULES": {"failing-task": 0.5}}
         assert findings("failing-task") == []
         settings.SKIPQUEUE = {"RULES": {"failing-task": None}}
-        count_failed(100)
+        record_failed_attempts(100)
         assert findings("failing-task") == []
 
 
@@ -184,21 +184,23 @@ NO_JOB = 7_000_000
 DEATH = {"exception": WORKER_DIED, "message": "worker died: signal 9 (SIGKILL)"}
 
 
-def count_death(jobs_by_task: dict[str, int], *, ago: float = 0.0, job_id: int = NO_JOB) -> None:
-    """Count the death of a worker that ran this number of jobs of each task."""
-    count_attempts("", "", ago=ago, deaths=1)
+def record_death(jobs_by_task: dict[str, int], *, ago: float = 0.0, job_id: int = NO_JOB) -> None:
+    """Record the death of a worker that ran this number of jobs of each task."""
+    record_attempts("", "", ago=ago, deaths=1)
     for task, number in jobs_by_task.items():
-        count_attempts(task, ago=ago, recovered=number, deaths=1)
-        count_failures(Cause(task, WORKER_DIED, ""), number, seconds_ago=ago, job_id=job_id if task == TASK else NO_JOB)
+        record_attempts(task, ago=ago, recovered=number, deaths=1)
+        record_failures(
+            Cause(task, WORKER_DIED, ""), number, seconds_ago=ago, job_id=job_id if task == TASK else NO_JOB
+        )
 
 
 class TestWorkerDeaths:
     def test_the_task_that_was_running_in_every_death_is_named(self) -> None:
-        count_death({TASK: 2})
+        record_death({TASK: 2})
         assert findings("worker-deaths") == []
         last_job = make_job("scheduled", errors=[DEATH])
-        count_death({"shop.jobs.render": 1, TASK: 1}, ago=MINUTE, job_id=last_job.pk)
-        count_death({TASK: 1}, job_id=last_job.pk)
+        record_death({"shop.jobs.render": 1, TASK: 1}, ago=MINUTE, job_id=last_job.pk)
+        record_death({TASK: 1}, job_id=last_job.pk)
         (finding,) = findings("worker-deaths")
         assert finding.severity == "critical", "workers go on dying"
         assert finding.title.startswith("Workers have been dying since ")
@@ -210,8 +212,8 @@ class TestWorkerDeaths:
 
     def test_a_task_that_was_running_in_most_deaths_is_named(self) -> None:
         for _ in range(3):
-            count_death({TASK: 1})
-        count_death({"shop.jobs.render": 9})
+            record_death({TASK: 1})
+        record_death({"shop.jobs.render": 9})
         (finding,) = findings("worker-deaths")
         assert finding.title.endswith(f": in 3 of 4 deaths {TASK} was running, and 12 running jobs were lost")
         assert finding.command == "python manage.py skipqueue status", "nobody knows of what they died"
@@ -233,7 +235,7 @@ class TestWorkerDeaths:
         assert {name: of_task.deaths for name, of_task in toll.of_task.items()} == {TASK: 1, "shop.jobs.render": 1}
 
     def test_one_death_is_a_warning(self) -> None:
-        count_death({TASK: 3})
+        record_death({TASK: 3})
         (finding,) = findings("worker-deaths")
         assert finding.severity == "warning"
         assert finding.title.startswith("A worker died at ")
@@ -243,8 +245,8 @@ class TestWorkerDeaths:
         """The numbers also count from this beginning. A death before ten calm minutes belongs to another series."""
         ((now,),) = DEFAULT.rows("SELECT statement_timestamp()")
         for minutes in (90, 45, 37, 28, 19, 9):
-            count_death({TASK: 1}, ago=minutes * MINUTE)
-        count_death({TASK: 1})
+            record_death({TASK: 1}, ago=minutes * MINUTE)
+        record_death({TASK: 1})
         (finding,) = findings("worker-deaths")
         assert finding.since is not None
         assert abs(now - finding.since - timedelta(minutes=45)) < timedelta(seconds=5)
@@ -253,7 +255,7 @@ class TestWorkerDeaths:
     def recover_jobs_of_dead_worker(self, worker: Worker) -> None:
         """Count three jobs that were recovered because this worker died, and make the row of one of them."""
         job = make_job("scheduled", errors=[{"exception": WORKER_DIED, "worker_id": worker.pk}])
-        count_death({TASK: 3}, job_id=job.pk)
+        record_death({TASK: 3}, job_id=job.pk)
 
     def test_a_machine_that_died_is_named_by_its_workers(self) -> None:
         dead_worker, other_dead_worker = (
@@ -279,8 +281,8 @@ class TestWorkerDeaths:
     def test_a_job_that_probably_kills_workers_is_named(self) -> None:
         job = make_job("scheduled", task=TASK, errors=[DEATH, DEATH], kwargs={"payment": 7, "token": "hunter22"})
         for _ in range(3):
-            count_death({TASK: 1, "shop.jobs.render": 2}, job_id=job.pk)
-        count_attempts(completed=40)
+            record_death({TASK: 1, "shop.jobs.render": 2}, job_id=job.pk)
+        record_attempts(completed=40)
         (finding,) = findings("worker-deaths")
         assert finding.severity == "critical"
         arguments = 'token="••••••", payment=7'
@@ -292,7 +294,7 @@ class TestWorkerDeaths:
         assert finding.link is not None
         assert finding.link.arguments == (job.pk,)
         for _ in range(2):
-            count_death({TASK: 1}, job_id=job.pk)
+            record_death({TASK: 1}, job_id=job.pk)
         (finding,) = findings("worker-deaths")
         assert finding.title.startswith("Workers have been dying since "), (
             "it was running in less than half of the deaths"
@@ -303,7 +305,7 @@ class TestWorkerDeaths:
         killers = [make_job("failed", deaths=["a", "b", "c"], **fields) for _ in range(5)]
         last_job = make_job("failed", deaths=["a"], **fields)
         for _ in range(9):
-            count_death({TASK: 1}, ago=MINUTE, job_id=last_job.pk)
+            record_death({TASK: 1}, ago=MINUTE, job_id=last_job.pk)
         (finding,) = findings("worker-deaths")
         assert finding.title.startswith(
             f"5 jobs of {TASK} kill each worker that runs them, jobs {killers[4].pk}, {killers[3].pk}"
@@ -312,14 +314,14 @@ class TestWorkerDeaths:
         assert finding.command == f"python manage.py skipqueue show {killers[4].pk}"
 
     def test_deaths_of_eleven_minutes_ago_are_not_reported(self) -> None:
-        count_death({TASK: 9}, ago=11 * MINUTE)
+        record_death({TASK: 9}, ago=11 * MINUTE)
         assert findings("worker-deaths") == []
 
 
 def test_the_usual_run_time_covers_nearly_all_attempts() -> None:
-    count_attempts(completed=12, ran=histogram([2.0] * 12))
-    count_attempts(queue_name="mail", completed=12, ran=histogram([2.0] * 11 + [600.0]))
-    count_attempts("shop.jobs.rare", completed=4, ran=histogram([2.0] * 4))
+    record_attempts(completed=12, ran=histogram([2.0] * 12))
+    record_attempts(queue_name="mail", completed=12, ran=histogram([2.0] * 11 + [600.0]))
+    record_attempts("shop.jobs.rare", completed=4, ran=histogram([2.0] * 4))
     usual_seconds = rules.usual_runs(DEFAULT, [TASK, "shop.jobs.rare", "shop.jobs.new"])
     assert usual_seconds.keys() == {TASK}, "with fewer than five attempts nobody knows"
     assert 1.5 <= usual_seconds[TASK] <= 2.0
@@ -329,7 +331,7 @@ class TestGrowingQueue:
     def let_queue_grow(self, depth_before: int = 1_000, depth_now: int = 9_000, **counts: Any) -> None:
         write_depth(depth_before, ago=9 * MINUTE, oldest=10.0)
         write_depth(depth_now, oldest=300.0)
-        count_attempts(**{"completed": 1_000} | counts)
+        record_attempts(**{"completed": 1_000} | counts)
 
     def test_a_queue_grows_if_jobs_come_faster_than_they_are_run(self) -> None:
         self.let_queue_grow()
@@ -359,7 +361,7 @@ class TestGrowingQueue:
 
     def test_a_queue_without_an_earlier_depth_is_not_reported_as_growing(self) -> None:
         write_depth(9_000)
-        count_attempts(completed=1_000)
+        record_attempts(completed=1_000)
         assert findings("growing-queue") == []
 
     @pytest.mark.parametrize(("usual_depth", "expected"), [(8_000, 0), (4_000, 1)])
@@ -379,7 +381,7 @@ class TestRetryStorm:
     def test_retries_due_within_five_minutes_that_need_all_slots_are_a_retry_storm(self) -> None:
         make_worker(concurrency=2)
         write_depth(0, ago=9 * MINUTE)
-        count_attempts(retried=10, ran_seconds=10 * 60.0)
+        record_attempts(retried=10, ran_seconds=10 * 60.0)
         for _ in range(9):
             make_failing(KEY_ERROR_CAUSE, "scheduled", run_after=timedelta(minutes=1))
         make_job("scheduled", run_after=timedelta(minutes=1))
@@ -396,7 +398,7 @@ class TestRetryStorm:
     def test_short_retries_or_retries_due_later_are_no_retry_storm(self) -> None:
         make_worker(concurrency=2)
         write_depth(0, ago=9 * MINUTE)
-        count_attempts(retried=10, ran_seconds=0.1)
+        record_attempts(retried=10, ran_seconds=0.1)
         for minutes in (1, 20):
             make_failing(KEY_ERROR_CAUSE, "scheduled", run_after=timedelta(minutes=minutes))
         assert findings("retry-storm") == []

@@ -12,8 +12,8 @@ from django_skipqueue.values.redaction import MASK
 from ...app.failing import BAD_VALUE, UNAVAILABLE, make_failing
 from ...app.rows import DEFAULT
 from ...console.cli.running import skipqueue
-from .failing import count_ended, count_failures
-from .past import count_attempts
+from .failing import record_ended_attempts, record_failures
+from .past import record_attempts
 
 HOUR = 3_600.0
 
@@ -27,11 +27,11 @@ def _causes() -> None:
     """Count a cause that fails now, and a cause that has stopped."""
     entry = {"exception": BAD_VALUE.exception, "place": BAD_VALUE.place, "message": "no hunter2\x1b[31m"}
     job = make_failing(BAD_VALUE, kwargs={"password": "hunter2"}, errors=[entry | {"traceback": TRACEBACK}])
-    count_failures(BAD_VALUE, 3, seconds_ago=2 * HOUR)
-    count_failures(BAD_VALUE, 1_234, job_id=job.pk)
-    count_failures(UNAVAILABLE, seconds_ago=24 * 60)
-    count_ended(UNAVAILABLE.task)
-    count_ended(UNAVAILABLE.task, seconds_ago=120)
+    record_failures(BAD_VALUE, 3, seconds_ago=2 * HOUR)
+    record_failures(BAD_VALUE, 1_234, job_id=job.pk)
+    record_failures(UNAVAILABLE, seconds_ago=24 * 60)
+    record_ended_attempts(UNAVAILABLE.task)
+    record_ended_attempts(UNAVAILABLE.task, seconds_ago=120)
 
 
 def key_of(cause: Any = BAD_VALUE) -> str:
@@ -70,7 +70,7 @@ def test_the_subcommand_lists_the_causes_of_a_task_or_of_a_time() -> None:
 
 def test_skipqueue_failures_can_print_json(settings: Any) -> None:
     settings.SKIPQUEUE = {"DEPLOYMENT": "4f2a"}
-    count_failures(BAD_VALUE)
+    record_failures(BAD_VALUE)
     failing, stopped = skipqueue("failures", "--json").objects
     expected = {"standing": "failing", "task": BAD_VALUE.task, "exception": BAD_VALUE.exception, "in_10_minutes": 1_235}
     assert {name: failing[name] for name in expected} == expected
@@ -117,9 +117,9 @@ def test_skipqueue_failures_refuses_options_without_a_cause_and_unknown_keys() -
 def test_a_task_whose_worker_died_of_another_task_is_a_bystander() -> None:
     cause_by_task = {name: Cause(name, WORKER_DIED, "") for name in ("shop.jobs.kill", "shop.jobs.push")}
     for task, deaths in (("", 3), ("shop.jobs.kill", 3), ("shop.jobs.push", 2)):
-        count_attempts(task, "default" if task else "", deaths=deaths, recovered=deaths)
+        record_attempts(task, "default" if task else "", deaths=deaths, recovered=deaths)
     for cause in cause_by_task.values():
-        count_failures(cause, 2)
+        record_failures(cause, 2)
     result = skipqueue("failures")
     standings = {key: standing for key, standing, *_ in result.rows}
     key_of_kill, key_of_push = (key_of(cause) for cause in cause_by_task.values())
@@ -135,9 +135,9 @@ def test_a_task_whose_worker_died_of_another_task_is_a_bystander() -> None:
 
 def test_tasks_that_fail_together_by_a_fault_of_the_database_are_bystanders() -> None:
     database_error = "django.db.utils.OperationalError"
-    count_failures(Cause("shop.jobs.one", database_error, ""))
+    record_failures(Cause("shop.jobs.one", database_error, ""))
     assert "bystander" not in skipqueue("failures").out
-    count_failures(Cause("shop.jobs.two", database_error, ""))
+    record_failures(Cause("shop.jobs.two", database_error, ""))
     result = skipqueue("failures")
     assert [standing for _, standing, *_ in result.rows].count("bystander") == 2
     assert "A bystander: 2 tasks have failed with this error of the database." in result.err

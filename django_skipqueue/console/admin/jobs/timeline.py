@@ -96,7 +96,8 @@ def _moment_of_operation(operation: ShownOperation, operations: Sequence[ShownOp
             label=operation.done_by, at=operation.at, status=operation.status, details=details, reason=operation.reason
         )
     number = operation.attempts + attempts_before(operations, operation.at)
-    ran_text = [gettext("ran %(span)s") % {"span": span(operation.at - operation.since)}] if operation.since else []
+    started_at = operation.attempt_started_at
+    ran_text = [gettext("ran %(span)s") % {"span": span(operation.at - started_at)}] if started_at else []
     label = SNOOZES_LABEL if operation.times > 1 else UNCOUNTED_END_LABELS[operation.verb]
     return Moment(
         label=str(label) % {"number": number, "times": operation.times},

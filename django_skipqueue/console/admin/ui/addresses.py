@@ -17,14 +17,19 @@ PAGE_NAME_PREFIX = "django_skipqueue_"
 """The prefix of our pages' names in Django's URL configuration."""
 
 
-def carried() -> dict[str, str]:
+def carried_parameters() -> dict[str, str]:
     """Return the query parameters that every URL carries."""
-    return {name: value for part in consoles() if part.carried is not None for name, value in part.carried().items()}
+    return {
+        name: value
+        for part in consoles()
+        if part.carried_parameters is not None
+        for name, value in part.carried_parameters().items()
+    }
 
 
 def carrying(address: str) -> str:
     """Add the carried parameters to a URL, or to a query such as `?range=6h`."""
-    carried_query = urlencode(carried())
+    carried_query = urlencode(carried_parameters())
     separator = "" if address.endswith("?") else ("&" if "?" in address else "?")
     return f"{address}{separator}{carried_query}" if carried_query else address
 

@@ -29,7 +29,7 @@ from django.utils.cache import get_conditional_response
 
 from ....conf import load, settings
 from ...parts import consoles
-from .addresses import address_of, carried, carrying
+from .addresses import address_of, carried_parameters, carrying
 from .time_limit import View, time_limited
 
 if TYPE_CHECKING:
@@ -51,16 +51,16 @@ def logged_id(pk: object) -> str:
     return str(pk) if is_default_database else f"{settings.database}:{pk}"
 
 
-def without_nul(view: View) -> View:
+def refusing_nul_characters(view: View) -> View:
     """Wrap a view to answer 404 if an id contains a NUL character, because PostgreSQL would raise an error."""
 
     @wraps(view)
-    def view_without_nul(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+    def checked_view(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
         if any("\0" in str(value) for value in (*args, *kwargs.values())):
             raise Http404
         return view(request, *args, **kwargs)
 
-    return view_without_nul
+    return checked_view
 
 
 class OwnChangeList(ChangeList):
@@ -82,7 +82,7 @@ class OwnViews(AnyModelAdmin):
             view = time_limited(self, pattern.callback)
             for wrapper in wrappers_of_parts:
                 view = wrapper(self, view)
-            pattern.callback = without_nul(view)
+            pattern.callback = refusing_nul_characters(view)
         return patterns
 
     def page(self, address: str, name: str, view: View) -> URLPattern:
@@ -96,12 +96,12 @@ class OwnViews(AnyModelAdmin):
 
     def get_preserved_filters(self, request: HttpRequest) -> str:
         """Return the query that Django adds to its redirects, and to its links between a model's pages."""
-        preserved, carried_parameters = super().get_preserved_filters(request), carried()
-        if not carried_parameters:
+        preserved, parameters = super().get_preserved_filters(request), carried_parameters()
+        if not parameters:
             return preserved
         # Keep only the list's filters, because Django replaces the other parameters.
         filters = dict(parse_qsl(dict(parse_qsl(preserved)).get(FILTERS_PARAMETER, "")))
-        return urlencode({FILTERS_PARAMETER: urlencode(filters | carried_parameters), **carried_parameters})
+        return urlencode({FILTERS_PARAMETER: urlencode(filters | parameters), **parameters})
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
         response = super().changelist_view(request, self._with_sidebar(request, extra_context))
@@ -125,13 +125,15 @@ class OwnViews(AnyModelAdmin):
 
     def _with_sidebar(self, request: HttpRequest, context: dict[str, Any] | None) -> dict[str, Any]:
         """Return the context for a view of Django's own, with our links in the sidebar."""
-        sidebar = {"available_apps": self.context_of_site(request)["available_apps"]} if carried() else {}
+        sidebar = {"available_apps": self.context_of_site(request)["available_apps"]} if carried_parameters() else {}
         return sidebar | (context or {})
 
     def context_of_site(self, request: HttpRequest) -> dict[str, Any]:
         """Return the site's context for every page. The sidebar's links to our pages carry our parameters."""
         context: dict[str, Any] = self.admin_site.each_context(request)
-        our_apps = [app for app in context["available_apps"] if app["app_label"] == self.opts.app_label and carried()]
+        our_apps = [
+            app for app in context["available_apps"] if app["app_label"] == self.opts.app_label and carried_parameters()
+        ]
         for app in our_apps:
             for model in app["models"]:
                 model.update({name: carrying(model[name]) for name in ("admin_url", "add_url") if model.get(name)})
@@ -181,7 +183,7 @@ class OwnViews(AnyModelAdmin):
     ) -> HttpResponse:
         pk = unquote(object_id)
         # Django's template contains `?{{ page_var }}=2`, so `page_var` can contain more parameters.
-        links = {"page_var": "&".join(filter(None, [urlencode(carried()), PAGE_VAR]))}
+        links = {"page_var": "&".join(filter(None, [urlencode(carried_parameters()), PAGE_VAR]))}
         context = self._with_sidebar(request, links | (extra_context or {}))
         if logged_id(pk) == pk:
             return super().history_view(request, object_id, context)

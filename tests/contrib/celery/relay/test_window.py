@@ -73,19 +73,21 @@ def test_a_relay_claims_at_most_its_share_until_the_next_count() -> None:
     assert room_of(relay_window) == 0
     relay_window.jobs.take(
         Taken(confirmed=[job.ref for job in jobs_of_relay[:8]], refused=[job.ref for job in jobs_of_relay[8:]]),
-        no_attempt,
+        make_no_attempt,
     )
     assert room_of(relay_window) == 2, "the carrier has refused two jobs"
-    relay_window.jobs.handed_over([job.ref for job in jobs_of_relay[:8]], 8)
+    relay_window.jobs.handed_over([job.ref for job in jobs_of_relay[:8]], count=8)
     assert room_of(relay_window) == 2
     finished_attempts = [Attempt(job, COMPLETED, started=0.0, ended=0.1, worker="w") for job in jobs_of_relay[:3]]
-    relay_window.jobs.take(Taken(outcomes=[ReturnedOutcome(1, attempt) for attempt in finished_attempts]), no_attempt)
+    relay_window.jobs.take(
+        Taken(outcomes=[ReturnedOutcome(1, attempt) for attempt in finished_attempts]), make_no_attempt
+    )
     relay_window.jobs.settled(finished_attempts)
     assert room_of(relay_window) == 5
 
 
-def no_attempt(_: object) -> None:
-    """Return no attempt for a job that came back."""
+def make_no_attempt(_: object) -> None:
+    """Stand in for the function that makes a failed attempt of a returned job. In these tests, no job is returned."""
 
 
 def test_the_size_of_unconfirmed_jobs_is_bounded() -> None:
@@ -99,7 +101,7 @@ def test_the_size_of_unconfirmed_jobs_is_bounded() -> None:
         relay_window.jobs.published(batch)
         assert room_of(relay_window) == 12 - 4 * number  # in all, 16 of these jobs may be unconfirmed
     assert relay_window.jobs.unconfirmed_size == window.MOST_UNCONFIRMED_SIZE
-    relay_window.jobs.take(Taken(confirmed=[(0, 1), (1, 1)], refused=[(2, 1)]), no_attempt)
+    relay_window.jobs.take(Taken(confirmed=[(0, 1), (1, 1)], refused=[(2, 1)]), make_no_attempt)
     assert room_of(relay_window) == 3
     assert room_of(relay_window, coming=2) == 1, "two more jobs are claimed and not published"
     relay_window.jobs.not_sent([(3, 1)])

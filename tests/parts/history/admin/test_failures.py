@@ -23,7 +23,7 @@ from ....app.failing import BAD_VALUE, UNAVAILABLE, make_failing
 from ....app.rows import make_job
 from ....console.admin.browser import Complaints
 from ....console.admin.conftest import LIST, listed, messages_of, page, task_page
-from ..failing import count_ended, count_failures
+from ..failing import record_ended_attempts, record_failures
 
 FAILURES = f"{LIST}failures/"
 DAY = 86_400.0
@@ -41,8 +41,8 @@ def list_query(cause: Cause, status: str = "failed") -> str:
 
 class TestFailingNow:
     def test_a_cause_is_shown_with_its_counts_while_its_jobs_are_still_retried(self, operator: Client) -> None:
-        count_failures(UNAVAILABLE, 3, seconds_ago=2 * DAY)
-        count_failures(UNAVAILABLE, 1_234)
+        record_failures(UNAVAILABLE, 3, seconds_ago=2 * DAY)
+        record_failures(UNAVAILABLE, 1_234)
         html = operator.get(FAILURES).text
         for expected in ("shop.jobs.capture", "psp.errors.Unavailable", "shop.gateway.Client.post:42", "1,237"):
             assert expected in html
@@ -50,29 +50,29 @@ class TestFailingNow:
         assert "2 d ago" in html
 
     def test_a_cause_of_the_last_hour_is_new(self, operator: Client) -> None:
-        count_failures(BAD_VALUE)
+        record_failures(BAD_VALUE)
         html = operator.get(FAILURES).text
         assert ">new<" in html
         assert "<code>ValueError</code>" in html
 
     def test_a_cause_has_a_drawing_and_a_text_of_its_last_24_hours(self, operator: Client) -> None:
-        count_failures(BAD_VALUE, 7, seconds_ago=2 * 3600)
+        record_failures(BAD_VALUE, 7, seconds_ago=2 * 3600)
         (cause,) = top_causes()
         assert cause.trend.path.count("M") == 1
         assert cause.trend.text.startswith("24 hours, by hour; the most were 7, in the hour from ")
         assert f"<title>{cause.trend.text}</title>" in operator.get(FAILURES).text
-        count_failures(UNAVAILABLE, seconds_ago=3 * DAY)
+        record_failures(UNAVAILABLE, seconds_ago=3 * DAY)
         assert top_causes()[-1].trend.text == "none in 24 hours"
 
     def test_the_row_of_all_other_causes_has_no_link(self, operator: Client) -> None:
-        count_failures(Cause("(other)", "(other)", ""))
+        record_failures(Cause("(other)", "(other)", ""))
         html = operator.get(FAILURES).text
         assert "other causes" in html
         assert "cause/?" not in html
 
     def test_the_page_and_the_dashboard_show_a_limited_number(self, operator: Client) -> None:
         for number in range(MOST_CAUSES_SHOWN + 1):
-            count_failures(BAD_VALUE._replace(place=f"shop.f{number}"), number + 1)
+            record_failures(BAD_VALUE._replace(place=f"shop.f{number}"), number + 1)
         assert [cause.counts.place for cause in top_causes()] == [
             f"shop.f{MOST_CAUSES_SHOWN - place}:42" for place in range(MOST_CAUSES_ON_DASHBOARD)
         ]
@@ -83,7 +83,7 @@ class TestFailingNow:
     def test_the_dashboard_shows_the_first_causes(self, operator: Client) -> None:
         html = operator.get(f"{LIST}dashboard/").text
         assert "No attempt has failed in the last 7 days." in html
-        count_failures(UNAVAILABLE)
+        record_failures(UNAVAILABLE)
         html = operator.get(f"{LIST}dashboard/").text
         assert "psp.errors.Unavailable" in html
         assert f'href="{FAILURES}"' in html
@@ -94,7 +94,7 @@ class TestFailingNow:
     def test_the_page_reads_the_last_job_of_each_cause_by_its_id(self, operator: Client) -> None:
         for place in ("shop.jobs.a", "shop.jobs.b"):
             cause = BAD_VALUE._replace(place=place)
-            count_failures(cause, job_id=make_failing(cause).pk)
+            record_failures(cause, job_id=make_failing(cause).pk)
         with CaptureQueriesContext(connection) as queries:
             top_causes()
         (query,) = [captured["sql"] for captured in queries if "skipqueue_job" in captured["sql"]]
@@ -102,25 +102,25 @@ class TestFailingNow:
 
     def test_a_row_has_the_last_message_without_secrets(self, operator: Client) -> None:
         entry = {"exception": BAD_VALUE.exception, "place": BAD_VALUE.place, "message": "<no> hunter2", "traceback": ""}
-        count_failures(BAD_VALUE, job_id=make_failing(BAD_VALUE, kwargs={"password": "hunter2"}, errors=[entry]).pk)
+        record_failures(BAD_VALUE, job_id=make_failing(BAD_VALUE, kwargs={"password": "hunter2"}, errors=[entry]).pk)
         for address in (FAILURES, f"{LIST}dashboard/", task_page(BAD_VALUE.task)):
             html = operator.get(address).text
             assert f'<span class="skipqueue-said">&lt;no&gt; {MASK}</span>' in html
             assert "hunter2" not in html
 
     def test_the_task_of_a_cause_links_to_its_page(self, operator: Client) -> None:
-        count_failures(BAD_VALUE)
+        record_failures(BAD_VALUE)
         assert f'href="{task_page(BAD_VALUE.task)}"' in operator.get(FAILURES).text
 
     def test_causes_that_no_longer_fail_are_grey_and_below_the_others(self, operator: Client) -> None:
-        count_failures(UNAVAILABLE, seconds_ago=24 * 60)
+        record_failures(UNAVAILABLE, seconds_ago=24 * 60)
         for address in (FAILURES, f"{LIST}dashboard/"):
             html = operator.get(address).text
             assert "No attempt has failed in the last 10 minutes." in html
             assert "Failed at the last attempt of the task" in html
             assert "skipqueue-over" not in html
-        count_ended(UNAVAILABLE.task, seconds_ago=10 * 60)
-        count_failures(BAD_VALUE)
+        record_ended_attempts(UNAVAILABLE.task, seconds_ago=10 * 60)
+        record_failures(BAD_VALUE)
         for address in (FAILURES, f"{LIST}dashboard/"):
             html = operator.get(address).text
             assert "No attempt has failed in the last 10 minutes." not in html
@@ -133,7 +133,7 @@ class TestFailingNow:
     def test_a_row_says_in_which_deployments_it_was_seen(self, operator: Client, settings: Any) -> None:
         for deployment in ("4f2a", "5b3c"):
             settings.SKIPQUEUE = {"DEPLOYMENT": deployment}
-            count_failures(BAD_VALUE)
+            record_failures(BAD_VALUE)
         html = operator.get(FAILURES).text
         assert html.index("in 4f2a") < html.index("in 5b3c")
         html = operator.get(cause_address(BAD_VALUE)).text
@@ -143,7 +143,7 @@ class TestFailingNow:
     def test_users_who_may_not_view_jobs_may_not_see_the_page_of_failures(
         self, log_in: Callable[..., Client], address: str
     ) -> None:
-        count_failures(BAD_VALUE)
+        record_failures(BAD_VALUE)
         client = log_in("view_worker")
         assert client.get(address).status_code == 403
         assert client.post(address).status_code == 405
@@ -157,7 +157,7 @@ class TestOneCause:
         failed = make_failing(UNAVAILABLE)
         retrying = make_failing(UNAVAILABLE, "scheduled")
         make_failing(BAD_VALUE)
-        count_failures(UNAVAILABLE, job_id=failed.pk)
+        record_failures(UNAVAILABLE, job_id=failed.pk)
         response = operator.get(cause_address(UNAVAILABLE))
         groups = [(group.state, [job.pk for job, _ in group.first]) for group, _ in response.context["groups"]]
         assert groups == [("failed", [failed.pk]), ("retrying", [retrying.pk])]
@@ -169,14 +169,14 @@ class TestOneCause:
     def test_the_page_of_a_cause_masks_secrets_in_the_error(self, operator: Client) -> None:
         entry = {"exception": BAD_VALUE.exception, "place": BAD_VALUE.place, "message": "no hunter2", "traceback": ""}
         job = make_failing(BAD_VALUE, kwargs={"password": "hunter2"}, errors=[entry])
-        count_failures(BAD_VALUE, job_id=job.pk)
+        record_failures(BAD_VALUE, job_id=job.pk)
         html = operator.get(cause_address(BAD_VALUE)).text
         assert "hunter2" not in html
         assert 'class="skipqueue-message">no ' in html
 
     def test_the_error_of_another_job_is_shown_if_the_last_job_has_another_cause_now(self, operator: Client) -> None:
         earlier_job = make_failing(UNAVAILABLE)
-        count_failures(UNAVAILABLE, job_id=make_failing(BAD_VALUE).pk)
+        record_failures(UNAVAILABLE, job_id=make_failing(BAD_VALUE).pk)
         assert operator.get(cause_address(UNAVAILABLE)).context["last_job"] == earlier_job
         Job.objects.all().delete()
         assert operator.get(cause_address(UNAVAILABLE)).context["last"] is None
@@ -190,7 +190,7 @@ class TestOneCause:
     def test_the_page_has_only_the_buttons_that_the_user_may_use(self, log_in: Callable[..., Client]) -> None:
         make_failing(UNAVAILABLE)
         make_failing(UNAVAILABLE, "scheduled")
-        count_failures(UNAVAILABLE)
+        record_failures(UNAVAILABLE)
         html = log_in("view_job", "discard_job").get(cause_address(UNAVAILABLE)).text
         assert "Discard these jobs" in html
         assert "Retry these jobs" not in html
@@ -198,7 +198,7 @@ class TestOneCause:
     def test_jobs_of_dead_workers_have_a_cause_without_a_place(self, operator: Client) -> None:
         died = Cause("shop.jobs.send", f"{WorkerDied.__module__}.{WorkerDied.__qualname__}", "")
         job = make_failing(died, errors=[{"exception": died.exception, "message": "m", "traceback": ""}])
-        count_failures(died, line=None, job_id=job.pk)
+        record_failures(died, line=None, job_id=job.pk)
         response = operator.get(cause_address(died))
         assert response.context["last_job"] == job
         (first_group, _), *_ = response.context["groups"]
@@ -211,7 +211,7 @@ def acknowledge(client: Client, cause: Cause = BAD_VALUE, **posted: str) -> Any:
 
 class TestAcknowledge:
     def test_a_cause_is_acknowledged_with_a_note_and_logged(self, log_in: Callable[..., Client]) -> None:
-        count_failures(BAD_VALUE)
+        record_failures(BAD_VALUE)
         client = log_in("view_job", "acknowledge_cause")
         assert ">Acknowledge<" in client.get(cause_address(BAD_VALUE)).text
         response = acknowledge(client, note="<ticket> 12")
@@ -226,7 +226,7 @@ class TestAcknowledge:
         assert entry.get_admin_url() is None
 
     def test_an_acknowledgement_is_taken_back(self, operator: Client) -> None:
-        count_failures(BAD_VALUE)
+        record_failures(BAD_VALUE)
         assert "Take back" not in operator.get(cause_address(BAD_VALUE)).text
         acknowledge(operator)
         response = acknowledge(operator, take_back="")
@@ -236,9 +236,9 @@ class TestAcknowledge:
         assert list(entries) == ["Acknowledged.", "Took back the acknowledgement."]
 
     def test_a_cause_that_has_come_back_says_so(self, operator: Client) -> None:
-        count_failures(BAD_VALUE)
+        record_failures(BAD_VALUE)
         acknowledge(operator, note="vendor")
-        count_failures(BAD_VALUE, 60)
+        record_failures(BAD_VALUE, 60)
         html = operator.get(FAILURES).text
         assert "now: vendor; since then it has come back, or fails far more often" in html
         assert "skipqueue-over" not in html
@@ -247,14 +247,14 @@ class TestAcknowledge:
     def test_users_without_both_permissions_cannot_acknowledge_a_cause(
         self, log_in: Callable[..., Client], permissions: tuple[str, ...]
     ) -> None:
-        count_failures(BAD_VALUE)
+        record_failures(BAD_VALUE)
         client = log_in(*permissions)
         assert acknowledge(client).status_code == 403
         assert ">Acknowledge<" not in client.get(cause_address(BAD_VALUE)).text
         assert not FailureRollUp.objects.exclude(acknowledged_at=None).exists()
 
     def test_a_get_request_acknowledges_nothing(self, operator: Client) -> None:
-        count_failures(BAD_VALUE)
+        record_failures(BAD_VALUE)
         assert operator.get(f"{FAILURES}cause/acknowledge/?{cause_query(BAD_VALUE)}").status_code == 405
         assert not FailureRollUp.objects.exclude(acknowledged_at=None).exists()
 
@@ -263,7 +263,7 @@ class TestAcknowledge:
         assert not LogEntry.objects.exists()
 
     def test_a_long_note_of_an_acknowledgement_is_cut(self, operator: Client) -> None:
-        count_failures(BAD_VALUE)
+        record_failures(BAD_VALUE)
         acknowledge(operator, note="x\0" * 1_000)
         assert len(FailureRollUp.objects.get(span=0).note) == LONGEST_NOTE
 
@@ -305,13 +305,13 @@ class TestTheJobPage:
     @pytest.mark.parametrize("status", ["failed", "scheduled"])
     def test_a_failing_job_links_to_its_cause(self, operator: Client, status: str) -> None:
         job = make_failing(UNAVAILABLE, status)
-        count_failures(UNAVAILABLE, 12)
+        record_failures(UNAVAILABLE, 12)
         html = operator.get(page("change", job.pk)).text
         assert "12 failed attempts with this cause in the last hour" in html
         assert cause_query(UNAVAILABLE).replace("&", "&amp;") in html
 
     def test_jobs_that_do_not_fail_with_the_cause_have_no_link_to_it(self, operator: Client) -> None:
-        count_failures(UNAVAILABLE, 12)
+        record_failures(UNAVAILABLE, 12)
         for job in (make_failing(UNAVAILABLE, "completed"), make_job("failed"), make_failing(BAD_VALUE)):
             assert "with this cause" not in operator.get(page("change", job.pk)).text
 
@@ -323,7 +323,7 @@ class TestInABrowser:
     ) -> None:
         jobs = [make_failing(UNAVAILABLE) for _ in range(12)]
         job_of_other_cause = make_failing(BAD_VALUE)
-        count_failures(UNAVAILABLE, 12, job_id=jobs[-1].pk)
+        record_failures(UNAVAILABLE, 12, job_id=jobs[-1].pk)
         admin_page = open_admin(User.objects.create_superuser("boss"), "django_skipqueue/job/failures/")
         admin_page.get_by_role("link", name="psp.errors.Unavailable").click()
         expect(admin_page.locator("h1")).to_contain_text("psp.errors.Unavailable")

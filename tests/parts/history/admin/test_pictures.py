@@ -8,7 +8,7 @@ from ....console.admin import scene
 from ....console.admin.pages import CAUSE
 from ....console.admin.test_pictures import boss, pytestmark, take
 from ..admin_pages import make_broken_release, make_evening
-from ..failing import count_failures
+from ..failing import record_failures
 
 __all__ = ["boss", "pytestmark", "take"]
 
@@ -25,7 +25,7 @@ def test_picture_of_the_page_of_a_cause(take: Callable[..., None]) -> None:
     for job in jobs:
         job.errors = [{**entry, "place": CAUSE.place, "line": 17} for entry in job.errors]
         job.save(update_fields=["errors"])
-    count_failures(CAUSE, job_id=jobs[-1].pk, line=17)
+    record_failures(CAUSE, job_id=jobs[-1].pk, line=17)
     take("cause", f"job/failures/cause/?{cause_query(CAUSE)}", height=1100)
 
 

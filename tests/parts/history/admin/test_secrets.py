@@ -10,14 +10,14 @@ from django_skipqueue.values.redaction import MASK
 
 from ....console.admin.conftest import LIST, page
 from ....console.admin.test_secrets import SECRET, TASK, _tasks, jobs, pytestmark
-from ..failing import count_failures
+from ..failing import record_failures
 
 __all__ = ["_tasks", "jobs", "pytestmark"]
 
 
 def test_no_page_of_failures_shows_a_secret(operator: Client, jobs: dict[str, Job], subtests: pytest.Subtests) -> None:
     cause = Cause(TASK, "builtins.ValueError", "shop.log_in")
-    count_failures(cause, job_id=jobs["failed"].pk)
+    record_failures(cause, job_id=jobs["failed"].pk)
     pages = {
         f"{LIST}failures/": TASK,
         f"{LIST}failures/cause/?{cause_query(cause)}": TASK,
