@@ -24,10 +24,10 @@ class SkipQueueConfig(AppConfig):
         If Django's setting `TASKS` names the backend of this package, import the `tasks` modules as well.
         """
         from . import checks
-        from .parts.installed import given
+        from .parts.installed import from_each_part
         from .values.part import install_parts
 
-        install_parts(given("part", "PART"))
+        install_parts(from_each_part("part", "PART"))
         checks.register_all()
         autodiscover_modules("jobs")
         import_module("django_skipqueue.console.jobs")

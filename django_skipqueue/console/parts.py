@@ -187,17 +187,19 @@ class QueueOption(Generic[T]):
     is_always_shown: bool = False
     """Whether the column is shown even if no queue has a value."""
     page: str
-    """The end of its page's URL, and the page's name."""
+    """The last part of the page's URL, and the name of its URL pattern."""
     button: Any
     button_in_full: Any
     """The button's label with the queue's name, for screen readers."""
     title: Any
     heading: Any
     explanation: Any
-    without: Any
+    unset_text: Any
     """The text for a queue that does not have this setting."""
-    changed: Any
-    follows_settings: Any
+    changed_message: Any
+    """Shown after a change, with the queue and the value."""
+    follows_settings_message: Any
+    """Shown after the queue was told to follow the settings again."""
 
     @property
     def fact(self) -> Fact[Any]:

@@ -18,7 +18,7 @@ from django.db import connections
 from ..exceptions import InvalidArguments, InvalidOption
 from ..parts.batches import options as batches
 from ..parts.databases import options as databases
-from ..parts.installed import given
+from ..parts.installed import from_each_part
 from ..parts.limits import options as limits
 from ..parts.rates import options as rates
 from ..parts.unique import options as unique_keys
@@ -82,7 +82,7 @@ class TaskOptions(RunOptions, total=False):
     retention: Mapping[str, Retention]
 
 
-OPTIONS_OF_PARTS: tuple[type[PartOptions], ...] = given("options", "OPTIONS")
+OPTIONS_OF_PARTS: tuple[type[PartOptions], ...] = from_each_part("options", "OPTIONS")
 
 MAX_METADATA_BYTES = 4_000
 """The most bytes of a job's metadata. It must be small, because every claim reads it."""

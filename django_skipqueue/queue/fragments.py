@@ -17,7 +17,7 @@ An operation by a person, such as a retry, is recorded in the column `operations
 import re
 from collections.abc import Callable, Iterable, Mapping
 
-from ..parts.installed import given
+from ..parts.installed import from_each_part
 from ..values.part import Condition, PartColumns
 from ..values.records import INSERTED_FIELDS
 from ..values.statuses import FINISHED_STATUSES, UNFINISHED_STATUSES
@@ -32,7 +32,7 @@ FINISHED_ROWS, UNFINISHED_ROWS = (
 )
 """The rows of a `VALUES` list. `running` is first, because a search for any unfinished job most likely ends there."""
 
-COLUMNS_OF_PARTS: tuple[PartColumns, ...] = given("columns", "COLUMNS")
+COLUMNS_OF_PARTS: tuple[PartColumns, ...] = from_each_part("columns", "COLUMNS")
 """The columns of all parts. A job passes the gates of the parts in this order."""
 
 _GATES_OF_PARTS = tuple(part.gate for part in COLUMNS_OF_PARTS if part.gate)

@@ -132,14 +132,16 @@ class QueueAdmin(ReadOnlyViews):
             username = request.user.get_username()
             if form.cleaned_data[form.choice] == SETTINGS:
                 option.follow_settings(name, by=username)
-                return self._done(request, name, option.follows_settings % {"queue": name})
+                return self._done(request, name, option.follows_settings_message % {"queue": name})
             option.change(name, form.chosen, by=username)
-            return self._done(request, name, option.changed % {"queue": name, "value": form.in_words(form.chosen)})
+            return self._done(
+                request, name, option.changed_message % {"queue": name, "value": form.in_words(form.chosen)}
+            )
         return self.ask(
             request,
             title=option.title % {"queue": name},
             subject=str(option.heading),
-            explanation=str(option.explanation if form else option.without),
+            explanation=str(option.explanation if form else option.unset_text),
             can_be_done=form is not None,
             form=form,
         )

@@ -302,7 +302,7 @@ LIMITS = QueueOption(
     explanation=_(
         "At most this number of its jobs run at once, over all workers; the others wait. Jobs that run are left alone."
     ),
-    without=_('Its jobs can be limited once SKIPQUEUE["QUEUES"] names the queue, also with the number None.'),
-    changed=_("Jobs of the queue “%(queue)s” that may run at once: %(value)s."),
-    follows_settings=_("The queue “%(queue)s” uses the limit from the settings again."),
+    unset_text=_('Its jobs can be limited once SKIPQUEUE["QUEUES"] names the queue, also with the number None.'),
+    changed_message=_("Jobs of the queue “%(queue)s” that may run at once: %(value)s."),
+    follows_settings_message=_("The queue “%(queue)s” uses the limit from the settings again."),
 )

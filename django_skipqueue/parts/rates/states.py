@@ -194,7 +194,7 @@ RATES = QueueOption(
         "At most this number of its jobs start in a time, over all workers; the others wait. Jobs that run are left "
         "alone, and those that are queued wait again."
     ),
-    without=_('To change its rate, first give the queue a rate in SKIPQUEUE["QUEUES"]; it may be None.'),
-    changed=_("Jobs of the queue “%(queue)s” that may start: %(value)s."),
-    follows_settings=_("The queue “%(queue)s” uses the rate from the settings again."),
+    unset_text=_('To change its rate, first give the queue a rate in SKIPQUEUE["QUEUES"]; it may be None.'),
+    changed_message=_("Jobs of the queue “%(queue)s” that may start: %(value)s."),
+    follows_settings_message=_("The queue “%(queue)s” uses the rate from the settings again."),
 )
