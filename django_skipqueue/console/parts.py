@@ -199,7 +199,7 @@ class QueueOption(Generic[T]):
     changed_message: Any
     """Shown after a change, with the queue and the value."""
     follows_settings_message: Any
-    """Shown after the queue was told to follow the settings again."""
+    """Shown after an operator has made the queue follow the settings again."""
 
     @property
     def fact(self) -> Fact[Any]:
