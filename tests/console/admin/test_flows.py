@@ -103,7 +103,7 @@ def test_a_worker_retries_many_jobs_and_the_page_shows_the_progress(
     page.evaluate("document.querySelector('input[name=select_across]').value = '1'")
     page.locator("select[name=action]").select_option("retry_selected")
     page.get_by_role("button", name="Go").click()
-    expect(page.get_by_text("There are so many jobs that a worker will change them.")).to_be_visible()
+    expect(page.get_by_text("A worker will change these jobs, because there are many.")).to_be_visible()
     page.get_by_role("button", name="Retry 5 jobs").click()
     expect(page.get_by_role("heading", name="Retry 5 jobs")).to_be_visible()
     expect(page.get_by_text("5 jobs were put back into their queues.")).to_be_visible(timeout=20_000)

@@ -95,9 +95,9 @@ class TestHandingOver:
         for _ in range(3):
             make_job("failed")
         question = {"action": "retry_selected", "_selected_action": "all", "select_across": "1"}
-        assert "There is no live worker to change so many jobs." in operator.post(FAILED_JOBS, question).text
+        assert "There is no live worker to change these jobs." in operator.post(FAILED_JOBS, question).text
         make_worker()
-        assert "There are so many jobs that a worker will change them." in operator.post(FAILED_JOBS, question).text
+        assert "A worker will change these jobs, because there are many." in operator.post(FAILED_JOBS, question).text
 
     def test_the_question_about_a_partly_searched_list_counts_at_least_the_found_jobs(
         self, operator: Client, monkeypatch: pytest.MonkeyPatch
