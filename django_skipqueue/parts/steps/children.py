@@ -116,8 +116,7 @@ DELETE FROM skipqueue_dependency WHERE job_id = %(job_id)s AND needs_job_id = AN
 # Sent by the verbs of operators, after they have canceled or discarded jobs. Ends the waits of these jobs for signals:
 # if a job is retried, its task comes to the wait again. Returns the children of these jobs that have not begun, except
 # for children that another job waits for as well: two calls with one unique key have one child. The subquery has a
-# LIMIT because the planner may read a whole table for a join.
-# Indexes: child_job, the primary keys.
+# LIMIT because the planner may read a whole table for a join. Indexes: child_job, the primary keys.
 END_WAITS = """
 WITH ended AS (
     UPDATE skipqueue_step

@@ -46,8 +46,8 @@ def test_a_job_with_unreadable_arguments_fails_without_retries_and_does_not_end_
     attempts_and_errors = [(attempts, error.split(":")[0]) for attempts, error in failures]
     assert [attempts for attempts, _ in attempts_and_errors] == [1] * len(ODD_ARGUMENTS)
     errors = Counter(error for _, error in attempts_and_errors)
-    errors["UnreadableArguments"] += errors.pop("UnstorableResult", 0)  # Python 3.13 can read thousands of levels
-    assert errors == {"UnreadableArguments": len(ODD_ARGUMENTS)}
+    # Python 3.13 can read thousands of levels, and then refuses to store them as the result.
+    assert errors in ({"UnreadableArguments": 5}, {"UnreadableArguments": 4, "UnstorableResult": 1})
     assert "worker died" not in process.log
 
 
